@@ -25,12 +25,13 @@ from .errors import (
 )
 from .model.inputs import checked_model, inputs_of_sizes, signature_of, worded_as_summary
 from .model.optimizer import OptimizerLike, checked_optimizer, of_another
-from .ops import BASE, FormulaRegistry
+from .ops import BASE
 from .records import FormulaFunction
 from .report.model_summary import COLUMNS, DEPTH, ModelSummary
 from .report.report import Report
-from .run.model_run import Subject, counted_run
-from .run.passes import Traced, author_lines, measure, traced
+from .run.model_run import counted_run
+from .run.outcome import Run
+from .run.passes import author_lines, measure, traced, traced_instead
 from .run.progress import progress_bar
 from .run.running import running
 from .run.trace_run import run_of_trace
@@ -81,8 +82,8 @@ def analyze(
         backward: also run the backward pass, from the sum of the floating outputs, and count and measure the part of
             each operation in it. Gradients are computed for parameters that require them, and discarded. Without
             ``backward`` the model runs under ``no_grad``.
-        trace: "symbolic" (torch.fx.symbolic_trace), "record" (record the calls of a real run, which works for any model
-            that runs), or "auto": the first of these that succeeds.
+        trace: "symbolic" (torch.fx.symbolic_trace), "record" (record the calls of a real run), or "auto": the first of these
+            that succeeds. If a recorded graph cannot be run again, the report is that of the model's own run, without nodes.
         convention: the rules by which operations are counted; see :func:`list_conventions`.
         attention: "dense" counts every query with every key; "exact" counts only the pairs that a mask or causality
             leaves, in scaled_dot_product_attention, flex_attention and their kernels.
@@ -151,34 +152,21 @@ def analyzed(
             raise InputError(f"the input is on meta, the model on {subject.device}: give a real tensor, or use count()")
         made = once_loaded(lambda: traced(subject, registry, trace))
         try:
-            try:
-                run = measure(subject, made, registry, repeats, tick, kernels)
-            except (TraceError, InputError) as error:
-                # A symbolic graph may differ from the model, or lack its gradients.
-                if trace != "auto" or made.how != "symbolic":
-                    raise
-                made = _recorded_instead(subject, registry, error)
-                run = measure(subject, made, registry, repeats, tick, kernels)
+            run: Run | None = None
+            while run is None:
+                try:
+                    run = measure(subject, made, registry, repeats, tick, kernels)
+                except (TraceError, InputError) as error:
+                    # A symbolic graph may differ from the model, or lack its gradients; a recorded one has no backward() inside.
+                    if trace == "symbolic" or made.how == "no":
+                        raise
+                    made = traced_instead(subject, registry, made, error)
         except (RunError, OutOfMemoryError) as error:
             place = author_lines(subject, registry, made).get(error.node) if error.node else None
             if place:
                 error.args = (f"{error}\n  at {place}",)
             raise
     return Report(run, found, registry, weakref.ref(subject.model), attention), made.graph
-
-
-def _recorded_instead(subject: Subject, registry: FormulaRegistry, error: TraceError | InputError) -> Traced:
-    """Record the model after its symbolic graph failed.
-
-    If the model itself raises, that is the error; if the graph raised the same, the graph's error is raised instead,
-    which names the node.
-    """
-    try:
-        return traced(subject, registry, "record", str(error).partition("\n")[0])
-    except RunError as raised:
-        is_same = (type(raised.__cause__), str(raised.__cause__)) == (type(error.__cause__), str(error.__cause__))
-        shown = error if is_same else raised
-        raise shown from shown.__cause__
 
 
 def count(

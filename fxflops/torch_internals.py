@@ -96,6 +96,9 @@ is_traceable_wrapper_subclass = torch.utils._python_dispatch.is_traceable_wrappe
 peek_interpreter_stack = torch._C._functorch.peek_interpreter_stack
 # The level of forward-mode AD that is open, -1 for none: calls there compute tangents, too. Necessary.
 dual_level: Callable[[], int] = partial(getattr, torch.autograd.forward_ad, "_current_level")
+# Tells of the vmap of autograd (is_grads_batched, vectorize=True), which is older than functorch's. Necessary.
+_VMAP: Any = torch._C._parse_dispatch_key("VmapMode")  # asking by the name takes 2 us
+in_autograds_vmap: Callable[[], bool] = partial(torch._C._dispatch_tls_is_dispatch_key_included, _VMAP)
 # Tells whether autocast is on for any device. Without it it counts as on, and counting is slower.
 is_any_autocast_enabled: Callable[[], bool] = _optional("torch._C._is_any_autocast_enabled", lambda: True)
 # The weights that parametrize.cached() keeps, which are brought back after a count. Necessary.
@@ -235,10 +238,8 @@ def done(results: list[torch.Tensor]) -> torch.ScriptObject:
 
 @cache
 def fake_tensors() -> tuple[Any, Any]:
-    """Return the classes FakeTensor and FakeTensorMode, imported on first use. They show how a missing device would act.
-
-    Without them a count under autocast, or of attention's backward pass, fails.
-    """
+    """Return the classes FakeTensor and FakeTensorMode, imported on first use, which show how a missing device would act. Without them
+    a count under autocast, or of attention's backward pass, fails."""
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
     return FakeTensor, FakeTensorMode
@@ -342,9 +343,7 @@ def compile_afresh(write: Callable[[int | None, str, list[Any]], None]) -> None:
 
 
 def original_of(model: nn.Module) -> nn.Module:
-    """Return the module that ``torch.compile`` wraps, or the model itself.
-
-    The wrapper is recognized by name, since importing its class would load the compiler.
-    """
+    """Return the module that ``torch.compile`` wraps, or the model itself. The wrapper is recognized by name, since importing its
+    class would load the compiler."""
     is_wrapper = type(model).__name__ == "OptimizedModule" and "_orig_mod" in model._modules
     return model.get_submodule("_orig_mod") if is_wrapper else model

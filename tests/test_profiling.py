@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops import scan
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -613,3 +614,27 @@ def test_packed_weights_of_a_quantized_model_stay_alive() -> None:
     counted = count(model, x)
     assert p.report.memory["params"] == counted.memory["params"] == counted.params.bytes
     assert p.report.max_memory == counted.max_memory - counted.memory["inputs"]  # a block does not know its inputs
+
+
+def test_gradients_of_several_outputs_at_once() -> None:
+    layer, x = nn.Linear(4, 3), torch.randn(5, 4, requires_grad=True)
+    with profile(layer) as p:
+        torch.autograd.grad(layer(x), x, torch.eye(15).view(15, 5, 3), is_grads_batched=True)
+    assert p.report.complete
+    assert p.report.total_macs == 5 * 4 * 3
+    assert p.report.total_backward_macs == 15 * 5 * 3 * 4
+
+
+def test_the_result_of_a_loop_of_torch_outlives_the_block() -> None:
+    layer, x, shapes = nn.Linear(3, 3), torch.randn(5, 2, 3), []
+
+    def step(carry: torch.Tensor, each: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        shapes.append(tuple(carry.shape))  # torch 2.6 runs it more often
+        return layer(carry) + each, carry + each
+
+    with torch.no_grad(), profile(layer) as p:
+        out = scan(step, x[0], x)
+    assert [part.shape for part in out] == [(2, 3), (5, 2, 3)]
+    assert p.report.complete
+    assert p.report.total_macs == len(shapes) * 2 * 3 * 3
+    assert {*shapes} == {(2, 3)}

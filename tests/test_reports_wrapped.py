@@ -45,6 +45,10 @@ class ProductWithSetup(torch.autograd.Function):
         return grads[0] @ weight.mT, x.mT @ grads[0]
 
 
+def jacobian(strategy: str = "reverse-mode") -> Any:
+    return lambda m, x: torch.autograd.functional.jacobian(m.l, x, vectorize=True, strategy=strategy)
+
+
 class Halved(nn.Module):
     """A parametrization that computes nothing but halves."""
 
@@ -226,6 +230,16 @@ CASES = [
     Case("forward-ad", of(dual, l=nn.Linear(i, o)), f(b, i), macs=3 * LINEAR, without=("inference",)),
     # pytorch#69782: a force field is the gradient of an energy, within the forward: x w, and [b, o] @ [o, i].
     Case("autograd-grad", of(force, w=f(i, o)), f(b, i), macs=2 * LINEAR, without=("inference",)),
+    # Autograd's own vmap: the value, and as many products by the weight as there are outputs; forward, as inputs, and by the
+    # weight's tangent. In inference mode torch's jacobian is all zeros.
+    Case("jacobian", of(jacobian(), l=nn.Linear(i, o)), f(b, i), macs=LINEAR * (1 + b * o), without=("inference",)),
+    Case(
+        "jacobian-forward",
+        of(jacobian("forward-mode"), l=nn.Linear(i, o)),
+        f(b, i),
+        macs=LINEAR * (1 + b * i + 1),
+        without=("inference",),
+    ),
     # calflops#30, ptflops#103: parametrized weights are made anew for each call, and what makes them works too.
     Case("parametrized", parametrized(Halved()), f(b, i), macs=LINEAR, flops=2 * LINEAR + i * o),
     Case("lora-merged", parametrized(LowRank()), f(b, i), macs=LINEAR + o * r * i),

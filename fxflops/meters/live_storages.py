@@ -94,7 +94,7 @@ class LiveStorages:
         self._most_after = len(changes) // 3
 
     def add(self, tensor: torch.Tensor, spec: Spec | None = None) -> None:
-        """Enter a tensor's storage, or update it if it was resized. Tensors without storage (sparse) are skipped.
+        """Enter a tensor's storage, or update it if it was resized. Tensors without storage (sparse, a vmap's) are skipped.
 
         ``spec`` is the tensor's, if it is known.
 
@@ -102,7 +102,10 @@ class LiveStorages:
         """
         if (tensor if spec is None else spec).layout is not torch.strided:
             return
-        storage = tensor.untyped_storage()
+        try:
+            storage = tensor.untyped_storage()
+        except NotImplementedError:
+            return
         if storage._cdata in self._held:
             return
         key, nbytes = id(storage), storage.nbytes()
@@ -243,7 +246,8 @@ class LiveStorages:
         """Let the living storages that autograd itself wrote to, and did not make, be gradients that were there from the beginning: the
         buckets of DistributedDataParallel, which C++ holds, and gradients of inputs, to which it adds."""
         found = {each.entry: self._entries.calls[each.entry] for each in self._known.values()}
-        written = [entry for entry, call in found.items() if call >= 0 and _is_written(calls[call])]
+        # What a control flow operator made last belongs to no call.
+        written = [entry for entry, call in found.items() if 0 <= call < len(calls) and _is_written(calls[call])]
         for entry in written:
             self._entries.categories.setdefault(entry, "gradients")
         if written:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ..records.tensors import is_wrapper
 from ..torch_internals import C_MODULE
 
 Step = tuple[str, Any]
@@ -119,10 +120,15 @@ def caches_in(value: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors that have a tensor's data: itself, or those that a wrapper class (quantized, sharded) holds."""
-    if type(tensor) in (torch.Tensor, nn.Parameter) or not hasattr(tensor, "__tensor_flatten__"):
+    """Return the tensors that have a tensor's data: itself, or those that a wrapper class (quantized, sharded, masked) holds."""
+    if type(tensor) in (torch.Tensor, nn.Parameter):
         return [tensor]
-    inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # with a DTensor's mesh
+    if hasattr(tensor, "__tensor_flatten__"):
+        inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # with a DTensor's mesh
+    elif is_wrapper(tensor):
+        inner = [*vars(tensor).values()]
+    else:
+        return [tensor]
     return [part for each in inner if isinstance(each, torch.Tensor) for part in stored(each)]
 
 

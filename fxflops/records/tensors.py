@@ -66,6 +66,16 @@ def _with_facts(tensor: Any) -> Spec:
         return Spec(tensor.shape, tensor.dtype, tensor.layout, {"nnz": values.numel()} if known else {})
 
 
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """Return whether a dense tensor has no memory, since its class wraps other tensors."""
+    try:
+        with DisableTorchFunction():
+            storage = tensor.untyped_storage()
+            return storage.device.type != "meta" and storage.data_ptr() < 0
+    except RuntimeError:
+        return is_dense(tensor)
+
+
 def is_dense(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is neither sparse nor nested, so that its shape gives the number of its elements."""
     return tensor.layout is torch.strided and not tensor.is_nested

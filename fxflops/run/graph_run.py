@@ -283,7 +283,7 @@ def _enough(samples: Sequence[list[float]], repeats: int | str, elapsed: float) 
 
 def _stable(seconds: list[float]) -> bool:
     low, median, high = statistics.quantiles(seconds, n=4)
-    return high - low < STABLE * median
+    return high - low <= STABLE * median
 
 
 def _seconds(samples: list[Usage]) -> list[float]:

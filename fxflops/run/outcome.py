@@ -112,8 +112,8 @@ class Run:
     :class:`Memory`. ``steps`` are those of a block under ``profile``, ``instruments`` the seconds that observing it took,
     which are in no other time, ``interrupted`` the words on other work that ran meanwhile. ``compiled`` has the times of a
     model that is compiled as a whole. ``peak`` and ``params`` are None where a trace does not tell them. ``trace_reason``
-    says why the model was not traced symbolically, or not counted on meta. ``aliases`` are further paths of ``modules``, each
-    with the first.
+    says why the model was not traced symbolically, or not at all, or not counted on meta. ``aliases`` are further paths of
+    ``modules``, each with the first.
     """
 
     model: str

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import fx
 
-from ..errors import InputError, RunError, TraceError
+from ..errors import InputError, OutOfMemoryError, RunError, TraceError
 from ..meters.accelerator import Accelerator, accelerator_of
 from ..meters.event_stopwatch import clock_of, with_seconds
 from ..meters.kernels import KernelMeter
@@ -36,8 +36,8 @@ from .uncompiled import uncompiled
 class Traced:
     """A model's graph.
 
-    ``how`` is "symbolic" or "recorded", ``why`` the reason not to trace symbolically. ``recorded`` has the run that was
-    recorded, and for each node the range of its calls in that run.
+    ``how`` is "symbolic", "recorded", or "no" for an empty one, ``why`` the reason not to trace symbolically, or not at all.
+    ``recorded`` has the run that was recorded, and for each node the range of its calls in that run.
     """
 
     graph: fx.GraphModule
@@ -49,8 +49,8 @@ class Traced:
 def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "") -> Traced:
     """Trace the model: "symbolic", "record", or "auto", the first of these that succeeds.
 
-    ``why`` is the reason to record, if it is known. Raises TraceError if ``how`` is "symbolic" and it fails, RunError if
-    the model itself raises, InputError for an unknown tracer.
+    A run that cannot be recorded has no trace. ``why`` is the reason to record, if it is known. Raises TraceError if ``how`` is
+    "symbolic" and it fails, RunError if the model itself raises, InputError for an unknown tracer.
     """
     if how not in TRACERS:
         raise InputError(f"unknown tracer {how!r}: trace is one of {', '.join(map(repr, TRACERS))}")
@@ -62,8 +62,45 @@ def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "")
                 raise
             why = str(error).partition("\nfxflops.")[0]
     recorder = Recorder(subject.model, subject.bound())
-    watched = observed_run(subject, registry, recorder, clock=clock_of(subject.device))
-    return Traced(recorder.graph(), "recorded", why, (watched, recorder.calls_of))
+    try:
+        watched = observed_run(subject, registry, recorder, clock=clock_of(subject.device))
+        return Traced(recorder.graph(), "recorded", why, (watched, recorder.calls_of))
+    except OutOfMemoryError:
+        raise
+    except Exception as error:  # the model's own, which it raises again, or the recorder's
+        why = f"it cannot be recorded: {_cause(error)}"
+    return untraced(subject, registry, why)
+
+
+def untraced(subject: Subject, registry: FormulaRegistry, why: str) -> Traced:
+    """Observe a run of the model; return it with a graph that has no nodes. Raises RunError if the model itself raises."""
+    watched = observed_run(subject, registry, clock=clock_of(subject.device))
+    return Traced(fx.GraphModule({}, fx.Graph()), "no", why, (watched, {}))
+
+
+def traced_instead(
+    subject: Subject, registry: FormulaRegistry, trace: Traced, error: TraceError | InputError
+) -> Traced:
+    """Record the model after its symbolic graph failed; after a recorded one failed, only observe it.
+
+    If the model itself raises, that is the error; if the graph raised the same, the graph's error is raised instead,
+    which names the node.
+    """
+    if trace.how == "recorded":
+        at = f" at {error.node!r}" if isinstance(error, RunError) else ""
+        return untraced(subject, registry, f"its recorded graph cannot be run{at}: {_cause(error)}")
+    try:
+        return traced(subject, registry, "record", str(error).partition("\n")[0])
+    except RunError as raised:
+        is_same = (type(raised.__cause__), str(raised.__cause__)) == (type(error.__cause__), str(error.__cause__))
+        shown = error if is_same else raised
+        raise shown from shown.__cause__
+
+
+def _cause(error: Exception) -> str:
+    """Return the first line of the error that was raised first."""
+    first = error.__cause__ or error
+    return f"{type(first).__name__}: {first}".partition("\n")[0]
 
 
 def _symbolic(subject: Subject, registry: FormulaRegistry, stack_traces: bool = False) -> fx.GraphModule:
@@ -115,7 +152,7 @@ def measure(
     owner_of = {} if watched.owners is None else watched.owners.owner_of
     return replace(
         run,
-        calls=with_nodes(observed, nodes, owner_of),
+        calls=with_nodes(observed, nodes, owner_of) if nodes else observed,
         nodes=nodes,
         latency=times.latency,
         backward_latency=times.backward_latency,

@@ -26,7 +26,8 @@ MOST_DIMS = 4
 def batch_advice(model: nn.Module, inventory: Inventory, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Return the shapes to give, if a model that raised on these inputs runs on meta with one dimension more; "" otherwise."""
     template, tensors = template_of((args, kwargs))
-    if not tensors or not all(0 < tensor.ndim <= MOST_DIMS for tensor in tensors) or inventory.shapeless:
+    plain = all(0 < tensor.ndim <= MOST_DIMS and not tensor.is_nested for tensor in tensors)
+    if not tensors or not plain or inventory.shapeless:
         return ""
     with torch.no_grad():
         batched = [tensor.detach().unsqueeze(0) for tensor in tensors]

@@ -70,10 +70,12 @@ def with_learning(args: tuple[Any, ...], specs: tuple[Any, ...]) -> tuple[Any, .
 def pairs_left(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int:
     """Return the number of query-key pairs that one call of attention computes, over all batches and heads.
 
-    Raises NotImplementedError for a mask on the meta device, which has no values.
+    Raises NotImplementedError for a mask on the meta device, which has no values, and for nested tensors.
     """
     given = given_to(entry, target, args, kwargs)
     query, key, value = given["query"], given["key"], given["value"]
+    if query.is_nested:
+        raise NotImplementedError("each part of a nested tensor has pairs of its own, which are counted from its shape")
     made = out if isinstance(out, torch.Tensor) else out[0]
     result, width = (made, value.shape[-1]) if entry.op == ATTENTION else (query, query.shape[-1])
     heads_last = "max_q" in given or "max_seqlen_q" in given

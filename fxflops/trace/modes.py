@@ -24,6 +24,7 @@ from ..torch_internals import (
     fake_tensors,
     get_current_dispatch_mode_stack,
     get_current_function_mode_stack,
+    in_autograds_vmap,
     is_fake,
     of_checkpoint,
     peek_interpreter_stack,
@@ -130,9 +131,9 @@ def answers_operators() -> bool:
 
 
 def transformed() -> bool:
-    """Return whether a functorch transform (vmap, grad, jvp) is active, under which shapes hide the batch dimension, or
-    forward-mode AD, under which calls compute tangents, too."""
-    return peek_interpreter_stack() is not None or dual_level() != -1
+    """Return whether a functorch transform (vmap, grad, jvp), or autograd's own vmap, is active, under which shapes hide the batch
+    dimension, or forward-mode AD, under which calls compute tangents, too."""
+    return peek_interpreter_stack() is not None or dual_level() != -1 or in_autograds_vmap()
 
 
 def dispatch_mode_on(mode: AtenMode) -> AbstractContextManager[Any]:

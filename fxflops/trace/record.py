@@ -6,6 +6,7 @@ and captured tensors ``get_attr``. Control flow is unrolled; a value that was re
 
 from __future__ import annotations
 
+import copy
 import enum
 import inspect
 import operator
@@ -38,7 +39,7 @@ CONSTANTS = (
     bool, int, float, complex, str, type(None), type(...),
     torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
-OPERATORS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem}
+OPERATORS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem, "__deepcopy__": copy.deepcopy}
 STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 NodeArguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -95,6 +96,7 @@ class Recorder:
         if name == "new" and is_method(func) and len(args) == 2 and args[1] == tuple(out.shape):
             args = args[0], *args[1]  # x.new(torch.Size) makes that shape, but x.new(tuple) a tensor of those values
         if name in OPERATORS and is_method(func):
+            args = args[:1] if name == "__deepcopy__" else args  # without its memo, which is this run's
             self._call("call_function", OPERATORS[name], args, kwargs, out, stack)
         elif is_method(func) and args and getattr(torch.Tensor, name, None) is func:
             self._call("call_method", name, args, kwargs, out, stack)

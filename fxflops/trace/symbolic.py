@@ -85,6 +85,7 @@ def symbolic(
         # A lock, since two tracers at once would restore each other's replaced methods.
         with locked([fx.Tracer]), BeforeWriteMode(before_write):
             graph = tracer.trace(model)
+        graph.lint()  # a deep copy of a proxy has a graph of its own
         return graph_module(tracer.root, graph, type(model).__name__)
     except Exception as error:
         said = str(error).strip().partition("\n")[0]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 import fxflops
 from fxflops import TorchFLOPsByFX, analyze, count
@@ -194,6 +195,34 @@ def test_a_view_that_is_written_to(way: Callable[..., Any]) -> None:
     assert not x.requires_grad
     assert not base.requires_grad
     assert not base.any()
+
+
+class Wrapper(torch.Tensor):
+    """A tensor without memory, which does not say what it wraps."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # type: ignore[attr-defined]
+        made.inner = inner
+        return made
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        pass
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map_only(Wrapper, lambda each: each.inner, (args, kwargs or {}))
+        return tree_map_only(torch.Tensor, Wrapper, func(*args, **kwargs))
+
+
+@pytest.mark.parametrize("way", [count, propagate, recorded])
+def test_what_a_tensor_wraps_comes_back(way: Callable[..., Any]) -> None:
+    x = Wrapper(torch.randn(3, 4))
+    before = x.inner.clone()
+    assert way(Changing(lambda model, x: x.mul_(2)), x).total_macs == 48
+    assert torch.equal(x.inner, before)
 
 
 @pytest.mark.parametrize(

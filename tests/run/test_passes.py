@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -197,3 +198,82 @@ def test_what_a_gradient_in_the_forward_computes_again_is_no_node_of_its_own() -
     ]
     assert totals[0] == totals[1]
     assert [node.name for node in report.nodes if node.opcode == "call_module"] == ["first", "second"]
+
+
+class Learning(nn.Module):
+    """A step of training in the forward: the gradient that it reads is that of no node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            weight = self.fc.weight.detach().clone().requires_grad_()
+            nn.functional.linear(x, weight).sum().backward()  # type: ignore[no-untyped-call]
+        assert weight.grad is not None
+        return self.fc(x) - weight.grad.norm()
+
+
+class Differential(nn.Module):
+    """A function's gradient, whose tensors no graph can have as constants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out, gradient = torch.func.vjp(self.fc, x)
+        return gradient(out)[0]  # type: ignore[no-any-return]
+
+
+class Masked(nn.Module):
+    """A tensor of a class without memory of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.fc(x)
+        return torch.masked.masked_tensor(y, y > 0).sum().get_data()  # type: ignore[no-any-return]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("trace", ["auto", "record"])
+@pytest.mark.parametrize(
+    ("model", "products", "why"),
+    [
+        (Learning(), 3, "its recorded graph cannot be run at 'norm': AttributeError: 'NoneType'"),
+        (Differential(), 2, "it cannot be recorded: NotImplementedError: Cannot access storage"),
+        (Masked(), 1, "it cannot be recorded: RuntimeError: Attempted to call copy_"),
+    ],
+    ids=["backward", "vjp", "masked"],
+)
+def test_a_model_without_a_graph_has_the_calls_and_times_of_its_own_run(
+    model: nn.Module, products: int, why: str, trace: str
+) -> None:
+    report = analyzed(model, trace)
+    assert report.trace == "no trace"
+    assert report.trace_reason.startswith(why)
+    assert report.complete
+    assert report.total_macs == products * 3 * 4 * 4
+    assert report.nodes == ()
+    assert report.latency is not None
+    assert all(call.seconds is not None for call in report.calls)
+    assert report.by_module()["fc"].total.seconds
+    assert "no trace" in str(report)
+
+
+class Copied(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return copy.deepcopy(x) * 2
+
+
+def test_a_copy_of_a_proxy_has_a_graph_of_its_own() -> None:
+    report = analyzed(Copied())
+    assert report.trace == "recorded trace"
+    assert report.total_flops == X.numel()
+    assert [node.function for node in report.nodes if node.opcode == "call_function"] == ["deepcopy", "mul"]
+    with pytest.raises(fxflops.TraceError, match="does not belong to this Graph"):
+        analyzed(Copied(), "symbolic")

@@ -52,6 +52,7 @@ def test_token_ids() -> None:
         (cnn(), torch.ones(1, 4, 8, 8)),  # another number of channels
         (nn.Linear(3, 4), torch.ones(2)),
         (nn.Linear(3, 4), torch.ones(())),
+        (nn.Linear(3, 4), torch.nested.nested_tensor([torch.ones(2, 5)], layout=torch.jagged)),
         (nn.Linear(3, 4), "text"),
     ],
 )

@@ -71,6 +71,25 @@ def test_pairs_that_are_left(name: str, run: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("attention", ["dense", "exact"])
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_have_the_pairs_of_each_part(layout: torch.layout, attention: str) -> None:
+    parts = [torch.randn(HEADS, n, D) for n in (N, S)]
+    nested = torch.nested.nested_tensor(parts)
+    if layout is torch.jagged:  # its first dimension is the one whose size differs
+        nested = torch.nested.nested_tensor([part.transpose(0, 1) for part in parts], layout=layout).transpose(1, 2)
+    model = Attends(sdpa())
+    with fxflops.profile(model, attention=attention) as profiled:
+        model(nested, nested)
+    reports = [run(model, (nested, nested), attention=attention) for run in (fxflops.count, fxflops.analyze)]
+    apart = [fxflops.count(model, (part[None],) * 2) for part in parts]
+    for report in (*reports, profiled.report):
+        assert report.complete
+        assert report.total_macs == HEADS * (N * N + S * S) * 2 * D
+        assert report.total_flops == sum(each.total_flops for each in apart)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", [name for name in CASES if name != "flex"])
 def test_of_gradients_too_only_those_of_the_pairs_left(name: str) -> None:
     """Each of the 4 products of the backward has as many rows of D numbers as there are pairs."""
