@@ -35,7 +35,6 @@ from .run.passes import author_lines, measure, traced, traced_instead
 from .run.progress import progress_bar
 from .run.running import running
 from .run.trace_run import run_of_trace
-from .run.uncompiled import once_loaded
 
 NO_OPTIMIZER = """analyze() takes no optimizer; these do:
   fxflops.count(model, args, backward=True, optimizer=optimizer) counts its step, without computing
@@ -150,7 +149,7 @@ def analyzed(
         places = {tensor.device.type for _, tensor in subject.held["inputs"]}
         if places == {"meta"} != {subject.device.type}:
             raise InputError(f"the input is on meta, the model on {subject.device}: give a real tensor, or use count()")
-        made = once_loaded(lambda: traced(subject, registry, trace))
+        made = traced(subject, registry, trace)
         try:
             run: Run | None = None
             while run is None:

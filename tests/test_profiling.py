@@ -625,6 +625,17 @@ def test_gradients_of_several_outputs_at_once() -> None:
     assert p.report.total_backward_macs == 15 * 5 * 3 * 4
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace", "error:Converting a tensor")
+def test_sizes_that_torch_traces_are_numbers() -> None:
+    layer, x = nn.Linear(4, 3), torch.randn(5, 4)
+    with profile(layer) as p:
+        traced = torch.jit.trace(layer, x, check_trace=False)  # type: ignore[no-untyped-call]
+    assert type(p.report.total_macs) is int
+    assert p.report.total_macs == 5 * 4 * 3
+    assert p.report.to_json()
+    assert torch.equal(traced(x), layer(x))
+
+
 def test_the_result_of_a_loop_of_torch_outlives_the_block() -> None:
     layer, x, shapes = nn.Linear(3, 3), torch.randn(5, 2, 3), []
 

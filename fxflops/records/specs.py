@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ class Spec(tuple[int, ...]):
         layout: torch.layout | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> Spec:
-        spec = super().__new__(cls, shape)
+        spec = super().__new__(cls, shape if not shape or type(shape[0]) is int else _plain(shape))
         spec.dtype = dtype or _default("float32")
         spec.layout = layout or _default("strided")
         spec.facts = facts or {}
@@ -73,6 +74,12 @@ class Spec(tuple[int, ...]):
 
     def __repr__(self) -> str:
         return f"{self.dtype_name}[{','.join(map(str, self))}]"
+
+
+def _plain(shape: Iterable[Any]) -> tuple[int, ...]:
+    """Return sizes as integers. In torch.jit.trace they are tensors, and torch warns of reading their values in any other way."""
+    held = [(size, getattr(size, "untyped_storage", None)) for size in shape]
+    return tuple([int.from_bytes(bytes(storage()), sys.byteorder) if storage else size for size, storage in held])
 
 
 @cache

@@ -29,7 +29,7 @@ from .graph_run import CallCollector, Times, run_graph, time_nodes
 from .model_run import Subject, Watch, observed_run
 from .outcome import Compiled, Run
 from .per_node import Spans, node_of, with_nodes
-from .uncompiled import uncompiled
+from .uncompiled import once_loaded, uncompiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +61,19 @@ def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "")
             if how == "symbolic":
                 raise
             why = str(error).partition("\nfxflops.")[0]
-    recorder = Recorder(subject.model, subject.bound())
     try:
-        watched = observed_run(subject, registry, recorder, clock=clock_of(subject.device))
-        return Traced(recorder.graph(), "recorded", why, (watched, recorder.calls_of))
+        return once_loaded(lambda: _recorded(subject, registry, why))
     except OutOfMemoryError:
         raise
     except Exception as error:  # the model's own, which it raises again, or the recorder's
         why = f"it cannot be recorded: {_cause(error)}"
     return untraced(subject, registry, why)
+
+
+def _recorded(subject: Subject, registry: FormulaRegistry, why: str) -> Traced:
+    recorder = Recorder(subject.model, subject.bound())
+    watched = observed_run(subject, registry, recorder, clock=clock_of(subject.device))
+    return Traced(recorder.graph(), "recorded", why, (watched, recorder.calls_of))
 
 
 def untraced(subject: Subject, registry: FormulaRegistry, why: str) -> Traced:
