@@ -44,11 +44,6 @@ OpOverload = torch._ops.OpOverload
 OpOverloadPacket = torch._ops.OpOverloadPacket
 # The class of cond, while_loop, flex_attention ...: the functions that they call are counted. Necessary.
 HigherOrderOperator = torch._ops.HigherOrderOperator
-# The key of the kernels that run control flow as Python would, and the module with cond's check of its operands. Necessary.
-IN_PYTHON: Any = torch._C.DispatchKey.CompositeExplicitAutograd
-COND, CHECKS_OPERANDS = "torch._higher_order_ops.cond", "validate_subgraph_args_types"
-# Take nested values apart, and put them together. Necessary.
-tree_flatten, tree_unflatten = torch.utils._pytree.tree_flatten, torch.utils._pytree.tree_unflatten
 # The class that torch.library.custom_op returns. Without it a formula for one is registered by the operator's name.
 CustomOpDef = _optional("torch._library.custom_ops.CustomOpDef", Nobody)
 
@@ -275,6 +270,21 @@ def is_fake(cls: type) -> bool:
 def in_fake_mode() -> bool:
     """Return whether a FakeTensorMode is on."""
     return any(isinstance(mode, fake_tensors()[1]) for mode in get_current_dispatch_mode_stack())
+
+
+def is_control_flow(function: Any) -> bool:
+    """Return whether a function is the operator of ``torch.cond``, ``while_loop``, ``map`` or ``scan``."""
+    return isinstance(function, HigherOrderOperator) and function.name() in ("cond", "while_loop", "map_impl", "scan")
+
+
+def python_kernel(function: Any) -> Any:
+    """Return what runs a control flow operator as Python would, so that autograd sees what its functions close over.
+
+    Without the compiler, which makes operands of parameters, the operator itself differentiates its operands alone.
+    Other functions are returned as they are.
+    """
+    kernels = function.py_kernels if is_control_flow(function) else {}
+    return kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd, function)
 
 
 def triton_kernel_of(kwargs: dict[str, Any]) -> Any:

@@ -20,10 +20,9 @@ from ..meters.meter import AcceleratorClock, Clock, Meter
 from ..meters.timing import Timing, Usage, timing, warm_up
 from ..records import Call
 from ..records.tensors import spec_of
-from ..torch_internals import len_torch_dispatch_stack
+from ..torch_internals import len_torch_dispatch_stack, python_kernel
 from ..trace.autocast import autocast_state
 from ..trace.autograd_owners import AutogradOwners, backward_from, requires_gradient, roots_of
-from ..trace.control_flow import python_kernel
 from ..trace.observe import Observer
 from ..trace.processes import processes
 from ..trace.source import error_for

@@ -7,15 +7,14 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import TypeVar
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
 
 from ..errors import RunError
-from ..torch_internals import COMPILER
-from ..trace.control_flow import is_control_flow, nested_operands
+from ..torch_internals import COMPILER, is_control_flow
 
 T = TypeVar("T")
 
@@ -36,7 +35,7 @@ def uncompiled(graph: fx.GraphModule | None = None, load: bool = False) -> Itera
         return
     with _SWITCHING:
         next(_SWITCHES)
-        _STANCES.append(ExitStack() if _STANCES else _eager())
+        _STANCES.append(nullcontext() if _STANCES else torch.compiler.set_stance("force_eager"))
     try:
         yield
     finally:
@@ -44,16 +43,8 @@ def uncompiled(graph: fx.GraphModule | None = None, load: bool = False) -> Itera
             _STANCES.pop().__exit__(None, None, None)
 
 
-def _eager() -> ExitStack:
-    """Make torch run what is compiled as it is written, until the result is left."""
-    stack = ExitStack()
-    stack.push(torch.compiler.set_stance("force_eager"))
-    stack.enter_context(nested_operands())
-    return stack
-
-
 _SWITCHING = threading.Lock()
-_STANCES: list[ExitStack] = []
+_STANCES: list[AbstractContextManager[Any]] = []
 """One context for each run under way; the first is the stance that is set."""
 _SWITCHES = itertools.count()
 

@@ -21,13 +21,13 @@ from ..torch_internals import (
     current_graph_task_id,
     disable_current_modes,
     of_checkpoint,
+    python_kernel,
 )
 from .attention_pairs import with_learning, with_pairs_left
 from .autocast import Autocast
 from .autograd_owners import roots_of
 from .call_log import Made
 from .compiler import run_operator
-from .control_flow import python_kernel
 from .functions import with_callables, writes
 from .lookups import with_row
 from .modes import AtenMode, dispatch_mode_on

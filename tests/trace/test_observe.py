@@ -214,31 +214,6 @@ CONTROL_FLOW = {
 }
 
 
-def nested_cond(fc: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    given = ({"x": x}, [x])
-    return torch.cond(x.sum() > 0, lambda a, b: {"y": fc(a["x"])}, lambda a, b: {"y": a["x"] + b[0]}, given)["y"]
-
-
-def nested_loop(fc: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    from torch._higher_order_ops.while_loop import while_loop
-
-    carried = ({"i": torch.tensor(0), "x": x},)
-    return while_loop(lambda a: a["i"] < 3, lambda a: ({"i": a["i"] + 1, "x": fc(a["x"])},), carried)[0]["x"]
-
-
-@pytest.mark.parametrize(("run", "times"), [(nested_cond, 1), (nested_loop, 3)])
-def test_control_flow_takes_dicts_and_lists(run: Any, times: int) -> None:
-    fc, x = nn.Linear(4, 4), torch.ones(5, 4)
-    model = Runs(lambda x: run(fc, x))
-    model.fc = fc
-    with torch.no_grad(), fxflops.profile(model) as profile:
-        model(x)
-    reports = [fxflops.count(model, x), fxflops.analyze(model, x, repeats=1), profile.report]
-    assert [report.complete for report in reports] == [True] * 3
-    assert [report.total_macs for report in reports] == [times * 5 * 4 * 4] * 3
-    assert reports[1].trace == "recorded trace"
-
-
 @pytest.mark.parametrize("name", CONTROL_FLOW)
 def test_control_flow_differentiates_what_its_functions_close_over(name: str) -> None:
     if name == "scan" and torch.__version__ < (2, 9):
