@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import fx
 
-from ..errors import InputError, OutOfMemoryError, RunError, TraceError
+from ..errors import FxflopsError, InputError, RunError, TraceError
 from ..meters.accelerator import Accelerator, accelerator_of
 from ..meters.event_stopwatch import clock_of, with_seconds
 from ..meters.kernels import KernelMeter
@@ -63,9 +63,10 @@ def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "")
             why = str(error).partition("\nfxflops.")[0]
     try:
         return once_loaded(lambda: _recorded(subject, registry, why))
-    except OutOfMemoryError:
-        raise
-    except Exception as error:  # the model's own, which it raises again, or the recorder's
+    except Exception as error:
+        if isinstance(error, FxflopsError) and not isinstance(error, RunError):
+            raise
+        # It is the model's own, which the run below raises again, or the recorder's.
         why = f"it cannot be recorded: {_cause(error)}"
     return untraced(subject, registry, why)
 

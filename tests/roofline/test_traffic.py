@@ -61,7 +61,7 @@ def traffic(model: object, *args: torch.Tensor) -> Traffic:
         (lambda i: i.long(), (INDEX,), 0, 0),
         (lambda i: i.bool().bool(), (INDEX,), 0, 0),
         (lambda i: i.int(), (INDEX,), 6 * 8, 6 * 4),
-        (lambda x: torch.empty_like(x), (X,), 0, 0),
+        (lambda x: torch.empty_like(x).zero_(), (X,), 0, 32),
         (nn.Dropout(), (X,), 0, 0),
     ],
 )  # fmt: skip
