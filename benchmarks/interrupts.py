@@ -49,6 +49,8 @@ def tried(command: str, folder: str, longest: float) -> tuple[str, float]:
     with suppress(subprocess.TimeoutExpired):
         run.communicate(timeout=random.uniform(0.0, longest))
         return "", time.perf_counter() - begun
+    if not _lives(run.pid):
+        return "", time.perf_counter() - begun
     run.send_signal(signal.SIGINT)
     begun = time.perf_counter()
     try:
@@ -62,6 +64,13 @@ def tried(command: str, folder: str, longest: float) -> tuple[str, float]:
     own = str(ROOT / "fxflops" / "cli") in said  # else it is Python's start, before the command has a handler
     traceback = f" with a traceback{'' if own else ' of Python starting'}" if "Traceback" in said else ""
     return f"exit code {run.returncode}{traceback}", time.perf_counter() - begun
+
+
+def _lives(pid: int) -> bool:
+    """Return whether a process still has memory; the system takes it, where it says so, when the exit code is settled."""
+    with suppress(OSError):
+        return bool(Path(f"/proc/{pid}/maps").read_text())
+    return True
 
 
 def main() -> None:
