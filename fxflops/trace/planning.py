@@ -214,7 +214,7 @@ class PlanningObserver(MetaObserver):
         distinct = len({o.untyped_storage()._cdata for o in outs}) == len(outs)
         if any(shared) or not distinct or any(o.storage_offset() for o in outs):
             return "", (), None
-        forms = [self._mirror.form(o) for o in outs]
+        forms = [self._mirror.form_of_meta(o) for o in outs]  # of an operator inside a call it is not registered yet
         known = tuple(f for f, o in zip(forms, outs, strict=True) if f and f.nbytes == o.untyped_storage().nbytes())
         return (NEW, known, None if single else type(out)) if len(known) == len(outs) else ("", (), None)
 
