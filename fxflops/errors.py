@@ -174,7 +174,7 @@ def no_calls(phase: str) -> InputError:
 
 
 MADE_BY = {
-    "backward": ": analyze(model, args, backward=True) makes them",
+    "backward": ": count(model, args, backward=True) makes them, and analyze does",
     "optimizer": ": count(model, args, backward=True, optimizer=optimizer) makes them",
 }
 WARMED = "runs that are not timed come first by themselves; repeats=10 is the number of those that are"

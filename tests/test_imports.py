@@ -91,3 +91,9 @@ def test_public_names_are_no_modules_whatever_is_imported() -> None:
             importlib.import_module(module.name)
     for name in fxflops.__all__:
         assert not inspect.ismodule(getattr(fxflops, name)), name
+
+
+def test_adapters_are_there_once_they_are_asked_for() -> None:
+    code = "import fxflops; print(fxflops.adapters.thop.profile.__module__, hasattr(fxflops.adapters, 'nothing'))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["fxflops.adapters.thop", "False"]

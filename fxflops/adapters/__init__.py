@@ -1,1 +1,12 @@
 """Drop-in replacements for other counters: their names, signatures, return values and printed text, over fxflops's run."""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    """Import an adapter when it is first asked for: ``fxflops.adapters.torchinfo`` after ``import fxflops``."""
+    if name.startswith("_") or find_spec(f"{__name__}.{name}") is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f".{name}", __name__)

@@ -81,7 +81,7 @@ def facts(data: Summary) -> list[Fact]:
     if data.gradient_flops is not None:
         found.append(
             Fact(
-                "gradients",
+                "gradient",
                 units.count(data.gradient_flops),
                 [f"of the forward's {data.unit}: derivatives taken in it"],
             )

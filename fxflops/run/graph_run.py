@@ -20,7 +20,7 @@ from ..meters.meter import AcceleratorClock, Clock, Meter
 from ..meters.timing import Timing, Usage, timing, warm_up
 from ..records import Call
 from ..records.tensors import spec_of
-from ..torch_internals import len_torch_dispatch_stack, python_kernel
+from ..torch_internals import DisableTorchFunction, len_torch_dispatch_stack, python_kernel
 from ..trace.autocast import autocast_state
 from ..trace.autograd_owners import AutogradOwners, backward_from, requires_gradient, roots_of
 from ..trace.observe import Observer
@@ -76,7 +76,9 @@ class NodeRunner(fx.Interpreter):
             path, cls = stack_of(n)
             where = f"module {path!r} ({cls.__name__})" if path and cls is not None else ""
             at = f"node {n.name!r} ({n.op} {n.target})"
-            raise run_error(at, where, spec_of(args), spec_of(kwargs), error, node=n.name) from error
+            with DisableTorchFunction():
+                specs = spec_of(args), spec_of(kwargs)
+            raise run_error(at, where, *specs, error, node=n.name) from error
         for meter in self._before_freeing:
             meter.after(name, value)
         # A clock reads only after this: the model, too, frees values while it runs.
