@@ -167,11 +167,8 @@ def holding(modules: Iterable[nn.Module], mode: str, reentrant: bool = False) ->
     modules, wanted = [*modules], mode == "train"
     parameters = [parameter for module in modules for parameter in module._parameters.values()]
     with locked([*modules, *parameters], reentrant) as within:
-        before = (
-            []
-            if mode == "as_is"
-            else [module for module in modules if getattr(module, "training", wanted) is not wanted]
-        )
+        sets = mode != "as_is"
+        before = [module for module in modules if sets and getattr(module, "training", wanted) is not wanted]
         flags = [module.training for module in before]
         try:
             for module in before:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from ..model.pytree import Reader, reader_of
+from ..model.pytree import Reader, attributes_of, reader_of
 from ..ops import Formula, FormulaRegistry
 from ..records import Spec
 from ..records.tensors import is_dense, spec_of
@@ -149,7 +149,7 @@ def leaf_formula(module: nn.Module, registry: FormulaRegistry) -> Formula | None
 
 def holds_tensors(module: nn.Module) -> bool:
     """Return whether a module has tensors as plain attributes, such as weights computed by a hook."""
-    held = [*module.__dict__.values()]  # at once: other threads may set some meanwhile
+    held = attributes_of([module])
     return not USUAL.issuperset(map(type, held)) and any(
         issubclass(type(value), (torch.Tensor, fx.Proxy)) for value in held
     )
