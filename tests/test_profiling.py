@@ -262,6 +262,22 @@ def test_without_a_model_there_is_no_mode() -> None:
     assert "· train" in str(_profiled(nn.Linear(3, 4))).splitlines()[0]
 
 
+def test_the_inputs_are_those_of_the_models_first_call() -> None:
+    model = nn.Linear(3, 4)
+    with profile(model) as p:
+        model(torch.ones(2, 3))
+        model(torch.ones(2, 3))
+    assert p.report.inputs == "f32[2,3]"
+    assert str(p.report).startswith("Linear   input f32[2,3]   cpu")
+    with profile(model) as p:
+        model(torch.ones(2, 3))
+        model(input=torch.ones(5, 3))
+    assert p.report.inputs == "f32[2,3] (first of 2 shapes)"
+    with profile([nn.Sequential(model), model]) as p:
+        model(torch.ones(2, 3))
+    assert p.report.inputs == ""
+
+
 def _profiled(model: nn.Module) -> Any:
     with profile(model) as p:
         model(torch.ones(2, 3))

@@ -57,6 +57,10 @@ class ModuleRow(NamedTuple):
     def macs(self) -> int:
         return self.total.macs
 
+    @property
+    def seconds(self) -> float | None:
+        return self.total.seconds
+
     def __repr__(self) -> str:
         """Return the row in a line: ``layer1 (Sequential): 147,968 params, 928,505,856 FLOPs, 462,422,016 MACs, calls: 1``."""
         params = "" if self.params is None else f"{self.params:,} params, "
@@ -82,6 +86,10 @@ class OperatorRow:
     @property
     def macs(self) -> int:
         return self.total.macs
+
+    @property
+    def seconds(self) -> float | None:
+        return self.total.seconds
 
     def __repr__(self) -> str:
         return f"{self.key}: {_told(self.total)}, calls: {self.calls}"

@@ -93,7 +93,9 @@ def outside(run: Run, counted: Sequence[Counted], phase: str) -> list[Counted]:
 
 
 def unobserved(run: Run) -> str:
-    """Return a remark on a profiled block in which nothing, or no module of its models, was called; else ""."""
+    """Return a remark on a run without the nodes of a graph, and on a block in which nothing, or none of its models, was called."""
+    if run.trace == "no trace":
+        return f"no trace: {run.trace_reason}; the times of modules are those of a run that was observed"
     if run.scopes or not run.steps or run.params is None:  # or it is no block, but a trace
         return ""
     if not run.calls:

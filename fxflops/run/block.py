@@ -14,7 +14,7 @@ from ..meters.stopwatch import StoppedStopwatch, Stopwatch
 from ..meters.timing import Usage
 from ..model.inventory import Inventory
 from ..ops import FormulaRegistry
-from ..records import Step
+from ..records import Scope, Step
 from ..trace.module_times import ModuleTimes
 from .calibration import entry_costs, is_timed
 from .environment import environment_of
@@ -63,7 +63,8 @@ class BlockWatch(Watch):
     ) -> Run:
         """Return the record of the block; ``named(steps)`` gives the steps their names."""
         environment = environment_of(self.device, mode, compiled)
-        run = self.run(model, "", inventory, environment, "storages", "profiled as it ran", timed=self._timed)
+        inputs = inputs_of(self.observer.scopes)
+        run = self.run(model, inputs, inventory, environment, "storages", "profiled as it ran", timed=self._timed)
         if self._wanted != OPERATIONS:
             nothing = Remembered(0, Place(), (), ())
             run = replace(
@@ -77,3 +78,10 @@ class BlockWatch(Watch):
         ]
         interrupted = Usage.now().since(self._begun).interrupted
         return replace(run, steps=tuple(steps), instruments=self.observer.stopwatch.own, interrupted=interrupted)
+
+
+def inputs_of(scopes: Iterable[Scope]) -> str:
+    """Return the inputs of a model's first call in words, and in how many shapes it was called if there are several."""
+    found = dict.fromkeys(" ".join(map(repr, scope.inputs())) for scope in scopes if not scope.path)
+    first = next(iter(found), "")
+    return first if len(found) < 2 else f"{first} (first of {len(found)} shapes)"
