@@ -62,17 +62,22 @@ class Formula:
 
 
 class FormulaRegistry:
-    """Formulas by target: module classes, functions, method descriptors, overloads and names; over a parent registry."""
+    """Formulas by target: module classes, functions, method descriptors, overloads and names; over a parent registry.
+
+    ``functions`` has the ``id()`` of every function that was added, also of those that are no longer there.
+    """
 
     def __init__(self, parent: FormulaRegistry | None = None) -> None:
         self.parent = parent
         self.entries: dict[Any, Formula] = {}
         self.fallback: Callable[[OpOverload], Formula | None] | None = parent.fallback if parent else None
+        self.functions: set[int] = set()
         self._users: dict[Any, str] = {}
         self.python_functions: dict[Any, FunctionType] = {} if parent is None else dict(parent.python_functions)
 
     def add(self, target: Any, entry: Formula) -> None:
         """Count ``target`` by ``entry`` from now on."""
+        self.functions.add(id(entry.function))
         for key in _keys(target):
             if not entry.is_ours:
                 self._users.setdefault(key, (self._counting(target, key) or entry).op)
@@ -235,8 +240,8 @@ def entry_for(
     targets: list[Any], function: FormulaFunction, op: str | None = None, style: Style | None = None
 ) -> Formula:
     """The entry that counts ``targets`` by ``function``, which may be one registered before."""
-    known = next((entry for _, entry in BASE.items() if entry.function is function), None)
-    if known is not None and op is None:
+    registered = BASE.items() if op is None and id(function) in BASE.functions else ()
+    if known := next((entry for _, entry in registered if entry.function is function), None):
         return known
     if not callable(function):
         raise FormulaError(f"a formula is a function, not {function!r}")

@@ -31,15 +31,26 @@ REACHED_AS = {
 """The method that a function mode sees where an operator is written: ``Tensor.mul`` for ``x * y``."""
 
 
+def _functions() -> dict[str, list[Any]]:
+    """The functions of all namespaces by their names."""
+    found: dict[str, list[Any]] = {}
+    for namespace in NAMESPACES:
+        for name in dir(namespace):
+            target = getattr(namespace, name, None)
+            if callable(target) and not isinstance(target, type):
+                found.setdefault(name, []).append(target)
+    return found
+
+
+FUNCTIONS = _functions()
+"""Read once: to ask every namespace for a name that most of them lack takes longer than all else of the import."""
+
+
 def named(*names: str) -> Iterator[Any]:
     """The functions of torch, F, special, linalg and fft, Tensor methods and aten packets of these names, each also in
     place (``name_``), with the operators that stand for them."""
     for name in names:
-        for spelling in (name, f"{name}_"):
-            for namespace in NAMESPACES:
-                target = getattr(namespace, spelling, None)
-                if callable(target) and not isinstance(target, type):
-                    yield target
+        yield from (*FUNCTIONS.get(name, ()), *FUNCTIONS.get(f"{name}_", ()))
         yield f"aten::{name}"
         if hasattr(torch.fft, name):
             yield f"aten::fft_{name}"
