@@ -198,6 +198,15 @@ class SizedCosts:
         return tuple(dict.fromkeys(phase for phase, _, _ in self._keys))
 
     @cached_property
+    def has_backward_flops(self) -> bool:
+        """True if a backward pass was counted, by a convention that has rules for it."""
+        costs = [
+            (what, *each) for what in ("flops", "macs") for cell in self.cells[what] for each in cell.costs.items()
+        ]
+        known = {what for what, (phase, _, _), polynomial in costs if phase == "backward" and polynomial}
+        return "backward" in self.phases and known != {"macs"}
+
+    @cached_property
     def operators(self) -> list[str]:
         """The names of the operators that were called."""
         return [*dict.fromkeys(op for _, _, op in self._keys)]
@@ -228,7 +237,7 @@ class SizedCosts:
         return self._sums[key]
 
     def _check(self, what: str, phase: str, module: str, operator: str | None) -> None:
-        """Raise InputError for a name that is unknown."""
+        """Raise InputError for a name that is unknown, and for what was not counted."""
         wanted: list[tuple[str, str, Iterable[str]]] = [("phase", phase, PHASES), ("module", module, self._paths)]
         wanted += [("operator", operator, self.operators)] if operator is not None else []
         for kind, name, known in wanted:
@@ -238,3 +247,7 @@ class SizedCosts:
             raise InputError("memory is the peak of the whole run: it has no phase, module or operator")
         if not {*PHASES[phase]} - {*PARTS["forward"]} <= {*self.phases}:
             raise InputError(f"no {phase} was counted: closed_form(model, args, backward=True) counts it")
+        if what == "flops" and "backward" in PHASES[phase] and not self.has_backward_flops:
+            raise InputError(
+                f"convention {self.convention!r} has no rules for the backward pass: its MACs are known alone"
+            )

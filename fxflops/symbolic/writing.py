@@ -106,7 +106,7 @@ def text(form: SizedCosts) -> str:
     """Return the form as lines: the totals and the operators, in the largest piece of the domain, and the other pieces."""
     cell = _largest(form, "flops")
     totals = [("MACs", "macs", "forward"), ("FLOPs", "flops", "forward")]
-    totals += [(f"{phase} FLOPs", "flops", phase) for phase in ("backward", "training") if "backward" in form.phases]
+    totals += [(f"{phase} FLOPs", "flops", phase) for phase in ("backward", "training") if form.has_backward_flops]
     totals += [(TITLES[name], name, "forward") for name in ("activations", "param_bytes")]
     rows = [(title, form.polynomial(_largest(form, what), what, phase)) for title, what, phase in totals]
     optional = {name: _largest(form, name) for name in ("bytes", "memory") if form.cells[name]}

@@ -201,3 +201,15 @@ def test_the_model_is_left_as_it_was() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in norm.state_dict().items())
     assert all(p.grad is None for p in norm.parameters())
     assert x.shape == (4, 3)
+
+
+@pytest.mark.parametrize(("convention", "flops"), [("thop", None), ("torch", 2 * 3 * 4 * 5)])
+def test_a_convention_without_rules_for_the_backward_says_so(convention: str, flops: int | None) -> None:
+    x = torch.ones(3, 4, requires_grad=True)
+    form = closed_form(nn.Linear(4, 5), x, dynamic_shapes={"input": {0: "n"}}, backward=True, convention=convention)
+    assert form.evaluate("macs", phase="backward", n=3) == 2 * 3 * 4 * 5
+    assert ("training FLOPs" in str(form)) is (flops is not None)
+    for phase in ("backward", "training") if flops is None else ():
+        with pytest.raises(InputError, match="'thop' has no rules for the backward pass"):
+            form.evaluate("flops", phase=phase, n=3)
+    assert flops is None or form.evaluate("flops", phase="backward", n=3) == 2 * flops
