@@ -220,6 +220,7 @@ def answer(tool: str, subject: Subject) -> dict[str, Any]:
 def conventions(subject: Subject) -> dict[str, Any]:
     """For each convention fxflops's total, and the largest parts of its difference from the base."""
     import fxflops
+    from fxflops.adapters.ptflops import get_model_complexity_info
 
     model, x = subject.build()
     report = fxflops.count(model, x)
@@ -228,6 +229,14 @@ def conventions(subject: Subject) -> dict[str, Any]:
         rows = report.explain("fxflops", name).rows[:WHYS]
         totals[name] = report.recount(name).total_flops
         reasons[name] = [(row.op, f"{row.difference:+,}: {row.how_b.partition('; ')[0]}") for row in rows]
+    if (
+        batch := len(x)
+    ) > 1:  # ptflops divides what its hooks charge, and not what functions do: its adapter does so, too
+        found, _ = get_model_complexity_info(
+            model, tuple(x.shape[1:]), False, False, input_constructor=lambda _: x, verbose=False
+        )
+        totals["ptflops"] = totals["ptflops"] if found is None else found
+        reasons["ptflops"].insert(0, ("modules with hooks", f"divided by the batch of {batch}"))
     return {"totals": totals, "reasons": reasons}
 
 
@@ -373,9 +382,16 @@ def main(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows to this file.")] = None,
 ) -> None:
     """Run every installed FLOP counter on one model, each in a process of its own, and say why they differ."""
-    chosen = tools.split(",")
+    chosen = [*dict.fromkeys(tool.strip() for tool in tools.split(","))]
     if unknown := [tool for tool in chosen if tool not in PEERS]:
         raise typer.BadParameter(f"unknown tools {', '.join(unknown)}: choose from {', '.join(PEERS)}")
+    if input and not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", input):
+        raise typer.BadParameter(f"--input {input!r} is no shape such as 1,3,224,224")
+    if model != SIMPLE and (linear_no_bias or add_one):
+        raise typer.BadParameter(f"--linear_no_bias and --add_one are of the simple model, not of {model}")
+    for file in filter(None, (markdown_file, json_file)):
+        if not file.parent.is_dir():
+            raise typer.BadParameter(f"cannot write {str(file)!r}: there is no folder {str(file.parent)!r}")
     name = SIMPLE if model == SIMPLE else whole_name(model)
     subject = Subject(name, input, not linear_no_bias, add_one)
     if model == SIMPLE:

@@ -103,12 +103,30 @@ def test_an_input_that_does_not_fit(fresh: Fresh) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"), [(("--model", "resnet5000"), "resnet5000"), (("--tools", "flopth"), "flopth")]
+    ("options", "said"),
+    [
+        (("--model", "resnet5000"), "resnet5000"),
+        (("--tools", "flopth"), "flopth"),
+        (("--input", "1,3,abc"), "is no shape such as"),
+        (("--input", "1,0"), "is no shape such as"),
+        (("--markdown", "nowhere/table.md"), "there is no folder 'nowhere'"),
+        (("--add_one", "--model", "resnet18"), "are of the simple model"),
+    ],
 )
-def test_wrong_names(options: tuple[str, str], said: str, fresh: Fresh) -> None:
-    run = fresh.run(str(COMPARE), *options)
+def test_wrong_options(options: tuple[str, ...], said: str, fresh: Fresh) -> None:
+    run = fresh.run(str(COMPARE), *options, COLUMNS="200")
     assert run.returncode == 2
     assert said in run.stderr
+
+
+def test_the_number_of_ptflops_for_a_batch(tmp_path: Path, fresh: Fresh) -> None:
+    pytest.importorskip("ptflops")
+    file = tmp_path / "table.json"
+    run = fresh.run(str(COMPARE), "--input", "4,5", "--add_one", "--tools", " ptflops, ptflops", "--json", str(file))
+    assert run.returncode == 0, run.stderr
+    ((row,),) = rows(file).values()
+    assert row["number"] == row["fxflops"]
+    assert row["why"].startswith("modules with hooks divided by the batch of 4")
 
 
 def test_a_model_that_is_misspelled(fresh: Fresh) -> None:

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ..conventions._rows import DIMS
 from ..counting.counts import is_users
 from ..ops import BASE
 from ..ops._extend import first
+from ..ops.elementwise import ALIASES as ELEMENTWISE
 from ..ops.mappings import computes_nothing
 from ..records import Call, Counted, Spec, specs_in
 from ..torch_internals import OpOverload, OpOverloadPacket
@@ -40,7 +42,7 @@ def nodes_of(calls: Iterable[Counted]) -> Iterator[JitNode]:
     """Yield the nodes of the calls; of the nodes of one call, the one that is counted comes first."""
     for position, counted in enumerate(calls):
         for part, (kind, arguments, outs) in enumerate(_parts(counted.call)):
-            kind = kind if "::" in kind else f"aten::{kind}"
+            kind = kind if "::" in kind else f"aten::{_normalized(kind)}"
             values = [Value(value, f"{position}.{part}.{i}") for i, value in enumerate(arguments)]
             results = [
                 Value(value, f"{position}.{part}.out{i}", kind.partition(".")[0]) for i, value in enumerate(outs)
@@ -55,7 +57,8 @@ def _parts(call: Call) -> Iterator[tuple[str, list[Any], Sequence[Any]]]:
     if isinstance(call.target, (OpOverload, OpOverloadPacket)):
         packet = call.target if isinstance(call.target, OpOverloadPacket) else call.target.overloadpacket
         returns = getattr(packet, packet.overloads()[0])._schema.returns
-        yield packet._qualified_op_name, [*call.args, *call.kwargs.values()], out if len(returns) > 1 else [out]
+        name = packet._qualified_op_name.removeprefix("aten::")
+        yield name, [*call.args, *call.kwargs.values()], out if len(returns) > 1 else [out]
         return
     if call.op == "forward" and isinstance(call.target, FunctionType):  # of an autograd.Function
         tensors = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, Spec)]
@@ -201,6 +204,14 @@ def _plain(name: str) -> str:
     return stem if name[:1] == "r" and stem in ARITHMETIC and stem != "sub" else name
 
 
+def _normalized(name: str) -> str:
+    """Return the one of an operator's names under which a trace has it: ``multiply_`` is ``mul_``, ``special_expit`` is ``sigmoid``."""
+    base = name.removesuffix("_")
+    stem = base.removeprefix("special_")
+    known = NORMALIZED.get(stem, stem)
+    return known + name[len(base) :] if known != base and hasattr(torch.ops.aten, known) else name
+
+
 def _snake(cls: type) -> str:
     """Return a torch class's name as that of a function: ``MaxPool2d`` as ``max_pool2d``."""
     known = next((base for base in cls.__mro__ if base.__module__.startswith(nn.__name__)), cls)
@@ -235,3 +246,10 @@ NAMES = {
     "nll_loss": "nll_loss_nd", "softmin": "softmax", "softsign": "div", "tanhshrink": "sub",
 }  # fmt: skip
 """The names in a trace that differ from torch's function or method."""
+NORMALIZED = {
+    **ELEMENTWISE, "multiply": "mul", "divide": "div", "subtract": "sub", "expit": "sigmoid", "concat": "cat", "concatenate": "cat",
+    "row_stack": "vstack", "ger": "outer", "moveaxis": "movedim", "linalg_matmul": "matmul",
+    **{name: f"linalg_{name}" for name in ("det", "matrix_exp", "matrix_power")}, "inverse": "linalg_inv",
+    **{f"{name}_max_pool{dims}d_with_indices": f"{name}_max_pool{dims}d" for name in ("adaptive", "fractional") for dims in DIMS},
+}  # fmt: skip
+"""The names of operators that torch.jit replaces by those of other ones that do the same."""

@@ -45,12 +45,15 @@ def conv_transpose(
     dilation: Sizes = 1,
     out: Spec,
 ) -> Cost:
-    """input[n, i, *s], weight[i, o, *k] -> out: 2 (o // g) prod(k) per input; a bias 1 per output of the plain convolution."""
+    """input[n, i, *s], weight[i, o, *k] -> out: 2 (o // g) prod(k) per input; a bias 1 per output of the plain convolution.
+
+    An image without a batch is taken for a batch, whose images have a dimension less than the kernel.
+    """
     n, _, *sizes = input
     outputs, *kernel = weight[1:]
     macs = input.numel() * (outputs // groups) * math.prod(kernel)
     settings = (each(setting, len(sizes)) for setting in (stride, padding, dilation))
-    places = [(s + 2 * p - d * (k - 1) - 1) // t + 1 for s, k, t, p, d in zip(sizes, kernel, *settings, strict=True)]
+    places = [(s + 2 * p - d * (k - 1) - 1) // t + 1 for s, k, t, p, d in zip(sizes, kernel, *settings, strict=False)]
     return Cost(macs, others=2 * macs + (outputs * n * math.prod(places) if bias is not None else 0))
 
 

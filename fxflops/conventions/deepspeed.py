@@ -5,8 +5,8 @@ RNNs are charged by hooks. A replaced function is also charged when torch's own 
 is four charges. Operators other than ``x @ y``, torch.softmax and Tensor.baddbmm are free. The macs that it prints beside
 the flops are :mod:`.deepspeed_macs`; the numbers of its package of 2023 are :mod:`.flops_profiler`.
 
-Where the tool raises (F.scaled_dot_product_attention and pools with inputs passed by name, an image without a batch), the
-count is what its rules intend. One thing is not as in the tool: its number depends on how a function is looked up. It misses
+Where the tool raises (F.scaled_dot_product_attention and pools with inputs passed by name, an image without a batch), or takes
+an image without a batch for a batch (transposed convolutions), the count is what its rules intend. One thing is not as in the tool: its number depends on how a function is looked up. It misses
 a function imported by name before it replaced them (``from torch.nn.functional import gelu``), the second name of a function
 (torch.conv2d is F.conv2d), and Python's ``sum`` of tensors, which is the same call as ``x.add(y)`` here. It charges F.upsample
 twice, as itself and as the F.interpolate that it calls, and likewise einops.einsum, which calls torch.einsum.

@@ -20,7 +20,7 @@ from ..ops.einsum import steps
 from ..records import Cost, Operation, Spec
 from ..torch_internals import OpOverloadPacket, convolution_with_flags
 from ._convention import CONVENTIONS, Convention
-from ._rows import windows
+from ._rows import free, windows
 
 aten = torch.ops.aten
 
@@ -76,7 +76,7 @@ def einsum(*operands: Any, out: Spec) -> int:
 
 
 def products(cost: Cost, ran: Operation) -> Cost:
-    """1 per multiply-accumulate of the products in RNNs, tensordot, multi_dot and inner, and 1 per bias of an RNN.
+    """1 per multiply-accumulate of the products in RNNs, tensordot, multi_dot, inner and matrix_power, and 1 per bias of an RNN.
 
     The step of an RNN adds its biases as often as it multiplies by its weights.
     """
@@ -91,7 +91,7 @@ def products(cost: Cost, ran: Operation) -> Cost:
 
 
 RECURRENT = ("rnn", "gru", "lstm", "rnn_cell", "gru_cell", "lstm_cell")
-MADE_OF_PRODUCTS = ("tensordot", "multi_dot", "inner")
+MADE_OF_PRODUCTS = ("tensordot", "multi_dot", "inner", "matrix_power")
 OPERATORS: dict[OpOverloadPacket, Callable[..., int]] = {
     **dict.fromkeys((aten.mm, aten.bmm, aten.matmul), product),
     aten.addmm: product_and_sum,
@@ -107,6 +107,7 @@ CONVENTION = Convention(
         "matmul": product,
         torch.Tensor.__rmatmul__: reflected_product,
         "addmm": product_and_sum,
+        **dict.fromkeys((torch.Tensor.addmm_, aten.addmm_, aten.addmm_.default), free),
         "einsum": einsum,
         "conv": conv,
         "conv_transpose": conv_transpose,

@@ -213,11 +213,13 @@ last digit. These are the exceptions known. `x` is `torch.ones(4, 4)`, `s = nn.L
 | fvcore | `f = torch.jit.script_if_tracing(lambda x: x @ x)`<br>`return f(x)` | 0: scripted | 64 |
 | fvcore | `return torch.ops.aten.mm(x, x)` | 64 | 0: such a call looks the same as an operator that another call dispatches |
 | deepspeed, flops_profiler, calflops, ptflops | `from torch.nn.functional import relu`<br>`return relu(x)` | 0: bound before it was replaced | 16 |
-| deepspeed, flops_profiler | `return torch.prelu(x, w)` | 0: F.prelu is replaced, its second name is not | 16 |
+| deepspeed, flops_profiler, calflops, ptflops | `return torch.prelu(x, w)` | 0: F.prelu is replaced, its second name is not; so with torch.avg_pool1d, torch.adaptive_avg_pool1d and, but for ptflops, torch.conv1d | 16 |
+| fvcore, deepspeed, flops_profiler, calflops, ptflops | `return torch.vmap(lambda row: w @ row)(x)`, flex_attention | what the functions called in it charge | 0: functorch's transforms are counted by the operators that they dispatch |
+| ptflops | `return F.interpolate(y, scale_factor=1.3)` | a fraction, cut to a whole number in the sum of all calls | cut in each call |
 | deepspeed, flops_profiler, ptflops | `return sum([x, x])` | 0 | as `x.add(x)`: a call from C looks the same |
 | deepspeed, calflops, ptflops | `return F.upsample(y, scale_factor=2)` | twice: as itself and as the F.interpolate in it | once |
 | deepspeed | `return einops.einsum(x, x, "a b, c b -> a c")` | twice: as itself and as the torch.einsum in it | once |
-| thop, flops_profiler, ptflops | `m = nn.Sequential(nn.Sequential(s), nn.Sequential(s))`<br>`return m(x)` | once for each parent, each with all calls | each call once |
+| thop, flops_profiler, calflops, ptflops | `m = nn.Sequential(nn.Sequential(s), nn.Sequential(s))`<br>`return m(x)` | once for each parent, each with all calls | each call once |
 | torchinfo | `prune.l1_unstructured(s, "weight", 8)`<br>`return s(x)` | the elements that the mask leaves, which are not in any shape | all elements |
 | torchinfo | `s.extra = nn.Sequential()`<br>`return s(x)` | as a module without children | 0 |
 | torchinfo | `s.again = s.weight`<br>`return s(x)` | the parameter once | twice |

@@ -49,6 +49,15 @@ def by_it(report: Report) -> Report:
     return report.recount("calflops")
 
 
+@pytest.mark.parametrize("layer", [nn.ConvTranspose1d(9, 8, 3), nn.ConvTranspose2d(4, 8, 3, (2, 1), bias=True)])
+def test_an_image_without_a_batch_is_taken_for_a_batch(layer: nn.Module) -> None:
+    x = torch.ones(4, 9, 8) if isinstance(layer, nn.ConvTranspose2d) else torch.ones(9, 8)
+    model = nn.Sequential(layer)
+    report = ours(model, (x,), {})
+    assert report.complete
+    assert report.total_flops == theirs(model, (x,), {})
+
+
 @pytest.mark.parametrize("name", [name for name in POOL if name not in RAISING])
 def test_the_number_is_calflopss(name: str) -> None:
     assert by_it(counted(name)).total_flops == theirs(*built(name))

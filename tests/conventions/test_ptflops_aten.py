@@ -64,6 +64,11 @@ CASES: dict[str, Callable[[torch.Tensor], Any]] = {  # x[2, 5, 4]
     "of a vector": lambda x: x[0, :, 0] @ x[0],
     "addmm": lambda x: torch.addmm(ONES(2), x[0], ONES(4, 2)),
     "addmm with beta 0": lambda x: torch.addmm(ONES(2), x[0], ONES(4, 2), beta=0),
+    "addmm in place": lambda x: (
+        x[0].clone().addmm_(x[0], ONES(4, 4)),
+        torch.ops.aten.addmm_(ONES(5, 2), x[0], ONES(4, 2)),
+    ),
+    "matrix_power": lambda x: (torch.matrix_power(x[0, :4], 3), torch.linalg.matrix_power(x[:, :4], 6)),
     "baddbmm": lambda x: (torch.baddbmm(ONES(2), x, ONES(2, 4, 2)), torch.addbmm(ONES(2), x, ONES(2, 4, 2))),
     "addmv, addr": lambda x: (torch.addmv(ONES(5), x[0], x[0, 0]), torch.addr(ONES(5, 4), x[0, :, 0], x[0, 0])),
     "einsum": lambda x: torch.einsum("bij,bkj->bik", x, x),
