@@ -68,6 +68,7 @@ TORCH_THROUGH: dict[str, dict[str, str]] = {
         "test_sharded_layers[sharded]": "fully_shard itself raises on a CPU",
         "test_what_two_ranks_compute_hold_and_send[fsdp]": "fully_shard itself raises on a CPU",
         "test_analyzed_and_counted_on_two_ranks[fsdp]": "fully_shard itself raises on a CPU",
+        "test_a_sharded_model_is_counted_between_its_steps": "fully_shard itself raises on a CPU",
         "test_a_training_step_is_flop_counter_modes[wav2vec2]": "FlopCounterMode raises: weight_norm has no backward on meta",
         "test_a_rule_says_what_the_kernel_does[Conv2d of conv_shape]": STRIDES,
         "test_a_rule_says_what_the_kernel_does[_VariableFunctionsClass.conv_transpose2d of conv_transpose_shape]": STRIDES,

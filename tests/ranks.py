@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -371,6 +372,38 @@ def analyzed(case: str) -> list[Any]:
     return [*macs, timed, same]
 
 
+def between(_: str) -> dict[str, list[bool]]:
+    """Return for each order of calls of a sharded model whether its parameters are as they were before it was counted, and its
+    gradients in the next step those of a model that was not."""
+
+    def step(model: nn.Module) -> list[Tensor]:
+        model.zero_grad()
+        model(rows()).sum().backward()
+        return [parameter.grad.to_local() for parameter in model.parameters()]  # type: ignore[union-attr]
+
+    def evaluated(model: nn.Module) -> None:
+        with torch.no_grad():
+            model.eval()(rows())
+            model.train()
+
+    found = {}
+    for first in (id, step, evaluated):
+        for counted in (fxflops.count, fxflops.analyze):
+            for backward in (False, True):
+                model = Mlp()
+                other = deepcopy(model)
+                for each in (model, other):
+                    fully_shard(each.up, mesh=mesh_of("fsdp"))
+                    fully_shard(each, mesh=mesh_of("fsdp"))
+                    first(each)
+                before = [(id(parameter), parameter.untyped_storage().nbytes()) for parameter in model.parameters()]
+                counted(model, rows(), backward=backward)
+                after = [(id(parameter), parameter.untyped_storage().nbytes()) for parameter in model.parameters()]
+                same = [before == after, all(map(torch.equal, step(model), step(other)))]
+                found[f"{first.__name__} {counted.__name__} {backward}"] = same
+    return found
+
+
 def ranks_of(folder: Path, size: int) -> Iterator[tuple[int, list[int]]]:
     """Fork; yield the rank of this process, and the children of rank 0."""
     children: list[int] = []
@@ -395,11 +428,14 @@ if __name__ == "__main__":
         told_by: dict[str, Any] = {}
         for name in sys.argv[3:]:
             kind, _, case = (
-                name.rpartition("_") if name.startswith(("analyze", "gather", "print", "replicate")) else ("", "", name)
+                name.rpartition("_")
+                if name.startswith(("analyze", "between", "gather", "print", "replicate"))
+                else ("", "", name)
             )
             try:
                 told_by[name] = {
                     "analyze": analyzed,
+                    "between": between,
                     "gather": gathered,
                     "print": printed,
                     "replicate": replicated,

@@ -280,7 +280,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         2,
         [
             *(case for case in EXPECTED if case != "pp" or not HANGS),
-            *("analyze_tp", "analyze_fsdp", "gather_all", "replicate_all", "print_all"),
+            *("analyze_tp", "analyze_fsdp", "between_steps", "gather_all", "replicate_all", "print_all"),
         ],
         ["0", "1"],
     )
@@ -330,6 +330,12 @@ def test_one_report_of_two_ranks(told: list[dict[str, Any]]) -> None:
     first, second = (rank["gather_all"][5] for rank in told)
     assert first.startswith("rank 1 of 2 did not make call 4 of gather() within 0.1 s of rank 0:")
     assert second.startswith("rank 0 of 2 did not make call 4 of gather() within 0.2 s of rank 1:")
+
+
+def test_a_sharded_model_is_counted_between_its_steps(told: list[dict[str, Any]]) -> None:
+    for rank in told:
+        assert len(rank["between_steps"]) == 12
+        assert rank["between_steps"] == {order: [True, True] for order in rank["between_steps"]}
 
 
 def test_a_replicated_model_repeats_its_optimizer_alone(told: list[dict[str, Any]]) -> None:

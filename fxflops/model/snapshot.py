@@ -21,6 +21,7 @@ from ..errors import InputError
 from ..torch_internals import cached_weights
 from .generators import Generator, generator_of, global_states
 from .pytree import VALUES, Reader, is_object, reader_of, walk
+from .shards import reshard
 from .tensor_state import TensorState
 
 ATOMS = frozenset({
@@ -121,6 +122,7 @@ class Snapshot:
 
     def rewind(self) -> None:
         """Restore the state in which the snapshot was taken."""
+        reshard(self._modules)
         if self._classes != [*map(type, self._modules)]:
             for module, cls in zip(self._modules, self._classes, strict=True):
                 module.__class__ = cls

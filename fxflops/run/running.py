@@ -13,6 +13,7 @@ from ..errors import InputError, OutOfMemoryError, RunError, errors_of_kind
 from ..meters.accelerator import accelerator_of
 from ..model.inputs import as_call, checked_model, is_compiled, is_compiled_whole, shape_given
 from ..model.inventory import Inventory
+from ..model.shards import resharded
 from ..model.snapshot import holding
 from ..trace.compiler import unseen
 from ..trace.modes import are_observed
@@ -45,8 +46,9 @@ def running(
     mode = mode or ("as_is" if backward else "eval")
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}")
-    inventory = Inventory(model, lazy=True)
     with (
+        resharded(model),
+        nullcontext(Inventory(model, lazy=True)) as inventory,
         errors_of_kind(),
         torch.set_grad_enabled(backward),
         holding(inventory.paths, mode) as within,

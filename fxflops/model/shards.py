@@ -1,0 +1,38 @@
+"""Modules whose parameters FSDP2 shards: it gathers them for a forward, and frees them in the backward."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+
+@contextmanager
+def resharded(model: nn.Module) -> Iterator[None]:
+    """Shard the parameters of a model that are gathered, as after an evaluation, and gather them again at the end."""
+    gathered = reshard(model.modules())
+    try:
+        yield
+    finally:
+        for module in gathered:
+            module.unshard()
+
+
+def reshard(modules: Iterable[nn.Module]) -> list[Any]:
+    """Shard the parameters that are gathered; return the modules that had some.
+
+    FSDP does it: its own records of a parameter would not follow one that is only put back into its module.
+    """
+    cls = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    found: list[Any] = [] if cls is None else [module for module in modules if isinstance(module, cls)]
+    return [module for module in found if _changes(module)]
+
+
+def _changes(module: Any) -> bool:
+    """Shard the parameters of one such module; return whether they were gathered."""
+    before = [*map(id, module.parameters())]
+    module.reshard()
+    return before != [*map(id, module.parameters())]
