@@ -178,8 +178,9 @@ def _ran(
         except Exception as error:
             said = NO_DATA if "data is not allocated" in str(error) else error
             if type(error).__name__ in READS_VALUES:
-                said = f"{error}: {OF_STEP if rank.constants is None else OF_BUILD}{line_that_raised(error)}"
-            raise RunError(f"{_rank_named(mesh, at)} raised\n  {type(error).__name__}: {said}") from error
+                said = f"{error}: {OF_STEP if rank.constants is None else OF_BUILD}"
+            where = line_that_raised(error)
+            raise RunError(f"{_rank_named(mesh, at)} raised\n  {type(error).__name__}: {said}{where}") from error
 
 
 def _by_layers(build: Callable[[int], Any], layers: int, shared: int, shallow: int) -> Ran | None:

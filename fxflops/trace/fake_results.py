@@ -7,7 +7,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..model.pytree import tensors_given
+from ..ops._registry import BASE
 from ..torch_internals import DisableTorchDispatch, fake_mode, fake_tensors, make_subclass, warn_of_address
+from .dtypes import check_dtypes
 
 PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
 """The types of arguments, beside tensors and lists, that say all of themselves."""
@@ -61,11 +64,17 @@ class FakeResults:
         """Return whether the results of calls with this key can be made."""
         return _REMEMBERED.get(key) is not None
 
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return what a call returns, made as before if it is known."""
+        given = list[Any]()
+        key = self.key_of(func, args, kwargs, given)
+        return _checked(func, args, kwargs) if key is None else self.of(key, func, args, kwargs, given)
+
     def of(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[Any]) -> Any:
         """Return what a call with this key returns: made as before, or by the operator."""
         results = _REMEMBERED.get(key, self)
         if results is self:
-            out = func(*args, **kwargs)
+            out = _checked(func, args, kwargs)
             if len(_REMEMBERED) >= MOST:
                 _REMEMBERED.clear()
             results = _REMEMBERED[key] = None if OF_VALUES.intersection(func.tags) else self._results(out, given)
@@ -148,3 +157,9 @@ class FakeResults:
         attributes.update(held)
         attributes["fake_mode"] = self.mode
         return fake
+
+
+def _checked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what an operator returns; raise MixedDtypesError where only fake tensors take tensors of such dtypes."""
+    check_dtypes(func, [tensor.dtype for tensor in tensors_given((args, kwargs))], BASE)
+    return func(*args, **kwargs)
