@@ -81,15 +81,15 @@ len_torch_function_stack = torch._C._len_torch_function_stack
 pop_torch_function_stack = torch._C._pop_torch_function_stack
 push_on_torch_function_stack = torch._C._push_on_torch_function_stack
 # Make a FakeTensor of a meta tensor in a fifth of the time that its class takes. Without them nothing is simulated.
-make_subclass, forbid_data_ptr = torch.Tensor._make_subclass, torch._C._set_throw_on_mutable_data_ptr
+make_subclass, warn_of_address = torch.Tensor._make_subclass, torch._C._set_warn_deprecated_on_mutable_data_ptr
 # The default __torch_dispatch__, by which classes with one of their own are recognized. Necessary.
 disabled_torch_dispatch_impl = torch._C._disabled_torch_dispatch_impl
 # The package of DTensor, and the end of its file that finds shapes of results. Without them sharded tensors are counted whole.
 SHARDING, SHARDING_FILE = "torch.distributed.tensor", "_sharding_prop.py"
 # The end of the file that gathers FSDP's parameters ahead of time. Without it, they belong to the module called meanwhile.
 FSDP_GROUP_FILE = "_fsdp_param_group.py"
-# The end of the file of DeviceMesh, which is made of numbers. Without it no mesh is made or sliced in a simulation.
-MESH_FILE = "device_mesh.py"
+# The ends of the files of DeviceMesh, which is made of numbers, and of FSDP that makes one. Without them no mesh is made or sliced in a simulation.
+MESH_FILES = "device_mesh.py", "_fsdp_init.py"
 # Tells whether a tensor wraps other tensors (DTensor), and so has no memory of its own. Necessary.
 is_traceable_wrapper_subclass = torch.utils._python_dispatch.is_traceable_wrapper_subclass
 # The active functorch transform (vmap, grad), under which shapes lack the batch dimension. Necessary.

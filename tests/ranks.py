@@ -307,7 +307,7 @@ def simulated(case: str) -> list[dict[str, Any]]:
 
 
 def gathered(_: str) -> list[Any]:
-    """Return what ``gather`` tells on this rank: of different reports, when rank 1 is late, and when one calls it alone."""
+    """Return what ``gather`` tells on this rank: of reports of other inputs, when rank 1 is late, when one calls it alone, and of a count and a profile."""
     mlp, rank = Mlp(), dist.get_rank()
     reports = [fxflops.count(mlp, torch.ones(rows, WIDTH)) for rows in (ROWS, 3 * ROWS)]
     found = reports[rank].gather(whole=reports[0])
@@ -330,9 +330,16 @@ def gathered(_: str) -> list[Any]:
             except fxflops.DistributedError as error:
                 alone = str(error)
         dist.barrier()
+    mixed = ""
+    with fxflops.profile(mlp) as p:
+        mlp(torch.ones(ROWS, WIDTH))
+    try:
+        (p.report if rank else reports[0]).gather(timeout=60)
+    except fxflops.InputError as error:
+        mixed = str(error)
     last = reports[rank].gather(timeout=60)
     equal = [each.ranks == found.ranks for each in (again, last)]
-    return [found.sum.macs, found.max.macs, found.imbalance["macs"], work, late, alone, equal]
+    return [found.sum.macs, found.max.macs, found.imbalance["macs"], work, late, alone, mixed, equal]
 
 
 def replicated(_: str) -> list[Any]:

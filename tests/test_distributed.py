@@ -321,12 +321,15 @@ def test_analyzed_and_counted_on_two_ranks(told: list[dict[str, Any]], case: str
 def test_one_report_of_two_ranks(told: list[dict[str, Any]]) -> None:
     layer, relu = 2 * R * W * H, R * H  # of a rank with R rows, its bias added; the other has three times as many
     for rank in told:
-        total, most, imbalance, work, late, *_, again = rank["gather_all"]
+        total, most, imbalance, work, late, _, mixed, again = rank["gather_all"]
         assert (total, most, imbalance) == (4 * MLP, 3 * MLP, 1.5)
         ones = {"up": layer, "": relu, "down": layer}
         assert work == {path: [4 * flops, flops, 3 * flops] for path, flops in ones.items()}
         assert late.startswith("rank 1 of 2 did not make call 2 of gather() within 0.3 s of rank 0:")
         assert again == [True, True]
+        assert (
+            mixed == "reports of different functions are not put together: of count() on rank 0, of profile() on rank 1"
+        )
     first, second = (rank["gather_all"][5] for rank in told)
     assert first.startswith("rank 1 of 2 did not make call 4 of gather() within 0.1 s of rank 0:")
     assert second.startswith("rank 0 of 2 did not make call 4 of gather() within 0.2 s of rank 1:")

@@ -19,6 +19,7 @@ from ..render.composed import Composed
 from ..render.exports import Table
 from ..report.report import Report
 from ..roofline.devices import Device, find_device
+from ..roofline.result import COMPUTE, LAUNCH, NOTHING
 from ..units import read_size, size
 from .copies import map_in_copies
 from .layers import FEWEST
@@ -45,7 +46,8 @@ Tokens = Callable[[Mapping[str, int]], int]
 class StepBound(NamedTuple):
     """The least seconds of a step of one rank: ``compute`` by a device's roofline, ``communication`` by its links.
 
-    ``binds`` is "compute", or the collective that takes the longest, with its mesh dimension.
+    ``binds`` is "compute", "launch" where kernels too small for the device take the larger part of that, or the collective that
+    takes the longest, with its mesh dimension.
     """
 
     compute: float
@@ -78,19 +80,30 @@ def step_bound(simulation: Simulation, device: str | Device = "H100", links: Lin
 
 
 def _of_kind(kind: RankKind, mesh: Mapping[str, int], device: Device, links: Links) -> StepBound:
-    phases = [phase for phase in PHASES if phase != "gradient"]
-    compute = kind.sum(lambda report: sum(_computing(report, device, phase) for phase in phases))
+    compute = kind.sum(lambda report: sum(least for least, _ in _computing(report, device)))
+    launches = kind.sum(lambda report: sum(least for least, binds in _computing(report, device) if binds == LAUNCH))
     waits = {f"{row.op} in {row.group}": _moving(row, mesh, links) for row in kind.collectives}
     communication = sum(waits.values())
     longest = max(waits, key=waits.__getitem__, default="")
-    return StepBound(compute, communication, "compute" if compute >= communication else longest)
+    computing = LAUNCH if launches > compute / 2 else COMPUTE
+    return StepBound(compute, communication, computing if compute >= communication else longest)
 
 
-def _computing(report: Report, device: Device, phase: str) -> float:
-    """Return the least seconds of the calls of a phase, but for collectives."""
-    made = [each for each in report.counted if each.call.phase in PARTS[phase]]
-    rows = report.roofline(device, phase).rows if made else ()
-    return sum(row.bound_seconds for each, row in zip(made, rows, strict=True) if each.rule != COMMUNICATION)
+def _computing(report: Report, device: Device) -> Iterator[tuple[float, str]]:
+    """Yield the least seconds of each call but for collectives, and the ceiling that binds it.
+
+    Outside of modules and in the optimizer no launch is taken: a GPU has kernels for many parameters (``foreach``) where
+    the simulated CPU loops over them.
+    """
+    for phase in PHASES:
+        made = [each for each in report.counted if each.call.phase in PARTS[phase]]
+        if not made or phase == "gradient":  # which is a part of the forward
+            continue
+        for each, row in zip(made, report.roofline(device, phase).rows, strict=True):
+            if each.rule != COMMUNICATION:
+                launched = bool(row.path) and phase != "optimizer"
+                without = max(row.compute_seconds, row.memory_seconds)
+                yield (row.bound_seconds, row.binds) if launched else (without, NOTHING)
 
 
 def _moving(row: Collective, mesh: Mapping[str, int], links: Links) -> float:

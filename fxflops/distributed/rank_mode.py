@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
 from ..torch_internals import (
-    MESH_FILE,
+    MESH_FILES,
     DisableTorchDispatch,
     DispatchMode,
     OpOverload,
@@ -15,6 +17,7 @@ from ..torch_internals import (
     done,
     fake_tensors,
 )
+from ..trace.fake_constants import Constants
 from ..trace.fake_results import FakeResults
 from ..trace.modes import has_own_dispatch
 from ..trace.source import frame_in, frames, is_own
@@ -24,19 +27,29 @@ TELLS = ("torch.nn.parallel.distributed", "torch.distributed.utils")
 ENGINE, OPERATORS = "torch.autograd.graph", OpOverload.__module__
 """The modules from which the engine of autograd and operators are called."""
 
+T = TypeVar("T")
+
 
 class Rank(DispatchMode):
     """A dispatch mode for a rank under a FakeTensorMode.
 
     ``results`` are those of its operators. A DeviceMesh computes with the numbers it is made of, and DistributedDataParallel
     with those that it tells other ranks. What a functional collective returned is waited for in its own memory, as on a device;
-    the fake kernel makes a second tensor.
+    the fake kernel makes a second tensor. ``constants`` are those of the model that is being built.
     """
 
     def __init__(self, mode: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._fake = fake_tensors()[0]
         self.results = FakeResults(mode)
+        self.constants: Constants | None = None
+
+    def build(self, make: Callable[..., T], *args: Any) -> T:
+        """Return what ``make`` does, which may read the values that it computes from constants; the step may not."""
+        self.constants = Constants(self.results.mode)
+        made = make(*args)
+        self.constants = None
+        return made
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         fake, kwargs = self._fake, kwargs or {}
@@ -46,15 +59,16 @@ class Rank(DispatchMode):
             return args[0].fake_device
         if any(cls is not fake and has_own_dispatch(cls) for cls in types):
             return NotImplemented
-        if not types and (frame_in(MESH_FILE) is not None or _tells_numbers(args, kwargs)):
+        if not types and (frame_in(MESH_FILES) is not None or _tells_numbers(args, kwargs)):
             with disable_current_modes():
                 return func(*args, **kwargs)
         if func.namespace == "profiler":
             with DisableTorchDispatch():
                 return func(*args, **kwargs)
-        given = list[Any]()
-        key = self.results.key_of(func, args, kwargs, given)
-        out = func(*args, **kwargs) if key is None else self.results.of(key, func, args, kwargs, given)
+        if self.constants is None:
+            out = self.results.run(func, args, kwargs)
+        else:
+            out = self.constants.run(func, args, kwargs, partial(self.results.run, func, args, kwargs))
         is_collective = func.namespace == "c10d" and type(out) is tuple and type(out[-1]) is torch.ScriptObject
         return (*out[:-1], done(out[0])) if is_collective else out
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,6 +21,8 @@ from ..errors import InputError, RunError, errors_of_kind
 from ..profiling import one_model, profile
 from ..report.report import Report
 from ..torch_internals import fake_group, fake_tensors
+from ..trace.fake_constants import MOST
+from ..trace.source import line_that_raised
 from .copies import map_in_copies, start_autograd
 from .layers import Deeper, deeper, depths
 from .rank_mode import Rank
@@ -27,6 +30,11 @@ from .result import RankKind, Simulation
 
 Build = Callable[..., tuple["nn.Module | Sequence[nn.Module] | Mapping[str, Any]", Callable[[], Any]]]
 NO_DATA = "a kernel in C++ reads the data of tensors, which a simulated rank has not"
+OF_STEP = "the step reads the value of a tensor (item(), bool(), nonzero()), which a simulated rank has not"
+OF_BUILD = (
+    "build reads the value of a tensor (item(), bool(), nonzero()), which a simulated rank has only if it is computed from "
+    f"constants alone, in tensors of at most {MOST:,} elements: compute it without parameters, inputs and random numbers"
+)
 READS_VALUES = ("DataDependentOutputException", "DynamicOutputShapeException")
 """The names of the exceptions that fake tensors raise for what only values could tell."""
 Ran = tuple[Report, "Deeper | None"]
@@ -158,19 +166,21 @@ def _ran(
     build: Build, mesh: Mapping[str, int], layers: int | None, shallow: int, shared: int, at: Mapping[str, int]
 ) -> Ran:
     """Return the report of the training step of one rank, whole or by its layers."""
-    with errors_of_kind(), _fake_processes(_rank(mesh, at), mesh) as device_mesh:
+    with errors_of_kind(), _fake_processes(_rank(mesh, at), mesh) as (device_mesh, rank):
+        made = partial(rank.build, partial(build, device_mesh))
         try:
             if layers is None:
-                return _report(build(device_mesh)), None
-            known = _by_layers(partial(build, device_mesh), layers, shared, shallow)
-            return known or (_report(build(device_mesh, layers)), None)
+                return _report(made()), None
+            known = _by_layers(made, layers, shared, shallow)
+            return known or (_report(made(layers)), None)
         except InputError:
             raise
         except Exception as error:
             said = NO_DATA if "data is not allocated" in str(error) else error
             if type(error).__name__ in READS_VALUES:
-                said = f"{error}: the step reads the value of a tensor (item(), bool(), nonzero()), which a simulated rank has not"
-            raise RunError(f"{_rank_named(mesh, at)} raised\n  {type(error).__name__}: {said}") from error
+                said = f"{error}: {OF_STEP if rank.constants is None else OF_BUILD}"
+            where = line_that_raised(error)
+            raise RunError(f"{_rank_named(mesh, at)} raised\n  {type(error).__name__}: {said}{where}") from error
 
 
 def _by_layers(build: Callable[[int], Any], layers: int, shared: int, shallow: int) -> Ran | None:
@@ -220,8 +230,8 @@ def _rank_named(mesh: Mapping[str, int], at: Mapping[str, int]) -> str:
 
 
 @contextmanager
-def _fake_processes(rank: int, mesh: Mapping[str, int]) -> Iterator[Any]:
-    """Be this rank of a fake process group, with fake tensors; yield its device mesh."""
+def _fake_processes(rank: int, mesh: Mapping[str, int]) -> Iterator[tuple[Any, Rank]]:
+    """Be this rank of a fake process group, with fake tensors; yield its device mesh, and the mode of its operators."""
     from torch.distributed.device_mesh import init_device_mesh
 
     start_autograd()
@@ -232,5 +242,6 @@ def _fake_processes(rank: int, mesh: Mapping[str, int]) -> Iterator[Any]:
             raise InputError(str(error)) from None
         device_mesh = init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
         mode = stack.enter_context(fake_tensors()[1](allow_non_fake_inputs=True))
-        stack.enter_context(Rank(mode))
-        yield device_mesh
+        stack.enter_context(warnings.catch_warnings())  # torch asks where a fake tensor is as it copies it, and in FSDP
+        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor", module=r"torch\.")
+        yield device_mesh, stack.enter_context(Rank(mode))

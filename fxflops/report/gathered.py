@@ -209,7 +209,16 @@ def gathered(report: CountedRun, whole: CountedRun | None, timeout: float) -> Ga
     rows = collectives(report.counted)
     own: dict[str, Any] = {"row": _row_of(report, rows), "collectives": rows, "complete": report.complete}
     own |= {"modules": _flops(report), "memory": report.memory, "provenance": report.environment.provenance}
+    own["made_by"] = (
+        "profile" if report.instrument_time is not None else "count" if report.timing is None else "analyze"
+    )
     found = [json.loads(text) for text in exchanged(json.dumps(own), timeout)]
+    first = dict[str, int]()
+    for i, each in enumerate(found):
+        first.setdefault(each["made_by"], i)
+    if len(first) > 1:
+        told = ", ".join(f"of {name}() on rank {i}" for name, i in first.items())
+        raise InputError(f"reports of different functions are not put together: {told}")
     modules = None if whole is None else _work([each["modules"] for each in found], _flops(whole))
     return GatheredReport(
         report.model,
@@ -272,7 +281,8 @@ class OverProcesses(CountedRun):
         FLOPs beyond those are computed by several processes alike, and shown by module. Without torch.distributed the
         result is of one process.
 
-        Raises DistributedError, in every process that calls this, if a process does not within ``timeout`` seconds.
+        Raises DistributedError, in every process that calls this, if a process does not within ``timeout`` seconds, and InputError
+        in all if one has the report of another function, such as of ``count`` among those of ``profile``.
         """
         if whole is not None and not isinstance(whole, CountedRun):
             raise InputError(

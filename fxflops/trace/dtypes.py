@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
+from ..ops._registry import FormulaRegistry
 from ..records.pairs import ATTENTION
 
 ALIKE = frozenset(
@@ -23,11 +25,13 @@ CHECKED = ALIKE | ALIKE_FLOATS | NORMS | {ATTENTION}  # whose mask may also be f
 
 
 class MixedDtypesError(RuntimeError):
-    """A call on meta that no real device makes. torch's own error there is a RuntimeError, too."""
+    """A call on meta or fake tensors that no real device makes. torch's own error there is a RuntimeError, too."""
 
-    def __init__(self, dtypes: Sequence[torch.dtype]) -> None:
+    def __init__(self, op: str, dtypes: Sequence[torch.dtype]) -> None:
         found = ", ".join(dict.fromkeys(str(dtype).removeprefix("torch.") for dtype in dtypes))
-        super().__init__(f"its tensors do not have the same dtype ({found}); only the meta device computes with them")
+        super().__init__(
+            f"the tensors of {op} do not have the same dtype ({found}); only tensors without memory allow that"
+        )
 
 
 def are_refused(op: str, dtypes: Sequence[torch.dtype]) -> bool:
@@ -40,3 +44,11 @@ def are_refused(op: str, dtypes: Sequence[torch.dtype]) -> bool:
     different = {dtype for dtype in dtypes if dtype is not first}
     may_be_single = op == ATTENTION or (op in NORMS and first in HALF)
     return bool(different) and not (may_be_single and different == {torch.float32})
+
+
+def check_dtypes(func: Any, dtypes: Sequence[torch.dtype], registry: FormulaRegistry) -> None:
+    """Raise MixedDtypesError if no real device calls a function or an operator with tensors of these dtypes."""
+    if len({*dtypes}) > 1:
+        entry = registry.find(func)
+        if entry is not None and are_refused(entry.op, dtypes):
+            raise MixedDtypesError(entry.op, dtypes)

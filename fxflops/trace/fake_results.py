@@ -7,7 +7,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..torch_internals import DisableTorchDispatch, fake_mode, fake_tensors, forbid_data_ptr, make_subclass
+from ..model.pytree import tensors_given
+from ..ops._registry import BASE
+from ..torch_internals import DisableTorchDispatch, fake_mode, fake_tensors, make_subclass, warn_of_address
+from .dtypes import check_dtypes
 
 PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
 """The types of arguments, beside tensors and lists, that say all of themselves."""
@@ -46,11 +49,11 @@ class FakeResults:
     """
 
     def __init__(self, mode: Any) -> None:
-        self._mode, self.fake = mode, fake_tensors()[0]
+        self.mode, self.fake = mode, fake_tensors()[0]
 
     def key_of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[Any]) -> Any:
         """Return a key of all that a call's results depend on, and add its tensors to ``given``; None if there is none."""
-        if func.namespace not in KNOWN or fake_mode() is not self._mode:
+        if func.namespace not in KNOWN or fake_mode() is not self.mode:
             return None
         call = [func, torch.get_default_dtype(), *kwargs]
         if not self._describe(args, call, given) or (kwargs and not self._describe(kwargs.values(), call, given)):
@@ -61,11 +64,17 @@ class FakeResults:
         """Return whether the results of calls with this key can be made."""
         return _REMEMBERED.get(key) is not None
 
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return what a call returns, made as before if it is known."""
+        given = list[Any]()
+        key = self.key_of(func, args, kwargs, given)
+        return _checked(func, args, kwargs) if key is None else self.of(key, func, args, kwargs, given)
+
     def of(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[Any]) -> Any:
         """Return what a call with this key returns: made as before, or by the operator."""
         results = _REMEMBERED.get(key, self)
         if results is self:
-            out = func(*args, **kwargs)
+            out = _checked(func, args, kwargs)
             if len(_REMEMBERED) >= MOST:
                 _REMEMBERED.clear()
             results = _REMEMBERED[key] = None if OF_VALUES.intersection(func.tags) else self._results(out, given)
@@ -82,7 +91,7 @@ class FakeResults:
 
     def _describe(self, values: Iterable[Any], call: list[Any], given: list[Any]) -> bool:
         """Add to ``call`` what an operator's result depends on, to ``given`` its tensors; return whether that is all."""
-        fake, mode = self.fake, self._mode
+        fake, mode = self.fake, self.mode
         for value in values:
             kind = type(value)
             if kind is fake:
@@ -143,8 +152,14 @@ class FakeResults:
             views[of] = meta = torch.empty((), dtype=dtype, device="meta")
             meta.set_(given[of].untyped_storage(), offset, shape, strides)
         fake = make_subclass(self.fake, meta, False, dispatch_device=True, device_for_backend_keys=device)
-        forbid_data_ptr(fake)
+        warn_of_address(fake)
         attributes = vars(fake)
         attributes.update(held)
-        attributes["fake_mode"] = self._mode
+        attributes["fake_mode"] = self.mode
         return fake
+
+
+def _checked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what an operator returns; raise MixedDtypesError where only fake tensors take tensors of such dtypes."""
+    check_dtypes(func, [tensor.dtype for tensor in tensors_given((args, kwargs))], BASE)
+    return func(*args, **kwargs)

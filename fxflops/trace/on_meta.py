@@ -16,7 +16,7 @@ from ..records.tensors import spec_of
 from ..torch_internals import OpOverload, batch_norm_backward, is_any_autocast_enabled
 from .autocast import open_regions
 from .device_kernels import DeviceKernels
-from .dtypes import MixedDtypesError, are_refused
+from .dtypes import check_dtypes
 from .modes import dispatch_mode_on
 from .observe import Observer
 
@@ -37,9 +37,7 @@ class MetaObserver(Observer):
     def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         dtypes = [tensor.dtype for tensor in tensors_given((args, kwargs)) if tensor.is_meta]
         if len({*dtypes}) > 1 and not self._may_cast():
-            entry = self._registry.find(func)
-            if entry is not None and are_refused(entry.op, dtypes):
-                raise MixedDtypesError(dtypes)
+            check_dtypes(func, dtypes, self._registry)
         out = self._device_kernels.run(func, args, kwargs)
         if out is not NotImplemented:
             return out

@@ -23,8 +23,8 @@ def frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def frame_in(file: str) -> FrameType | None:
-    """Return the innermost frame of the callers in a file whose name ends so; None if there is none.
+def frame_in(file: str | tuple[str, ...]) -> FrameType | None:
+    """Return the innermost frame of the callers in a file whose name ends so, or in one of several; None if there is none.
 
     It leaves no reference cycle, which would keep the local variables of all callers alive: a generator that yields frames does.
     """

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
+from fxflops.distributed import simulate
 from fxflops.distributed.rank_mode import Rank
 from fxflops.torch_internals import fake_tensors
+from tests.distributed import simulates
 
 CALLS: dict[str, Callable[..., Any]] = {
     "new": lambda x, n: x + x,
@@ -93,3 +97,66 @@ def test_what_depends_on_values_is_asked_each_time() -> None:
         for _ in range(2):
             with pytest.raises(Exception, match="nonzero"):
                 torch.empty(4).nonzero()
+
+
+@simulates
+def test_a_module_may_be_copied() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+
+    def build(mesh: Any) -> Any:
+        encoder = nn.TransformerEncoder(copy.deepcopy(layer), 3, enable_nested_tensor=False)
+        slow, x = copy.deepcopy(encoder), torch.ones(2, 4, 8)
+
+        def step() -> None:
+            encoder(x).sum().backward()
+            for old, new in zip(slow.parameters(), encoder.parameters(), strict=True):
+                old.data.lerp_(new.data, 0.1)
+
+        return nn.ModuleList([encoder, slow]), step
+
+    (kind,) = simulate(build, {"dp": 2}).kinds
+    # of q, k, v, o: 4 * 8 * 8, two layers of 8 * 16, for 8 tokens; scores and sums of 8 heads' tokens: 2 * 8 * 4 * 8
+    forward = 3 * (8 * (4 * 64 + 2 * 128) + 2 * 8 * 4 * 8)
+    assert kind.report.total_macs == forward
+    assert kind.params == 2 * 3 * (4 * 64 + 4 * 8 + 2 * 128 + 16 + 8 + 4 * 8)
+
+
+@simulates
+def test_fsdp_that_reshards_to_fewer() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    def build(mesh: Any) -> Any:
+        model, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), torch.ones(4, 8)
+        fully_shard(model[0], mesh=mesh, reshard_after_forward=2)
+        fully_shard(model, mesh=mesh)
+        return model, lambda: model(x).sum().backward()
+
+    (kind,) = simulate(build, {"dp": 4}).kinds
+    size = 4 * (64 + 8)  # the bytes of a layer
+    gathered = {row.ranks: row.sent for row in kind.collectives if row.op == "all_gather"}
+    assert gathered == {4: 2 * size * 3 // 4, 2: size // 2}  # the second time of two halves
+
+
+@simulates
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch itself
+def test_fully_sharded_data_parallel() -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    def build(mesh: Any) -> Any:
+        model, x = FullyShardedDataParallel(nn.Linear(8, 8), device_id=torch.device("cpu")), torch.ones(4, 8)
+        optimizer = torch.optim.SGD(model.parameters())
+
+        def step() -> None:
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return model, step
+
+    (kind,) = simulate(build, {"dp": 4}).kinds
+    size = 4 * (64 + 8) * 3 // 4  # of a layer, what the others have
+    assert [(row.op, row.ranks, row.sent) for row in kind.collectives] == [
+        ("all_gather", 4, size),
+        ("reduce_scatter", 4, size),
+    ]
+    assert (kind.params, kind.macs) == (18, 2 * 4 * 64)

@@ -195,6 +195,16 @@ def test_a_step_that_reads_a_value_is_told() -> None:
         simulate(build, {"dp": 2})
 
 
+def test_dtypes_that_no_device_takes_together() -> None:
+    def build(mesh: Any) -> Any:
+        model, x = nn.Linear(8, 8).bfloat16(), torch.ones(4, 8)
+        return model, lambda: model(x)
+
+    told = r"tensors of addmm do not have the same dtype \(bfloat16, float32\).*\n  at .*test_simulation\.py:\d+ in <lambda>"
+    with pytest.raises(RunError, match=told):
+        simulate(build, {"dp": 2})
+
+
 class Partly(nn.Module):
     """A norm with statistics, and a layer that is not used."""
 

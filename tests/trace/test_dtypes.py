@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxflops
+from fxflops.distributed.rank_mode import Rank
 from fxflops.errors import RunError
+from fxflops.torch_internals import fake_tensors
 
 DTYPES = torch.float16, torch.bfloat16, torch.float32, torch.float64
 INDEX = torch.zeros(2, dtype=torch.long)
@@ -74,6 +77,22 @@ def test_what_runs_is_counted_and_nothing_else(name: str) -> None:
                 with pytest.raises(RunError) as found:
                     fxflops.count(Calls(function), given)
                 assert isinstance(found.value, RuntimeError), (a, b)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_runs_is_simulated_and_nothing_else(name: str) -> None:
+    function, (first, *others) = CASES[name]
+    for a, b in itertools.product(DTYPES, DTYPES):
+        inputs = torch.rand(first).to(a), *(torch.rand(shape).to(b) for shape in others)
+        try:
+            function(*inputs)
+            runs = True
+        except RuntimeError:
+            runs = False
+        with fake_tensors()[1](allow_non_fake_inputs=True) as mode, Rank(mode):
+            fakes = [mode.from_tensor(tensor) for tensor in inputs]
+            with nullcontext() if runs else pytest.raises(RuntimeError):
+                function(*fakes)
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])

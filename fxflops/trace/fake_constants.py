@@ -1,0 +1,90 @@
+"""The values of what a simulated rank's ``build`` computes from constants alone, such as the rates of stochastic depth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..model.pytree import tensors_given
+from ..ops._traits import EMPTY
+from ..torch_internals import disable_current_modes, fake_tensors, tree_map
+
+MOST = 2**14
+"""So many elements a tensor has at most whose values are kept: a table of a model's positions costs time and memory."""
+UNKNOWN = {torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view}
+"""Tags of operators whose results are not of constants alone, or lie otherwise than before."""
+OF_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+"""Tags of operators that fake tensors refuse, as their results depend on values."""
+
+
+class Constants:
+    """The storages of fake tensors whose values are known, each with a real one that holds them.
+
+    An operator on such tensors alone, or on none, is run on the real ones, too. Any other makes unknown what it writes to.
+    """
+
+    def __init__(self, mode: Any) -> None:
+        self._mode, self._fake = mode, fake_tensors()[0]
+        self._values: dict[int, tuple[Any, Any]] = {}  # a storage that is held cannot lend its address to another
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on_fakes: Callable[[], Any]) -> Any:
+        """Return what an operator returns on fake tensors, or the value that only the constants tell."""
+        given = tensors_given((args, kwargs))
+        may_write = func.namespace != "aten" or func._schema.is_mutable
+        known = func.namespace == "aten" and not UNKNOWN.intersection(func.tags) and func._schema.name not in EMPTY
+        if not known or not all(self._is_known(tensor, may_write) for tensor in given):
+            out = on_fakes()
+            self._forget(given if may_write else [])
+            return out
+        if given and OF_VALUES.intersection(func.tags):
+            real = self._computed(func, args, kwargs)
+            out = tree_map(lambda each: self._mode.from_tensor(each) if isinstance(each, torch.Tensor) else each, real)
+        else:
+            out = on_fakes()
+            if any(tensor.numel() > MOST or tensor.device.type != "cpu" for tensor in tensors_given(out)):
+                self._forget(given if may_write else [])
+                return out
+            real = self._computed(func, args, kwargs)
+        for fake, value in zip(tensors_given(out), tensors_given(real), strict=True):
+            self._keep(fake, value)
+        return out
+
+    def _is_known(self, tensor: torch.Tensor, may_write: bool) -> bool:
+        if type(tensor) is torch.Tensor:  # such as the numbers given to torch.tensor
+            return not may_write and tensor.device.type == "cpu" and tensor.numel() <= MOST
+        plain = type(tensor) is self._fake and tensor.layout is torch.strided and not tensor.is_quantized
+        if not plain or tensor.is_conj() or tensor.is_neg():
+            return False
+        storage = tensor.untyped_storage()
+        known = self._values.get(storage._cdata)
+        return known is not None and known[1].nbytes() == storage.nbytes()
+
+    def _computed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return what an operator returns on the real tensors."""
+        with disable_current_modes(), torch.no_grad():
+            real_args, real_kwargs = tree_map(self._real, (args, kwargs))
+            return func(*real_args, **real_kwargs)
+
+    def _real(self, tensor: Any) -> Any:
+        """Return a tensor with the values of a fake one, over the same memory for the same storage; other arguments as they are."""
+        if type(tensor) is not self._fake:
+            return tensor.clone() if isinstance(tensor, torch.Tensor) else tensor
+        real = self._values[tensor.untyped_storage()._cdata][1]
+        empty = torch.empty(0, dtype=tensor.dtype)
+        return empty.set_(real, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    def _keep(self, fake: Any, value: torch.Tensor) -> None:
+        """Keep the values of a tensor, if the real one lies in its memory in the same way."""
+        storage, real = fake.untyped_storage(), value.untyped_storage()
+        lie = [(each.shape, each.stride(), each.storage_offset(), each.dtype) for each in (fake, value)]
+        if lie[0] == lie[1] and storage.nbytes() == real.nbytes():
+            self._values[storage._cdata] = storage, real
+        else:
+            self._forget([fake])
+
+    def _forget(self, tensors: list[torch.Tensor]) -> None:
+        for tensor in tensors:
+            if tensor.layout is torch.strided:
+                self._values.pop(tensor.untyped_storage()._cdata, None)
