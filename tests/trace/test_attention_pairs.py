@@ -119,6 +119,31 @@ def test_of_gradients_by_plain_products_too(device: str) -> None:
     assert 8 * D < less <= 8 * D + 6
 
 
+@pytest.mark.parametrize("keys", [D, D + 1])
+def test_gradients_by_plain_products_one_by_one(keys: int) -> None:
+    """With as many keys as a head has elements, the gradients of queries, keys and values have the scores' shape."""
+    kept = torch.ones(keys, keys, dtype=torch.bool).tril()
+    rows, pairs = BATCH * HEADS * keys, BATCH * HEADS * int(kept.sum())
+    learns = torch.zeros(keys, keys).masked_fill(~kept, -torch.inf).requires_grad_()
+    x = torch.randn(BATCH, 1, keys, D, requires_grad=True)
+
+    def attend(x: torch.Tensor, mask: torch.Tensor) -> Any:
+        q = x.expand(-1, HEADS, -1, -1)
+        return F.scaled_dot_product_attention(q, q, q, mask, dropout_p=0.5)
+
+    exact = fxflops.count(Attends(attend), (x, learns), attention="exact", backward=True)
+    assert exact.complete
+    # What a row, a key or an element of x keeps of k summands takes k - 1 adds; each query and key is scaled by a number.
+    products = {"muls": 4 * pairs * D, "adds": pairs * (D - 1) + 3 * (pairs - rows) * D}
+    assert {op: row.total.flops for op, row in exact.by_operator("backward").items() if row.total.flops} == {
+        "matmul": sum(products.values()),
+        "mul": pairs + 2 * rows * D,
+        "softmax_backward": 2 * pairs + pairs + (pairs - rows),
+        "sum": (pairs - keys * keys) + (rows - rows // HEADS) * D,
+        "add": 2 * rows * D,
+    }
+
+
 def test_of_gradients_in_a_profiled_block_too() -> None:
     q, k = Q.clone().requires_grad_(), K.clone().requires_grad_()
     with fxflops.profile() as profiled:
