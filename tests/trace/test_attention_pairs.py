@@ -12,6 +12,7 @@ from torch import nn
 from torch._higher_order_ops.flex_attention import flex_attention_backward
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.utils.checkpoint import checkpoint
 
 import fxflops
 from fxflops.ops import BASE
@@ -142,6 +143,19 @@ def test_gradients_by_plain_products_one_by_one(keys: int) -> None:
         "sum": (pairs - keys * keys) + (rows - rows // HEADS) * D,
         "add": 2 * rows * D,
     }
+
+
+@pytest.mark.parametrize("run", [fxflops.analyze, fxflops.count])
+@pytest.mark.parametrize("name", ["dense", "causal", "bool mask", "float mask"])
+def test_of_what_checkpoint_computes_again_too(name: str, run: Any) -> None:
+    """It stops the attention that it computes again halfway, by an exception inside the call."""
+    attend, pairs = CASES[name]
+    q, k = (tensor.clone().requires_grad_() for tensor in (Q, K))
+    again = Attends(lambda q, k: checkpoint(attend, q, k, use_reentrant=False))
+    exact = run(again, (q, k), attention="exact", backward=True)
+    assert exact.complete
+    assert exact.by_module("recompute")[""].total.macs == exact.total_macs == BATCH * HEADS * pairs * 2 * D
+    assert exact.total_backward_macs == BATCH * HEADS * pairs * 4 * D
 
 
 def test_of_gradients_in_a_profiled_block_too() -> None:
