@@ -182,7 +182,7 @@ def _piped(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table in Markdown; spaces before a cell's text are kept, columns of numbers are aligned to the right."""
     columns = []
     for header, *body in zip(headers, *rows, strict=True):
-        to_the_right = all(_is_number(cell) for cell in body if cell)
+        to_the_right = any(body) and all(_is_number(cell) for cell in body if cell)
         width = max(len(header) + 2, *map(len, body))
         rule = "-" * (width + 1) + ":" if to_the_right else ":" + "-" * (width + 1)
         columns.append([rule, *(f" {cell:{'>' if to_the_right else '<'}{width}} " for cell in (header, *body))])

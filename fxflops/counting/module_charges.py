@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..conventions import Convention, ModuleRule
-from ..records import Call, Cost, Count, Counted, Scope, per_operation
+from ..records import UNSEEN, Call, Cost, Count, Counted, Scope, per_operation
 
 NOT_COUNTED = "not counted"
 
@@ -43,10 +43,14 @@ def _without(counted: Iterable[Counted], is_unseen: Callable[[Counted], bool]) -
 
 
 def _charged(
-    counted: Iterable[Counted], scopes: Iterable[Scope], rule_of: Rules, users: Collection[int]
+    counted: Sequence[Counted], scopes: Iterable[Scope], rule_of: Rules, users: Collection[int]
 ) -> list[Counted]:
-    """Return the calls with the charges of their modules; that of a leaf is added to the cost of its call."""
-    rules = ((scope, rule_of(scope.cls)) for scope in scopes)
+    """Return the calls with the charges of their modules; that of a leaf is added to the cost of its call.
+
+    A module that was only timed has no charge: the shapes that it would be charged for are not known.
+    """
+    timed = {each.call.path for each in counted if each.call.op == UNSEEN}
+    rules = ((scope, rule_of(scope.cls)) for scope in scopes if scope.path not in timed)
     charged = [(scope, rule, charge) for scope, rule in rules if rule and (charge := rule(scope)) is not None]
     covering = {scope.path for scope, _, _ in charged if scope.has_children}
     charges: dict[tuple[str, Any], deque[tuple[Scope, ModuleRule, int]]] = {}

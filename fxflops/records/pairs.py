@@ -13,7 +13,8 @@ ATTENTIONS = frozenset({ATTENTION, "attention_backward"})
 LOOKUP = "embedding"
 """The op whose result has the fact ``row`` if it looked up one that its table does not have: that, and the rows of the table."""
 SHARE = "share"
-"""The fact of what computes attention's gradients outside of a fused kernel: the pairs that the mask left, and all pairs."""
+"""The fact of what computes attention's gradients pair by pair outside of a fused kernel: the pairs that the mask left, all
+pairs, and whether their numbers are summed up, or each pair has results of its own."""
 
 
 def pairs_in(out: Any, all_pairs: int | None = None) -> Any:

@@ -7,10 +7,10 @@ The schema, version 1. Counts are ints, times are seconds, memory is bytes; null
   Report's attributes of these names.
 - ``totals``: the Report's ``total_*``, ``latency``, ``max_memory`` and ``complete``, for other readers: a Report sums anew;
   and its ``mfu`` on the device of the run, if that is a listed one.
-- ``calls``: every call in run order: ``op``, ``target`` (the function or class as called), ``args``, ``kwargs``, ``out``,
-  ``settings`` (values, as :mod:`fxflops.report.values` writes them), ``path``, ``node``, ``site``, ``seconds``, ``phase``; and its count: ``cost`` is
-  ``{macs, muls, adds, others}`` or null, ``rule`` a reason or ``{"formula": name, "counts": in words}``, ``missing`` the
-  reason why there is no cost, ``integer`` a bool.
+- ``calls``: every call in run order: ``op``, ``target`` (the function as called, ``{"class": name}``, or ``{"unseen": name}`` of what
+  the observer could only describe), ``args``, ``kwargs``, ``out``, ``settings`` (values, as :mod:`fxflops.report.values`
+  writes them), ``path``, ``node``, ``site``, ``seconds``, ``phase``; and its count: ``cost`` is ``{macs, muls, adds, others}`` or null,
+  ``rule`` a reason or ``{"formula": name, "counts": in words}``, ``missing`` the reason why there is no cost, ``integer`` a bool.
 - ``charges``: entries of the same form, for modules that the convention charges in addition to the calls.
 - ``users``: the counts that formulas of the user's own gave, by the index of the call; every convention keeps them.
 - ``scopes``: every call of a module: ``path``, ``cls``, ``params``, ``args``, ``kwargs``, ``out``, ``has_children``, ``settings``,
@@ -145,9 +145,14 @@ def to_json_data(
 
 
 def _call(counted: Counted) -> dict[str, Any]:
-    call, target = counted.call, counted.call.target
-    spelled = {"class": name_of(target)} if isinstance(target, type) else name_of(target)
-    return {"op": call.op, "target": spelled, **_operation(call.operation), **_counted(counted)}
+    call = counted.call
+    return {"op": call.op, "target": _spelled(call.target), **_operation(call.operation), **_counted(counted)}
+
+
+def _spelled(target: Any) -> Any:
+    if isinstance(target, str):
+        return {"unseen": target}
+    return {"class": name_of(target)} if isinstance(target, type) else name_of(target)
 
 
 def _operation(ran: Operation) -> dict[str, Any]:
@@ -271,7 +276,13 @@ class Saved:
 
     def _operation(self, data: list[Any]) -> Operation:
         op, target, *values = data
-        found = target_of(target) if isinstance(target, str) else self._classes[target["class"]]
+        match target:
+            case str():
+                found = target_of(target)
+            case {"unseen": name}:
+                found = name
+            case _:
+                found = self._classes[target["class"]]
         return Operation(op, found, *map(self._value, values))
 
     def _counted(self, data: dict[str, Any], call: Call) -> Counted:

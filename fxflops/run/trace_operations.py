@@ -24,7 +24,8 @@ Bound = tuple[Any, tuple[Any, ...], dict[str, Any]]
 """An overload with its arguments and keyword arguments; the operator's name, if no schema of it fits them."""
 COLUMNS = ("Input type", SHAPES, "Input Strides", "Concrete Inputs")
 """The arguments of an event as a trace has them."""
-LISTS = ("TensorList", "GenericList")
+TENSORS = "TensorList"
+LISTS = (TENSORS, "GenericList")
 NUMBERED = ("int", "float", "number", "bool", "complex", "ScalarType", "Layout", "MemoryFormat")
 """The types of arguments that a trace shows as text."""
 C_TYPES = {
@@ -139,6 +140,9 @@ def _arguments(
     schema, given = overload._schema.arguments, _given(event)
     if len(given) > len(schema) or any(not argument.has_default_value() for argument in schema[len(given) :]):
         return None
+    lists = [shape for shown, shape, *_ in given if shown == TENSORS]
+    if lists and not any(lists):  # their shapes are not shown: none is known to be empty
+        return None
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     kept = 0
@@ -178,7 +182,8 @@ def _value(kind: str, shown: str, shape: Any, strides: Any, text: Any, dtype: to
     if kind == "List[Optional[Tensor]]" and not shown:  # of indices: a trace does not show them
         return ()
     if kind in ("List[Tensor]", "List[Optional[Tensor]]"):
-        if shown not in LISTS or not shape or not all(isinstance(each, list) for each in shape):
+        is_shown = shape or (shape == [] and shown == TENSORS)
+        if shown not in LISTS or not is_shown or not all(isinstance(each, list) for each in shape):
             return NotImplemented
         return tuple(_laid(each, own, dtype) for each, own in itertools.zip_longest(shape, strides or ()))
     if kind.startswith("List["):

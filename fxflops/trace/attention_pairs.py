@@ -11,13 +11,14 @@ import torch
 
 from ..ops import Formula
 from ..ops._masks import MASKS, STARTS, given_to
-from ..records import Call, Spec, specs_in
-from ..records.pairs import ATTENTION, ATTENTIONS, SHARE, pairs_in, with_facts
+from ..records import Call, Operation, Spec, specs_in
+from ..records.pairs import ATTENTION, SHARE, pairs_in, with_facts
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, disable_current_modes, is_fake
 
 NONE, TOP_LEFT, BOTTOM_RIGHT = range(3)
 """Causal masks, with the numbers of ``custom_mask_type`` and of ``torch.nn.attention.bias.CausalVariant``."""
+PRODUCT, SOFTMAX, SUM = "matmul", "softmax_backward", "sum"
 
 
 def with_pairs_left(
@@ -39,21 +40,43 @@ def with_pairs_left(
 
 
 def with_shares(calls: Sequence[Call], owner_of: Mapping[int, int]) -> Sequence[Call]:
-    """Return the calls of a run; what computes the gradients of masked attention by plain products, with its share of the pairs.
+    """Return the calls of a run; what computes the gradients of masked attention pair by pair, with its share of the pairs.
 
     ``owner_of`` maps the number of a call to that of the call whose gradient it computes. A fused kernel has the mask itself.
     """
     result: list[Call] | None = None
+    latest: dict[int, int] = {}
     for i, owner in owner_of.items():
         forward, ran = calls[owner].operation, calls[i].operation
         left = pairs_in(forward.out) if forward.op == ATTENTION else None
-        if left is not None and ran.op not in ATTENTIONS and next(specs_in(ran.out), None) is not None:
+        before = latest.get(owner, i)
+        if left is not None and _is_of_pairs(ran, calls[before].op):
             key = {**dict(zip(("query", "key"), forward.args, strict=False)), **forward.kwargs}["key"]
             pairs = math.prod(next(specs_in(forward.out))[:-1]) * key[-2]
             result = list(calls) if result is None else result
-            out = with_facts(ran.out, **{SHARE: (left, pairs)})
-            result[i] = result[i]._replace(operation=ran._replace(out=out))
+            result[i] = _with_share(calls[i], left, pairs, summed=ran.op == PRODUCT)
+            if calls[before].op == PRODUCT and ran.op != PRODUCT:  # it made the gradients of the weights
+                result[before] = _with_share(calls[before], left, pairs, summed=False)
+            latest[owner] = i
     return calls if result is None else result
+
+
+def _is_of_pairs(ran: Operation, before: str) -> bool:
+    """Return whether an operation of attention's backward has a number for each pair, given the op of the last one that had.
+
+    Shapes do not tell: with as many keys as a head has elements, gradients of queries look like those of scores. All
+    products, the softmax and the dropout do, which alone multiplies two tensors (queries and keys are scaled by a
+    number). A sum does right after the softmax, where it makes the gradient of a mask that learns; others are of keys
+    or values that several heads share. What adds two gradients of one tensor belongs to no attention.
+    """
+    if ran.op == "mul":
+        return len([*ran.inputs()]) == 2
+    return ran.op in (PRODUCT, SOFTMAX, "dropout_backward") or (ran.op == SUM and before == SOFTMAX)
+
+
+def _with_share(call: Call, left: int, pairs: int, *, summed: bool) -> Call:
+    out = with_facts(call.out, **{SHARE: (left, pairs, summed)})
+    return call._replace(operation=call.operation._replace(out=out))
 
 
 def with_learning(args: tuple[Any, ...], specs: tuple[Any, ...]) -> tuple[Any, ...]:

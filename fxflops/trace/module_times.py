@@ -15,14 +15,11 @@ from torch.optim import Optimizer
 from ..meters.stopwatch import PhaseTimes, Stopwatch
 from ..model.pytree import tensors_in
 from ..model.snapshot import counting
-from ..records import EMPTY_MAPPING, Call, Operation, Scope, Step
+from ..records import EMPTY_MAPPING, UNSEEN, Call, Operation, Scope, Step
 from ..torch_internals import current_graph_task_id, queue_callback
 from .autograd_owners import node_of
 from .leaves import Hooks
 from .phases import BACKWARD, FORWARD, OPTIMIZER
-
-UNSEEN = "(not observed)"
-"""The op of what a module computed."""
 
 
 class ModuleTimes:

@@ -212,7 +212,7 @@ class Observer(OperatorObserver):
                     out = self._run(func, args, kwargs)
         except Exception:
             self.failed = self.failed or (qualified_name(func), self._here(), (specs, kwspecs))
-            self._stopped(self._here())
+            self._stopped(self._here(), entry, func, given)
             raise
         if entry is not None:
             made = specs, kwspecs, self._result(entry, func, given, out)

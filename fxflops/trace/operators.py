@@ -11,7 +11,7 @@ import torch
 
 from ..ops import Formula
 from ..ops._traits import EMPTY
-from ..records.pairs import ATTENTIONS, LOOKUP
+from ..records.pairs import ATTENTION, ATTENTIONS, LOOKUP
 from ..records.tensors import spec_of
 from ..torch_internals import (
     STOPS_RECOMPUTING,
@@ -146,11 +146,16 @@ class OperatorObserver(ModuleObserver):
         elif (entry is None or entry.reason != VIEW) and self._unwritten.is_read_by(func, args, kwargs):
             self.log.call(None, "unseen write to torch.empty", (*spec_of((args, kwargs)), None), self._here(), 0.0)
 
-    def _stopped(self, path: str) -> None:
-        """Handle that a call in the module of this path raised."""
+    def _stopped(self, path: str, entry: Formula | None = None, target: Any = None, given: Any = ((), {})) -> None:
+        """Handle that a call in the module of this path raised; of a function, ``entry`` is the formula."""
         # Checkpoint stops recomputing by an exception inside a call: the operators that ran until then are calls.
-        for func, made in self._parts if isinstance(sys.exc_info()[1], of_checkpoint(STOPS_RECOMPUTING)) else ():
-            self.log.call(self._registry.find(func), func, made, path, 0.0)
+        for func, (*specs, out) in (
+            self._parts if isinstance(sys.exc_info()[1], of_checkpoint(STOPS_RECOMPUTING)) else ()
+        ):
+            part = self._registry.find(func)
+            if entry is not None and part is not None and entry.op == part.op == ATTENTION:
+                out = self._result(entry, target, given, out)  # its kernel may have been given a mask without values
+            self.log.call(part, func, (*specs, out), path, 0.0)
         self._parts.clear()
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

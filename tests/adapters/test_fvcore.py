@@ -298,6 +298,19 @@ def test_the_printed_text_is_fvcores(name: str, monkeypatch: pytest.MonkeyPatch)
         assert printed[1] == printed[0]
 
 
+def test_columns_without_numbers_lie_on_the_left_as_fvcores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(print_model_statistics.tabulate, "tabulate", WITH_INDENTS)
+    model, x = nn.Identity(), torch.ones(2)
+    model.register_parameter("weight", nn.Parameter(torch.ones(1)))
+    tables = [
+        library.flop_count_table(
+            library.FlopCountAnalysis(model, x), activations=library.ActivationCountAnalysis(model, x)
+        )
+        for library in (theirs, ours)
+    ]
+    assert tables[1] == tables[0]
+
+
 WITH_INDENTS = partial(print_model_statistics.tabulate.tabulate, preserve_whitespace=True)
 """What fvcore means: it asks for it by a setting that tabulate 0.10 does not read."""
 

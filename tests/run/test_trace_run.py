@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import fxflops
 from benchmarks.traces import compared
@@ -193,3 +195,38 @@ def test_a_number_that_is_not_shown_is_one_that_need_not_be_given(tmp_path: Path
     shown = event("aten::std", 0, 10, **arguments, **{"Concrete Inputs": ["", "", "", "False"]})
     report = fxflops.read_trace(written(tmp_path, [shown]))
     assert [call.op for call in report.calls] == ["std"]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "given", "per_element", "counters"),
+    [
+        (torch.optim.SGD, {}, 2, 0),  # p - lr g
+        (torch.optim.Adam, {}, 3 + 4 + 3 + 3, 1),  # both moments, the root of the second, p - step * m / that
+        (torch.optim.AdamW, {"weight_decay": 0.1}, 13 + 1, 1),
+        (torch.optim.AdamW, {"amsgrad": True, "weight_decay": 0.0}, 13 + 1, 1),
+        (torch.optim.Adagrad, {}, 2 + 2 + 3, 1),
+    ],
+)
+def test_fused_optimizers_are_counted_with_lists_that_are_empty(
+    tmp_path: Path, optimizer: Any, given: dict[str, Any], per_element: int, counters: int
+) -> None:
+    """Such as that of momentum without momentum. Of each of the two parameters, of 20 elements together, a counter adds 1."""
+    model = nn.Linear(4, 4)
+    made = optimizer(model.parameters(), fused=True, **given)
+    model(torch.ones(2, 4)).sum().backward()
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
+        made.step()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    with fxflops.profile(model, optimizer=made) as p:
+        made.step()
+    report = fxflops.read_trace(tmp_path / "trace.json")
+    assert report.complete
+    assert report.total_optimizer_flops == p.report.total_optimizer_flops == 20 * per_element + 2 * counters
+
+
+def test_a_list_whose_shape_is_not_shown_is_not_empty(tmp_path: Path) -> None:
+    """Older versions of torch show no shapes of lists."""
+    shown = {"Input type": ["TensorList"], "Input Dims": [[]], "Concrete Inputs": [""]}
+    report = fxflops.read_trace(written(tmp_path, [mm(0), event("aten::_foreach_exp_", 20, 5, **shown)]))
+    assert [each.op for each in report.missing] == ["aten::_foreach_exp_"]

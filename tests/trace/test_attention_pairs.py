@@ -12,6 +12,7 @@ from torch import nn
 from torch._higher_order_ops.flex_attention import flex_attention_backward
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.utils.checkpoint import checkpoint
 
 import fxflops
 from fxflops.ops import BASE
@@ -117,6 +118,44 @@ def test_of_gradients_by_plain_products_too(device: str) -> None:
     # Of each pair that is left out 8 D operations of the products, and what the softmax and the dropout take.
     less = (dense.total_backward_flops - exact.total_backward_flops) / (BATCH * HEADS * (N * S - TRIANGLE))
     assert 8 * D < less <= 8 * D + 6
+
+
+@pytest.mark.parametrize("keys", [D, D + 1])
+def test_gradients_by_plain_products_one_by_one(keys: int) -> None:
+    """With as many keys as a head has elements, the gradients of queries, keys and values have the scores' shape."""
+    kept = torch.ones(keys, keys, dtype=torch.bool).tril()
+    rows, pairs = BATCH * HEADS * keys, BATCH * HEADS * int(kept.sum())
+    learns = torch.zeros(keys, keys).masked_fill(~kept, -torch.inf).requires_grad_()
+    x = torch.randn(BATCH, 1, keys, D, requires_grad=True)
+
+    def attend(x: torch.Tensor, mask: torch.Tensor) -> Any:
+        q = x.expand(-1, HEADS, -1, -1)
+        return F.scaled_dot_product_attention(q, q, q, mask, dropout_p=0.5)
+
+    exact = fxflops.count(Attends(attend), (x, learns), attention="exact", backward=True)
+    assert exact.complete
+    # What a row, a key or an element of x keeps of k summands takes k - 1 adds; each query and key is scaled by a number.
+    products = {"muls": 4 * pairs * D, "adds": pairs * (D - 1) + 3 * (pairs - rows) * D}
+    assert {op: row.total.flops for op, row in exact.by_operator("backward").items() if row.total.flops} == {
+        "matmul": sum(products.values()),
+        "mul": pairs + 2 * rows * D,
+        "softmax_backward": 2 * pairs + pairs + (pairs - rows),
+        "sum": (pairs - keys * keys) + (rows - rows // HEADS) * D,
+        "add": 2 * rows * D,
+    }
+
+
+@pytest.mark.parametrize("run", [fxflops.analyze, fxflops.count])
+@pytest.mark.parametrize("name", ["dense", "causal", "bool mask", "float mask"])
+def test_of_what_checkpoint_computes_again_too(name: str, run: Any) -> None:
+    """It stops the attention that it computes again halfway, by an exception inside the call."""
+    attend, pairs = CASES[name]
+    q, k = (tensor.clone().requires_grad_() for tensor in (Q, K))
+    again = Attends(lambda q, k: checkpoint(attend, q, k, use_reentrant=False))
+    exact = run(again, (q, k), attention="exact", backward=True)
+    assert exact.complete
+    assert exact.by_module("recompute")[""].total.macs == exact.total_macs == BATCH * HEADS * pairs * 2 * D
+    assert exact.total_backward_macs == BATCH * HEADS * pairs * 4 * D
 
 
 def test_of_gradients_in_a_profiled_block_too() -> None:

@@ -99,6 +99,19 @@ def test_what_is_unseen_is_unknown(trained: tuple[Net, torch.optim.Optimizer]) -
         trained[0](torch.ones(2, 4))
 
 
+@pytest.mark.parametrize("detail", ["modules", "steps"])
+def test_no_convention_charges_a_module_that_was_only_timed(detail: str) -> None:
+    """Those of tools that hook modules charge one for its shapes, which nobody saw."""
+    for model in (nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 4))):
+        with fxflops.profile(model, detail=detail) as p:
+            model(torch.ones(2, 4))
+        for report in (p.report, fxflops.Report.from_dict(p.report.to_dict())):
+            for convention in fxflops.list_conventions():
+                other = report.recount(convention)
+                assert (other.total_flops, other.complete, other.missing) == (0, False, report.missing)
+            assert "no call is valued differently" in str(report.explain("fvcore", "thop"))
+
+
 def test_no_module_hides_that_it_was_not_observed(trained: tuple[Net, torch.optim.Optimizer]) -> None:
     with fxflops.profile(trained[0], detail="modules") as p:
         for _ in range(2):
