@@ -13,7 +13,7 @@ from torch import nn
 from ..api import count
 from ..errors import InputError
 from ..model.inputs import checked_model, signature_of
-from ..model.pytree import fill, template_of
+from ..model.pytree import tensors_in
 from ..records import specs_in
 from ..report.report import Report
 from ..roofline.traffic import compute_dtype, nbytes
@@ -21,8 +21,6 @@ from .fitting import LOOKUP, Samples, form_of
 from .forms import ClosedForm
 from .sizes import Size
 
-Kept = tuple[Any, list[torch.Tensor]]
-"""A cache as a template, and tensors on meta with the shapes of its own."""
 CACHES = ("cache", "past_key_values", "cache_params")
 """The names of a forward's parameter for the cache."""
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
@@ -44,10 +42,10 @@ class Steps:
         self.batch, self.attention = batch, attention
         self.place = str(next(given.parameters()).device)
         self._config = given.config.get_text_config()
-        self._kept: list[Kept] = []
+        self._kept: list[Any] = []
         self._model = KeepsCache(on_meta(given), self._cache, self._kept.append)
         self._reports: dict[tuple[int, int], Report] = {}
-        self._caches: dict[int, Kept] = {}
+        self._caches: dict[int, Any] = {}
 
     def run(self, tokens: int, past: int = 0) -> Report:
         """Return the count of a call with so many tokens of each sequence, after ``past`` others."""
@@ -65,7 +63,9 @@ class Steps:
 
     def cache_bytes(self, past: int) -> int:
         """Return the bytes of the whole batch's cache after so many tokens."""
-        held = [tensor for tensor in self._cache_after(past)[1] if tensor.is_floating_point()]  # without counters
+        held = [
+            tensor for tensor in tensors_in(self._cache_after(past)) if tensor.is_floating_point()
+        ]  # without counters
         return sum(tensor.numel() * tensor.dtype.itemsize for tensor in held)
 
     def weight_bytes(self, tokens: int, past: int = 0) -> int:
@@ -95,10 +95,7 @@ class Steps:
     def _inputs(self, tokens: int, past: int) -> dict[str, Any]:
         from transformers import DynamicCache
 
-        cache = DynamicCache(config=self._config)
-        if past:
-            template, tensors = self._cache_after(past)
-            cache = fill(template, *map(torch.empty_like, tensors))
+        cache = copy_on_meta(self._cache_after(past)) if past else DynamicCache(config=self._config)
         wanted = {
             "input_ids": torch.zeros(self.batch, tokens, dtype=torch.long),
             "position_ids": torch.arange(past, past + tokens).expand(self.batch, tokens),
@@ -107,16 +104,16 @@ class Steps:
         }
         return {name: value for name, value in wanted.items() if name in self._names} | {self._cache: cache}
 
-    def _cache_after(self, past: int) -> Kept:
+    def _cache_after(self, past: int) -> Any:
         if past not in self._caches:
             self.run(past)
         return self._caches[past]
 
 
 class KeepsCache(nn.Module):
-    """A model whose cache, after each call, is given to ``keep``, which is no part of the state that a count restores."""
+    """A model that gives ``keep`` a copy of its cache after each call. A count restores the cache itself, with all that is in it."""
 
-    def __init__(self, model: nn.Module, cache: str, keep: Callable[[Kept], None]) -> None:
+    def __init__(self, model: nn.Module, cache: str, keep: Callable[[Any], None]) -> None:
         super().__init__()
         self.model = model
         self.cache = cache
@@ -124,9 +121,16 @@ class KeepsCache(nn.Module):
 
     def forward(self, **inputs: Any) -> Any:
         out = self.model(**inputs)
-        template, tensors = template_of(inputs[self.cache])
-        self.keep((template, [torch.empty(each.shape, dtype=each.dtype, device="meta") for each in tensors]))
+        self.keep(copy_on_meta(inputs[self.cache]))
         return out
+
+
+def copy_on_meta(cache: Any) -> Any:
+    """Return a copy of a cache that shares no part with it, with its tensors' shapes on meta."""
+    memo: dict[int, Any] = {
+        id(tensor): torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for tensor in tensors_in(cache)
+    }
+    return copy.deepcopy(cache, memo)
 
 
 def on_meta(model: nn.Module) -> nn.Module:

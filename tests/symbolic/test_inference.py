@@ -25,7 +25,21 @@ def llama(**settings: Any) -> Any:
     return hf.LlamaForCausalLM(hf.LlamaConfig(**{**LLAMA, "num_key_value_heads": 2, **settings})).eval()
 
 
-@pytest.mark.parametrize("make", [gpt2, llama])
+def mamba2() -> Any:
+    """A model whose cache is a recurrent state, and flags that say whether there is one."""
+    config = hf.Mamba2Config(
+        **SMALL, hidden_size=16, num_hidden_layers=2, state_size=4, num_heads=4, head_dim=8, n_groups=1, chunk_size=16
+    )
+    return hf.Mamba2ForCausalLM(config).eval()
+
+
+def lfm2() -> Any:
+    """A model of which one layer has a recurrent state, and another keys and values."""
+    layers = ["conv", "full_attention"]
+    return hf.Lfm2ForCausalLM(hf.Lfm2Config(**LLAMA, num_key_value_heads=2, layer_types=layers)).eval()
+
+
+@pytest.mark.parametrize("make", [gpt2, llama, mamba2, lfm2])
 def test_generate_costs_as_much_prompt_and_each_step(make: Any) -> None:
     model = make()
     with warnings.catch_warnings(), profile(model) as profiled:
