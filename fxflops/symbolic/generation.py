@@ -14,12 +14,12 @@ from ..api import count
 from ..errors import InputError
 from ..model.inputs import checked_model, signature_of
 from ..model.pytree import tensors_in
-from ..records import specs_in
 from ..report.report import Report
 from ..roofline.traffic import compute_dtype, nbytes
-from .fitting import LOOKUP, Samples, form_of
+from .fitting import Samples, form_of
 from .forms import ClosedForm
 from .sizes import Size
+from .weights import weights_read
 
 CACHES = ("cache", "past_key_values", "cache_params")
 """The names of a forward's parameter for the cache."""
@@ -63,24 +63,26 @@ class Steps:
 
     def cache_bytes(self, past: int) -> int:
         """Return the bytes of the whole batch's cache after so many tokens."""
-        held = [
-            tensor for tensor in tensors_in(self._cache_after(past)) if tensor.is_floating_point()
-        ]  # without counters
-        return sum(tensor.numel() * tensor.dtype.itemsize for tensor in held)
+        held = tensors_in(self._cache_after(past))
+        return sum(each.numel() * each.dtype.itemsize for each in held if each.is_floating_point())  # without counters
 
     def weight_bytes(self, tokens: int, past: int = 0) -> int:
-        """Return the least bytes of weights that a call reads: of a table the rows it takes, of experts those of one token."""
+        """Return the least bytes of weights that a call reads, each once: of a table the rows it takes, of experts those of
+        one token."""
         experts = next((getattr(self._config, name) for name in EXPERTS if getattr(self._config, name, None)), 0)
         taken = getattr(self._config, "num_experts_per_tok", experts)
-        read: dict[str, int] = {}
-        for scope in self.run(tokens, past).scopes:
-            rows = scope.op.startswith(LOOKUP)
-            for spec in specs_in(scope.out) if rows else scope.params.values():
-                is_of_experts = not rows and spec.ndim == 3 and spec[0] == experts
-                read[scope.path] = read.get(scope.path, 0) + (
-                    nbytes(spec) * taken // experts if is_of_experts else nbytes(spec)
-                )
+        read: dict[int, int] = {}
+        for weight in weights_read(self.run(tokens, past)):
+            key, whole = self._parameters[f"{weight.path}.{weight.name}"], nbytes(weight.spec)
+            rows = read.get(key, 0) + (whole if weight.taken is None else weight.taken)
+            is_of_experts = weight.spec.ndim == 3 and weight.spec[0] == experts
+            read[key] = whole * taken // experts if is_of_experts else min(rows, whole)
         return sum(read.values())
+
+    @cached_property
+    def _parameters(self) -> dict[str, int]:
+        """The identity of each parameter by its path; one that modules share has several paths."""
+        return {path: id(each) for path, each in self._model.named_parameters(remove_duplicate=False)}
 
     @cached_property
     def dtype(self) -> str:

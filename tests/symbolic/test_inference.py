@@ -122,6 +122,33 @@ def test_of_experts_those_of_one_token_are_read() -> None:
     assert sizes[1] - sizes[0] == 2 * 3 * width * hidden * 2  # layers, matrices of an expert, bytes of bf16
 
 
+def gemma3() -> Any:
+    """A model whose embedding is of a class of its own, and whose head has the same table."""
+    return hf.Gemma3ForCausalLM(hf.Gemma3TextConfig(**LLAMA, num_key_value_heads=2, head_dim=8, sliding_window=8))
+
+
+def same_weights() -> Any:
+    """A model of two layers with the same weights, each layer being modules of its own."""
+    model = llama(tie_word_embeddings=True)
+    for path, _ in [*model.model.layers[1].named_parameters()]:
+        module, _, name = path.rpartition(".")
+        setattr(model.model.layers[1].get_submodule(module), name, model.model.layers[0].get_parameter(path))
+    return model
+
+
+def same_module() -> Any:
+    """A model of two layers that call one module."""
+    model = llama(tie_word_embeddings=True)
+    model.model.layers[1].mlp = model.model.layers[0].mlp
+    return model
+
+
+@pytest.mark.parametrize("make", [gemma3, same_weights, same_module])
+def test_weights_that_are_read_several_times_count_once(make: Any) -> None:
+    model = make()
+    assert serving(model, prompt=4, new_tokens=2).weight_bytes == sum(each.nbytes for each in model.parameters())
+
+
 def test_speculative_decoding() -> None:
     device = Device("any", {"f32": 1e12}, bandwidth=1e11)
     model, draft = llama(), llama(num_hidden_layers=1)
