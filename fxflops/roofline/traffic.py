@@ -31,15 +31,15 @@ def traffic_of(counted: Counted, each_row: bool = False) -> Traffic:
     A lookup reads no more than the whole table; with ``each_row`` each index its row, however many there are.
     """
     call, reason = counted.call, counted.rule if isinstance(counted.rule, str) else ""
-    out = list(specs_in(call.out))
-    given = [spec for key, value in call.kwargs.items() if key != "out" for spec in specs_in(value)]
-    inputs = [*specs_in(call.args), *given]
+    out, inputs = list(specs_in(call.out)), inputs_of(call)
     if reason == COMMUNICATION:
         # It reads its second argument and writes the first, or reads one and returns one.
         first, second = ([*specs_in(argument)] for argument in (*call.args, (), ())[:2])
         return Traffic(_sum(second), _sum(first)) if second else Traffic(_sum(first), _sum(out))
-    if call.op in LOOKUPS and any(spec.is_integral for spec in inputs[call.op == "getitem" :]):
-        return _lookup(call, inputs, out, each_row)
+    if (lookup := looked_up(call)) is not None:
+        table, taken = lookup
+        indices = _sum(spec for spec in inputs if spec is not table)
+        return Traffic(indices + (taken if each_row else min(taken, nbytes(table))), _sum(out))
     if call.op in OVERWRITES:  # the first argument is not read; the elements that a number fills are not known
         return Traffic(_sum(inputs[1:]), _sum(out) or _sum(specs_in(call.args[-1])))
     if reason == "create":
@@ -53,19 +53,28 @@ def traffic_of(counted: Counted, each_row: bool = False) -> Traffic:
     return Traffic(_sum(inputs) + _sum(own), _sum(out))
 
 
-def _lookup(call: Call, inputs: list[Spec], out: list[Spec], each_row: bool) -> Traffic:
-    """Return the bytes of a lookup: its indices, the elements they take, and the result.
+def inputs_of(call: Call) -> list[Spec]:
+    """Return the tensors that a call is given, without one that it writes to."""
+    given = [spec for key, value in call.kwargs.items() if key != "out" for spec in specs_in(value)]
+    return [*specs_in(call.args), *given]
+
+
+def looked_up(call: Call) -> tuple[Spec, int] | None:
+    """Return the table of a lookup, and the bytes of what its indices take, each its own; None for any other call.
 
     The table is the first input; of an embedding, the first matrix that is not of integers.
     """
-    table, taken = inputs[0], _sum(out)
+    inputs = inputs_of(call) if call.op in LOOKUPS else []
+    if not any(spec.is_integral for spec in inputs[call.op == "getitem" :]):
+        return None
+    table, taken = inputs[0], _sum(specs_in(call.out))
     if call.op.startswith("embedding"):
         own = specs_in(dict(call.settings))
         table = next((spec for spec in (*own, *inputs) if len(spec) == 2 and not spec.is_integral), table)
-    indices = [spec for spec in inputs if spec is not table]
     if call.op == "embedding_bag":
-        taken = sum(spec.numel() for spec in indices[:1]) * table[-1] * table.dtype.itemsize
-    return Traffic(_sum(indices) + (taken if each_row else min(taken, nbytes(table))), _sum(out))
+        indices = next((spec.numel() for spec in inputs if spec is not table), 0)
+        taken = indices * table[-1] * table.dtype.itemsize
+    return table, taken
 
 
 def nbytes(spec: Spec) -> int:

@@ -23,13 +23,12 @@ from .forms import ClosedForm
 from .pieces import Piece, Sample, columns, period_and_pieces
 from .polynomials import Polynomial, interpolation, value
 from .sizes import Inputs, Size
+from .weights import EMBEDDINGS, weights_read
 
 MEMORY: Key = ("forward", "", "")
 """The key of the peak of memory among the costs; no call has this op."""
 FARTHEST, TIMES = 4096, 8
 """Without a largest size, one is checked up to this length, or so many times that of the example if that is more."""
-LOOKUP = "embedding"
-"""Modules of these ops take rows of their parameters; all others read them whole."""
 MANY_CALLS = 20_000
 """No larger size is tried than one with so many calls (a model that loops over tokens), unless a largest one is given."""
 POINTS, LARGEST_POINT = 3, 2**22
@@ -287,10 +286,10 @@ def _costs(report: Report) -> Sample:
 
     for each in report.counted:
         enter((each.call.phase, each.call.path, each.call.op), numbers(each))
-    for scope in report.scopes:
-        if scope.params:
-            held = scope.out if scope.op.startswith(LOOKUP) else tuple(scope.params.values())
-            enter(("forward", scope.path, scope.op), (0, 0, 0, sum(map(nbytes, specs_in(held))), 0))
+    # Other lookups often take the rows of a small table many times, and a polynomial has no minimum.
+    for weight in weights_read(report, EMBEDDINGS):
+        read = nbytes(weight.spec) if weight.taken is None else weight.taken
+        enter(("forward", weight.path, weight.op), (0, 0, 0, read, 0))
     return sums
 
 

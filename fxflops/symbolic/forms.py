@@ -25,7 +25,7 @@ class ClosedForm(SizedCosts):
     ``flops``, ``macs``, ``activations``, ``bytes``, ``param_bytes`` and ``memory`` are sympy expressions of the forward;
     ``backward_flops`` and ``training_flops`` (forward and backward) exist if it was counted with ``backward``.
 
-    ``param_bytes`` are those of the parameters of the modules that are called, of a lookup the rows it takes; ``bytes``
+    ``param_bytes`` are those of the parameters of the modules that are called, of an embedding the rows it takes; ``bytes``
     the least that all calls read and write, each tensor once a call; ``memory`` is the predicted peak. The last two may
     hold on a smaller domain, or be no polynomial at all.
     """

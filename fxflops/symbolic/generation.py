@@ -13,16 +13,14 @@ from torch import nn
 from ..api import count
 from ..errors import InputError
 from ..model.inputs import checked_model, signature_of
-from ..model.pytree import fill, template_of
-from ..records import specs_in
+from ..model.pytree import tensors_in
 from ..report.report import Report
 from ..roofline.traffic import compute_dtype, nbytes
-from .fitting import LOOKUP, Samples, form_of
+from .fitting import Samples, form_of
 from .forms import ClosedForm
 from .sizes import Size
+from .weights import weights_read
 
-Kept = tuple[Any, list[torch.Tensor]]
-"""A cache as a template, and tensors on meta with the shapes of its own."""
 CACHES = ("cache", "past_key_values", "cache_params")
 """The names of a forward's parameter for the cache."""
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
@@ -44,10 +42,10 @@ class Steps:
         self.batch, self.attention = batch, attention
         self.place = str(next(given.parameters()).device)
         self._config = given.config.get_text_config()
-        self._kept: list[Kept] = []
+        self._kept: list[Any] = []
         self._model = KeepsCache(on_meta(given), self._cache, self._kept.append)
         self._reports: dict[tuple[int, int], Report] = {}
-        self._caches: dict[int, Kept] = {}
+        self._caches: dict[int, Any] = {}
 
     def run(self, tokens: int, past: int = 0) -> Report:
         """Return the count of a call with so many tokens of each sequence, after ``past`` others."""
@@ -65,22 +63,26 @@ class Steps:
 
     def cache_bytes(self, past: int) -> int:
         """Return the bytes of the whole batch's cache after so many tokens."""
-        held = [tensor for tensor in self._cache_after(past)[1] if tensor.is_floating_point()]  # without counters
-        return sum(tensor.numel() * tensor.dtype.itemsize for tensor in held)
+        held = tensors_in(self._cache_after(past))
+        return sum(each.numel() * each.dtype.itemsize for each in held if each.is_floating_point())  # without counters
 
     def weight_bytes(self, tokens: int, past: int = 0) -> int:
-        """Return the least bytes of weights that a call reads: of a table the rows it takes, of experts those of one token."""
+        """Return the least bytes of weights that a call reads, each once: of a table the rows it takes, of experts those of
+        one token."""
         experts = next((getattr(self._config, name) for name in EXPERTS if getattr(self._config, name, None)), 0)
         taken = getattr(self._config, "num_experts_per_tok", experts)
-        read: dict[str, int] = {}
-        for scope in self.run(tokens, past).scopes:
-            rows = scope.op.startswith(LOOKUP)
-            for spec in specs_in(scope.out) if rows else scope.params.values():
-                is_of_experts = not rows and spec.ndim == 3 and spec[0] == experts
-                read[scope.path] = read.get(scope.path, 0) + (
-                    nbytes(spec) * taken // experts if is_of_experts else nbytes(spec)
-                )
+        read: dict[int, int] = {}
+        for weight in weights_read(self.run(tokens, past)):
+            key, whole = self._parameters[f"{weight.path}.{weight.name}"], nbytes(weight.spec)
+            rows = read.get(key, 0) + (whole if weight.taken is None else weight.taken)
+            is_of_experts = weight.spec.ndim == 3 and weight.spec[0] == experts
+            read[key] = whole * taken // experts if is_of_experts else min(rows, whole)
         return sum(read.values())
+
+    @cached_property
+    def _parameters(self) -> dict[str, int]:
+        """The identity of each parameter by its path; one that modules share has several paths."""
+        return {path: id(each) for path, each in self._model.named_parameters(remove_duplicate=False)}
 
     @cached_property
     def dtype(self) -> str:
@@ -95,10 +97,7 @@ class Steps:
     def _inputs(self, tokens: int, past: int) -> dict[str, Any]:
         from transformers import DynamicCache
 
-        cache = DynamicCache(config=self._config)
-        if past:
-            template, tensors = self._cache_after(past)
-            cache = fill(template, *map(torch.empty_like, tensors))
+        cache = copy_on_meta(self._cache_after(past)) if past else DynamicCache(config=self._config)
         wanted = {
             "input_ids": torch.zeros(self.batch, tokens, dtype=torch.long),
             "position_ids": torch.arange(past, past + tokens).expand(self.batch, tokens),
@@ -107,16 +106,16 @@ class Steps:
         }
         return {name: value for name, value in wanted.items() if name in self._names} | {self._cache: cache}
 
-    def _cache_after(self, past: int) -> Kept:
+    def _cache_after(self, past: int) -> Any:
         if past not in self._caches:
             self.run(past)
         return self._caches[past]
 
 
 class KeepsCache(nn.Module):
-    """A model whose cache, after each call, is given to ``keep``, which is no part of the state that a count restores."""
+    """A model that gives ``keep`` a copy of its cache after each call. A count restores the cache itself, with all that is in it."""
 
-    def __init__(self, model: nn.Module, cache: str, keep: Callable[[Kept], None]) -> None:
+    def __init__(self, model: nn.Module, cache: str, keep: Callable[[Any], None]) -> None:
         super().__init__()
         self.model = model
         self.cache = cache
@@ -124,9 +123,16 @@ class KeepsCache(nn.Module):
 
     def forward(self, **inputs: Any) -> Any:
         out = self.model(**inputs)
-        template, tensors = template_of(inputs[self.cache])
-        self.keep((template, [torch.empty(each.shape, dtype=each.dtype, device="meta") for each in tensors]))
+        self.keep(copy_on_meta(inputs[self.cache]))
         return out
+
+
+def copy_on_meta(cache: Any) -> Any:
+    """Return a copy of a cache that shares no part with it, with its tensors' shapes on meta."""
+    memo: dict[int, Any] = {
+        id(tensor): torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for tensor in tensors_in(cache)
+    }
+    return copy.deepcopy(cache, memo)
 
 
 def on_meta(model: nn.Module) -> nn.Module:

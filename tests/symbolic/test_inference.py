@@ -25,7 +25,21 @@ def llama(**settings: Any) -> Any:
     return hf.LlamaForCausalLM(hf.LlamaConfig(**{**LLAMA, "num_key_value_heads": 2, **settings})).eval()
 
 
-@pytest.mark.parametrize("make", [gpt2, llama])
+def mamba2() -> Any:
+    """A model whose cache is a recurrent state, and flags that say whether there is one."""
+    config = hf.Mamba2Config(
+        **SMALL, hidden_size=16, num_hidden_layers=2, state_size=4, num_heads=4, head_dim=8, n_groups=1, chunk_size=16
+    )
+    return hf.Mamba2ForCausalLM(config).eval()
+
+
+def lfm2() -> Any:
+    """A model of which one layer has a recurrent state, and another keys and values."""
+    layers = ["conv", "full_attention"]
+    return hf.Lfm2ForCausalLM(hf.Lfm2Config(**LLAMA, num_key_value_heads=2, layer_types=layers)).eval()
+
+
+@pytest.mark.parametrize("make", [gpt2, llama, mamba2, lfm2])
 def test_generate_costs_as_much_prompt_and_each_step(make: Any) -> None:
     model = make()
     with warnings.catch_warnings(), profile(model) as profiled:
@@ -106,6 +120,33 @@ def test_of_experts_those_of_one_token_are_read() -> None:
             ).to(torch.bfloat16)
         sizes.append(serving(model, prompt=2, new_tokens=1).weight_bytes)
     assert sizes[1] - sizes[0] == 2 * 3 * width * hidden * 2  # layers, matrices of an expert, bytes of bf16
+
+
+def gemma3() -> Any:
+    """A model whose embedding is of a class of its own, and whose head has the same table."""
+    return hf.Gemma3ForCausalLM(hf.Gemma3TextConfig(**LLAMA, num_key_value_heads=2, head_dim=8, sliding_window=8))
+
+
+def same_weights() -> Any:
+    """A model of two layers with the same weights, each layer being modules of its own."""
+    model = llama(tie_word_embeddings=True)
+    for path, _ in [*model.model.layers[1].named_parameters()]:
+        module, _, name = path.rpartition(".")
+        setattr(model.model.layers[1].get_submodule(module), name, model.model.layers[0].get_parameter(path))
+    return model
+
+
+def same_module() -> Any:
+    """A model of two layers that call one module."""
+    model = llama(tie_word_embeddings=True)
+    model.model.layers[1].mlp = model.model.layers[0].mlp
+    return model
+
+
+@pytest.mark.parametrize("make", [gemma3, same_weights, same_module])
+def test_weights_that_are_read_several_times_count_once(make: Any) -> None:
+    model = make()
+    assert serving(model, prompt=4, new_tokens=2).weight_bytes == sum(each.nbytes for each in model.parameters())
 
 
 def test_speculative_decoding() -> None:

@@ -1,0 +1,72 @@
+"""The weights that a run reads: of a table the rows that lookups take, all others whole."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from ..records import PARTS, Counted, Spec, specs_in
+from ..report.report import Report
+from ..roofline.traffic import inputs_of, looked_up
+
+EMBEDDINGS = "embedding", "embedding_bag"
+NOT_READ = "view", "query"
+"""The reasons why a call costs nothing that reads no element of its arguments."""
+Table = tuple[str, Spec, str]
+"""The path of a module, and shape and dtype of a parameter of its own."""
+
+
+class Weight(NamedTuple):
+    """A parameter of a module in one of its calls. ``taken`` are the bytes of the rows looked up in it, each its own; None
+    if it is read whole."""
+
+    path: str
+    op: str
+    name: str
+    spec: Spec
+    taken: int | None
+
+
+def weights_read(report: Report, lookups: Collection[str] = ()) -> Iterator[Weight]:
+    """Yield the parameters of each module call of a forward; only ``lookups``, if given, are taken to read rows of one.
+
+    The rows of all calls of a module are those of its first. Parameters of one shape in one module are not told apart.
+    """
+    taken = _taken(report, lookups)
+    counted = dict.fromkeys(taken, False)
+    for scope in report.scopes:
+        for name, spec in scope.params.items():
+            table = _table(scope.path, spec)
+            rows = None if table not in taken else 0 if counted[table] else taken[table]
+            counted[table] = True
+            yield Weight(scope.path, scope.op, name, spec, rows)
+
+
+def _taken(report: Report, lookups: Collection[str]) -> dict[Table, int]:
+    """Return the bytes that lookups take of each table which no other call of the same module reads."""
+    calls = [each for each in report.counted if each.call.phase in PARTS["forward"]]
+    found: dict[Table, int] = {}
+    others: list[Counted] = []
+    for each in calls:
+        lookup = looked_up(each.call) if not lookups or each.call.op in lookups else None
+        if lookup is None:
+            others.append(each)
+        else:
+            table = _table(each.call.path, lookup[0])
+            found[table] = found.get(table, 0) + lookup[1]
+    paths = {path for path, _, _ in found}
+    for each in others:
+        for spec in _whole(each) if each.call.path in paths else ():
+            found.pop(_table(each.call.path, spec), None)
+    return found
+
+
+def _whole(counted: Counted) -> list[Spec]:
+    """Return the tensors that a call which is no lookup may read whole: one seen in another shape is read elsewhere."""
+    call, out = counted.call, [*specs_in(counted.call.out)]
+    given = [*inputs_of(call), *specs_in(dict(call.settings))]
+    return [spec for spec in given if out and spec not in out] if counted.rule in NOT_READ else given
+
+
+def _table(path: str, spec: Spec) -> Table:
+    return path, spec, str(spec.dtype)
