@@ -65,7 +65,7 @@ def test_meshes_that_fit_and_those_that_do_not(model: str) -> None:
 @simulates
 def test_csv(model: str) -> None:
     (row,) = csv.DictReader(invoke(model, "--gpus", "1", "--seq", "8", "--no-checkpoint", "--csv").stdout.splitlines())
-    assert (row["mesh"], float(row["communication"]), row["binds"]) == ("dp 1 x tp 1", 0, "compute")
+    assert (row["mesh"], float(row["communication"]), row["binds"]) == ("dp 1 x tp 1", 0, "launch")
 
 
 @simulates
