@@ -175,7 +175,7 @@ def _axis(samples: Samples, axis: int, others: Sequence[int]) -> tuple[int, list
     if found is None:
         raise ClosedFormError(
             f"no closed form of {samples.first.model}: its costs are no polynomials in {size.name}, of a degree up to 4 "
-            f"and in up to 4 pieces, between {low} and {high}"
+            f"and in up to 4 pieces, between {low} and {high}, nor are they in steps of any period that was tried"
         )
     return found
 

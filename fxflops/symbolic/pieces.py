@@ -6,9 +6,11 @@ A sliding window, or a block that is skipped, makes pieces: they end at a length
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import NamedTuple
 
 from .polynomials import interpolation, value
@@ -20,7 +22,14 @@ COMMON = 1, 32
 """The periods of most models: of those without strides, and of convolutional networks."""
 USUAL = 448, 384, 320, 512
 """Periods to try if the example's length is a multiple of none that fits: their divisors are those of most models."""
+SMALL = 24, 40, 56, 36
+"""Periods to try besides if what was found is none of most models: a stride of 3 shows where the range has no room for 384."""
 PRIMES = 2, 3, 5, 7, 11, 13, 17, 19, 23
+ROUND = 6720, 420, 384, 192, 140, 84, 64, 60, 48, 32, 28, 24, 20, 16, 8, 7, 6, 5, 4, 3, 2
+"""Lengths are checked that are multiples of these, one more, and one less: there a model may take another way. One multiple
+of a large number is one of all its divisors; the small ones are for where the range has no room."""
+FEW, WINDOW = 8, 64
+"""A piece of so few lengths may recur: at a distance of so many lengths, or of a divisor of its own, it is looked for."""
 
 Sample = Mapping[tuple[str, str, str], tuple[int, ...]]
 """Costs at one point, several numbers under each key. What is not in it is 0."""
@@ -34,6 +43,17 @@ class Piece(NamedTuple):
     first: int
     last: int
     nodes: tuple[int, ...]
+
+
+class Recurrence(NamedTuple):
+    """Lengths at which a model takes another way than between them: ``length``, and others at this ``distance``."""
+
+    length: int
+    distance: int
+
+    def allows(self, period: int, example: int) -> bool:
+        """Return whether all lengths in steps of the period from the example are such ones, or none."""
+        return period % self.distance == 0 or (example - self.length) % math.gcd(period, self.distance) != 0
 
 
 def columns(samples: Sequence[Sample]) -> dict[tuple[tuple[int, ...], ...], list[tuple[str, str, str]]]:
@@ -51,24 +71,38 @@ def period_and_pieces(costs: Costs, example: int, low: int, high: int) -> tuple[
     If that is none, or not of all lengths, also try with which one the piece of the example reaches up to ``high``: the form then
     holds from its first length on. What holds for more lengths is taken; None if nothing does.
     """
-    whole = _least(lambda period: _pieces(costs, example, low, high, period), example)
+    recurring: list[Recurrence] = []
+    whole = _least(lambda period: _pieces(costs, example, low, high, period, recurring), example, recurring)
     if whole is not None and whole[0] == 1:
         return whole
-    upper = _least(lambda period: _upper_piece(costs, example, low, high, period), example)
+    upper = _least(lambda period: _upper_piece(costs, example, low, high, period), example, recurring)
     found = [each for each in (whole, upper) if each is not None]
     return max(found, key=_lengths, default=None)
 
 
-def _least(find: Callable[[int], list[Piece] | None], example: int) -> tuple[int, list[Piece]] | None:
-    """Return the least period for which there are pieces, and these: one that fits is divided as long as it does."""
-    known = cache(find)
+def _least(
+    find: Callable[[int], list[Piece] | None], example: int, recurring: Sequence[Recurrence]
+) -> tuple[int, list[Piece]] | None:
+    """Return the least period for which there are pieces, and these: one that fits is divided as long as it does.
+
+    ``recurring`` are those known by now; ``find`` may add some.
+    """
+    pieces = cache(find)
+
+    def known(period: int) -> list[Piece] | None:
+        return pieces(period) if all(each.allows(period, example) for each in recurring) else None
+
     divisors = [p for p in range(MAX_PERIOD, 1, -1) if example % p == 0]
-    period = next(filter(known, (*COMMON, *divisors, *USUAL)), None)
-    if period is None:
-        return None
-    while less := next((period // p for p in PRIMES if period % p == 0 and known(period // p)), 0):
-        period = less
-    return period, known(period) or []
+    found: list[tuple[int, list[Piece]]] = []
+    for tried in (chain(COMMON, (each.distance for each in recurring), divisors, USUAL), SMALL):
+        period = next(filter(known, tried), None)
+        if period is not None:
+            while less := next((period // p for p in PRIMES if period % p == 0 and known(period // p)), 0):
+                period = less
+            found.append((period, known(period) or []))
+            if period <= max(COMMON):
+                break
+    return max(found, key=_lengths, default=None)
 
 
 def _lengths(found: tuple[int, list[Piece]]) -> int:
@@ -76,16 +110,45 @@ def _lengths(found: tuple[int, list[Piece]]) -> int:
     return sum(1 + (piece.last - piece.first) // period for piece in pieces)
 
 
-def _pieces(costs: Costs, example: int, low: int, high: int, period: int) -> list[Piece] | None:
-    """Return the pieces of ``low`` to ``high``, the one with the example found first; None if they are too many."""
+def _pieces(
+    costs: Costs, example: int, low: int, high: int, period: int, recurring: list[Recurrence]
+) -> list[Piece] | None:
+    """Return the pieces of ``low`` to ``high``, the one with the example found first; None if they are too many, or one of few
+    lengths recurs, which is added to ``recurring``."""
     middle = _piece(costs, example, low, high, period)
     is_single = middle.first == middle.last
-    up = _along(costs, middle.last + period, high, period, is_single)
-    down = None if up is None else _along(costs, middle.first - period, low, -period, is_single)
-    if up is None or down is None or len(up) + len(down) >= MAX_PIECES:
-        return None
+    up, is_whole = _along(costs, middle.last + period, high, period, is_single)
+    down = list[Piece]()
+    if is_whole:
+        down, is_whole = _along(costs, middle.first - period, low, -period, is_single)
     found = [*reversed(down), middle, *up]
+    recurrence = _recurrence(costs, found, period, is_whole)
+    if recurrence is not None:
+        recurring.append(recurrence)
+    if recurrence is not None or not is_whole or len(found) > MAX_PIECES:
+        return None
     return found if any(piece.first < piece.last for piece in found) else None
+
+
+def _recurrence(costs: Costs, pieces: Sequence[Piece], period: int, is_whole: bool) -> Recurrence | None:
+    """Return how a piece of few lengths recurs in those beside it, which are of one polynomial; None if none does.
+
+    A model that takes another way at multiples of a number shows as such a piece where one of these was met by chance. If the
+    pieces are the whole range, it may be the last one.
+    """
+    followers = (*pieces[2:], None) if is_whole else pieces[2:]
+    for before, few, after in zip(pieces, pieces[1:], followers, strict=False):
+        is_few = len(before.nodes) > 1 and few.last - few.first < FEW * period
+        if is_few and (after is None or all(agrees(costs, before.nodes, node) for node in after.nodes)):
+            # Beside both pieces there may be the next such one.
+            first, last = (before.first, few.first) if after is None else (before.first - period, after.last + period)
+            far = [d for d in range((WINDOW + 1) * period, MAX_PERIOD + 1, period) if few.first % d == 0]
+            for distance in (*range(period, (WINDOW + 1) * period, period), *far):
+                there = [few.last - distance, few.first + distance]
+                inside = [at for at in there if max(first, pieces[0].first) <= at <= min(last, pieces[-1].last)]
+                if inside and not any(few.first <= at <= few.last or agrees(costs, before.nodes, at) for at in inside):
+                    return Recurrence(few.first, distance)
+    return None
 
 
 def _upper_piece(costs: Costs, example: int, low: int, high: int, period: int) -> list[Piece] | None:
@@ -98,25 +161,26 @@ def _upper_piece(costs: Costs, example: int, low: int, high: int, period: int) -
 def _piece(costs: Costs, example: int, low: int, high: int, period: int) -> Piece:
     """Return the piece with the example."""
     nodes = _fit(costs, example, high, period) or _fit(costs, example, low, -period) or (example,)
-    first, last = (_reach(costs, nodes, example, end, step) for end, step in ((low, -period), (high, period)))
+    seen = [*nodes]
+    last, first = (_reach(costs, nodes, example, end, step, seen) for end, step in ((high, period), (low, -period)))
     return Piece(first, last, nodes)
 
 
-def _along(costs: Costs, start: int, end: int, step: int, is_single: bool) -> list[Piece] | None:
-    """Return the pieces from ``start`` to ``end``, or to where the model raises.
+def _along(costs: Costs, start: int, end: int, step: int, is_single: bool) -> tuple[list[Piece], bool]:
+    """Return the pieces from ``start`` to ``end``, or to where the model raises, and whether these are all.
 
-    None if they are too many, or two of a single length follow each other; ``is_single`` is for the piece before these.
+    They are not if they are too many, or two of a single length follow each other; ``is_single`` is for the piece before these.
     """
     found: list[Piece] = []
     while (end - start) * step >= 0 and costs(start) is not None:
         nodes = _fit(costs, start, end, step)
         if len(found) == MAX_PIECES or (nodes is None and is_single):
-            return None
+            return found, False
         is_single = nodes is None
-        last = start if nodes is None else _reach(costs, nodes, nodes[-1], end, step)
+        last = start if nodes is None else _reach(costs, nodes, nodes[-1], end, step, [*nodes])
         found.append(Piece(min(start, last), max(start, last), nodes or (start,)))
         start = last + step
-    return found
+    return found, True
 
 
 def _fit(costs: Costs, start: int, end: int, step: int) -> tuple[int, ...] | None:
@@ -143,25 +207,37 @@ def agrees(costs: Costs, nodes: Sequence[int], at: int) -> bool:
     return True
 
 
-def _reach(costs: Costs, nodes: Sequence[int], known: int, end: int, step: int) -> int:
-    """Return the last length, towards ``end``, up to which the polynomials agree: in leaps, then by bisection."""
+def _reach(costs: Costs, nodes: Sequence[int], known: int, end: int, step: int, seen: list[int]) -> int:
+    """Return the last length, towards ``end``, up to which the polynomials agree: in leaps, then by bisection.
+
+    ``seen`` are lengths where they are known to agree; those found are added.
+    """
     wrong = None
-    for at in _leaps(known, end, step):
+    for at in _leaps(known, end, step, seen):
         if not agrees(costs, nodes, at):
             wrong = at
             break
         known = at
+        seen.append(at)
     while wrong is not None and abs(wrong - known) > abs(step):
         middle = known + (wrong - known) // (2 * step) * step
         known, wrong = (middle, wrong) if agrees(costs, nodes, middle) else (known, middle)
     return known
 
 
-def _leaps(start: int, end: int, step: int) -> Iterator[int]:
-    """Yield lengths from ``start`` to the last before ``end``, in growing leaps of no regular length."""
+def _leaps(start: int, end: int, step: int, seen: Sequence[int]) -> list[int]:
+    """Return lengths from ``start`` to the last before ``end``: in growing leaps of no regular length, and as :data:`ROUND` says
+    if none of the others, or ``seen``, is such a one."""
     rng, leap, at = random.Random(0), 1, start
-    last = start + (end - start) // step * step
-    while (last - at) * step > 0:
+    lengths = range(start + step, end + (1 if step > 0 else -1), step)
+    found: list[int] = []
+    while lengths and at != lengths[-1]:
         at += rng.randint(leap, 2 * leap) * step
-        yield at if (last - at) * step > 0 else last
+        at = at if (lengths[-1] - at) * step > 0 else lengths[-1]
+        found.append(at)
         leap *= 4
+    for number in ROUND:
+        for remainder in (0, 1, number - 1):
+            if not any(at % number == remainder for at in (*seen, *found)):
+                found += next(([at] for at in lengths[:number] if at % number == remainder), [])
+    return sorted(found, reverse=step < 0)

@@ -105,6 +105,27 @@ def test_a_loop_over_the_sequence() -> None:
     assert form.evaluate("macs", time=37, batch=11) == 37 * 11 * macs_of_a_step
 
 
+class FastForEights(nn.Module):
+    """A model with one more layer for lengths that are multiples of 8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fast, self.slow = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.slow(self.fast(x) if x.shape[1] % 8 == 0 else x)
+
+
+@pytest.mark.parametrize(("example", "layers", "inside", "outside"), [(100, 1, 20, 16), (96, 2, 16, 20)])
+def test_another_way_for_some_lengths_is_outside_of_the_domain(
+    example: int, layers: int, inside: int, outside: int
+) -> None:
+    form = closed_form(FastForEights(), torch.ones(2, example, 6), dynamic_shapes={"x": {1: Dim("s", max=600)}})
+    assert form.evaluate("macs", s=inside) == layers * 2 * inside * 6 * 6
+    with pytest.raises(ClosedFormError, match=f"at s={outside}: it holds for .*multiples of 8"):
+        form.evaluate("macs", s=outside)
+
+
 def test_packed_sequences_are_a_count_of_the_row() -> None:
     hf = pytest.importorskip("transformers", reason="a model that keeps the sequences of a row apart")
     config = hf.LlamaConfig(

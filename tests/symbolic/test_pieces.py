@@ -39,6 +39,34 @@ def test_the_period_is_found_where_the_example_is_no_multiple() -> None:
     assert found(lambda n: n // 16, 225) == (16, [(1, 2993)])
 
 
+def test_a_stride_is_found_in_a_short_range() -> None:
+    def outputs(n: int) -> int | None:  # of a kernel of 7 that moves by 3
+        return (n - 7) // 3 + 1 if n >= 7 else None
+
+    assert found(outputs, 34, high=256) == (3, [(7, 256)])
+
+
+@pytest.mark.parametrize("high", [600, 4096])
+@pytest.mark.parametrize("example", [33, 100])
+@pytest.mark.parametrize("remainder", [0, 1, -1])
+@pytest.mark.parametrize("number", [2, 3, 5, 6, 7, 8, 16, 24, 64])
+def test_another_way_at_some_multiples_is_not_missed(number: int, remainder: int, example: int, high: int) -> None:
+    def is_other(n: int) -> bool:
+        return (n - remainder) % number == 0
+
+    result = period_and_pieces(costs_of(lambda n: 3 * n + n * is_other(n)), example, 1, high)
+    assert result is not None
+    period, pieces = result
+    for piece in pieces:
+        assert len({is_other(n) for n in range(piece.first, piece.last + 1, period)}) == 1
+
+
+def test_lengths_that_recur_are_found_by_one_that_was_met() -> None:
+    assert found(lambda n: n + (n % 11 == 0), 64) == (11, [(9, 2990)])
+    assert found(lambda n: n + (n % 100 == 0), 100) == (100, [(100, 3000)])
+    assert found(lambda n: 2 * n + (n == 100), 100) == (1, [(1, 99), (100, 100), (101, 3000)])  # it does not recur
+
+
 def test_a_window_makes_two_pieces() -> None:
     assert found(lambda n: n * min(n, 1000), 64) == (1, [(1, 1000), (1001, 3000)])
     assert found(lambda n: n * min(n, 1000), 2048) == (1, [(1, 999), (1000, 3000)])  # both are right at 1000
