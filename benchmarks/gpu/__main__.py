@@ -1,0 +1,172 @@
+"""Try the library on a GPU: tests, counts, times, memory, bounds, times by operation, and errors, in one command.
+
+    python -m benchmarks.gpu --out FOLDER [--minutes 9] [--parts counts,memory] [--stand-in] [--plan] [--needs]
+
+The parts run in order of importance, each in its own process with its own time limit; the limits add up to ``--minutes``.
+A part writes its table, ``FOLDER/PART.md``, as soon as it has a row. What a part printed is in ``PART.log``, the traceback of
+a case that raised in ``PART.errors.txt``, and ``FOLDER/summary.md`` says how far each part came. Called again with the same
+folder, it goes on: parts that are done are skipped, the others run their missing cases.
+
+``--stand-in`` runs everything at tiny sizes on the CPU, which takes a GPU's place. ``--plan`` shows the limits beside an
+estimate of the time from the number of forwards. ``--needs`` lists the packages that are missing here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import importlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).parents[2]
+SHARES = {
+    "suite": 0.18,
+    "counts": 0.19,
+    "times": 0.18,
+    "memory": 0.17,
+    "bounds": 0.10,
+    "operations": 0.10,
+    "failures": 0.08,
+}
+"""The parts in order of importance, with the share of the whole time that is each part's limit."""
+STARTING = 12.0
+"""Seconds until a part has imported its libraries and opened the device, as measured on an H100."""
+CASE_SECONDS, FORWARD_SECONDS = 0.5, 0.05
+"""Seconds to build a case's model, and of one forward under observation, as measured on an H100 (medians over the parts)."""
+
+
+def part_named(name: str) -> ModuleType:
+    """Return the module of a part."""
+    return importlib.import_module(f"benchmarks.gpu.{name}")
+
+
+def needs(names: list[str]) -> list[str]:
+    """Return the packages that the parts import and this Python lacks."""
+    wanted = {"tabulate", "rich", "typer", *(package for name in names for package in part_named(name).NEEDS)}
+    return sorted(package for package in wanted if importlib.util.find_spec(package) is None)
+
+
+def plan(names: list[str], minutes: float) -> list[str]:
+    """Return a table of the parts: limit, cases, forwards, and an estimate of the seconds that they take."""
+    from benchmarks.gpu.bench import Bench, markdown
+
+    rows = []
+    for name in names:
+        bench = Bench(Path(), 0.0, stand_in=False)
+        cases = part_named(name).cases(bench)
+        forwards = sum(case.forwards for case in cases)
+        estimate = STARTING + CASE_SECONDS * len(cases) + FORWARD_SECONDS * forwards
+        rows.append([name, round(limit(name, minutes)), len(cases), forwards, round(estimate)])
+    totals = [sum(row[column] for row in rows) for column in range(1, 5)]
+    return markdown(["part", "limit (s)", "cases", "forwards", "estimate (s)"], [*rows, ["all", *totals]])
+
+
+def limit(name: str, minutes: float) -> float:
+    """Return the seconds that a part may take."""
+    return SHARES[name] * minutes * 60
+
+
+def run_in_process(name: str, out: Path, seconds: float, stand_in: bool) -> str:
+    """Run a part in a process of its own; return in words how it ended. It is killed when its time is over."""
+    command = [sys.executable, "-m", "benchmarks.gpu", "--part", name, "--out", str(out), "--seconds", str(seconds)]
+    if stand_in:
+        command.append("--stand-in")
+    with (out / f"{name}.log").open("a", encoding="utf8") as log:
+        # A session of its own, so that what the part itself started is killed with it.
+        child = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+        try:
+            status = child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+    if status is None:
+        return f"stopped after {seconds:.0f} s"
+    if status:
+        return f"failed with exit status {status}: see {name}.errors.txt and {name}.log"
+    return (out / f"{name}.state").read_text(encoding="utf8")
+
+
+def run_here(name: str, out: Path, seconds: float, stand_in: bool) -> None:
+    """Run a part in this process, as :func:`run_in_process` starts it."""
+    warnings.simplefilter("ignore")
+    faulthandler.dump_traceback_later(max(seconds - 3, 1), exit=False)  # so the log says where a part hangs
+    from benchmarks.gpu.bench import Bench, run_part
+
+    bench = None
+    try:
+        # Started cases end before the limit does: a tenth of it is kept for the last one.
+        bench = Bench(out, 0.9 * seconds - 3, stand_in)
+        state = run_part(part_named(name), name, bench)
+    except Exception:
+        (out / f"{name}.errors.txt").open("a", encoding="utf8").write(traceback.format_exc())
+        raise
+    finally:
+        if bench is not None:
+            bench.close()
+    (out / f"{name}.state").write_text(state, encoding="utf8")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="folder for tables, rows, logs and tracebacks")
+    parser.add_argument("--minutes", type=float, default=9.0, help="the limits of the parts add up to this")
+    parser.add_argument("--parts", default=",".join(SHARES), help="the parts to run, by name")
+    parser.add_argument("--stand-in", action="store_true", help="run on the CPU at tiny sizes")
+    parser.add_argument("--needs", action="store_true", help="list the packages that are missing, and stop")
+    parser.add_argument("--plan", action="store_true", help="show limits and estimates, and stop")
+    parser.add_argument("--part", help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    names = options.parts.split(",")
+    if unknown := [name for name in names if name not in SHARES]:
+        parser.error(f"no part named {', '.join(unknown)}; the parts are {', '.join(SHARES)}")
+    if options.needs:
+        print("\n".join(needs(names)))
+        return 0
+    if options.plan:
+        print("\n".join(plan(names, options.minutes)))
+        return 0
+    if options.out is None:
+        parser.error("give --out FOLDER")
+    out = options.out.resolve()
+    if options.part:
+        run_here(options.part, out, options.seconds, options.stand_in)
+        return 0
+    out.mkdir(parents=True, exist_ok=True)
+    return run_all(names, out, options.minutes, options.stand_in)
+
+
+def run_all(names: list[str], out: Path, minutes: float, stand_in: bool) -> int:
+    """Run the parts that are not done; return 1 if one of them did not end as it should."""
+    file = out / "summary.json"
+    ended: dict[str, dict[str, str | float]] = json.loads(file.read_text()) if file.exists() else {}
+    for name in names:
+        if ended.get(name, {}).get("done"):
+            continue
+        seconds, start = limit(name, minutes), time.monotonic()
+        words = run_in_process(name, out, seconds, stand_in)
+        done = not words.startswith(("stopped", "failed")) and "over" not in words and "raised" not in words
+        ended[name] = {"ended": words, "done": done, "seconds": round(time.monotonic() - start), "limit": round(seconds)}
+        file.write_text(json.dumps(ended, indent=1))
+        rows = [f"| {part} | {row['ended']} | {row['seconds']} | {row['limit']} |" for part, row in ended.items()]
+        head = ["# The parts of the GPU run", "", "| part | ended | seconds | limit |", "|---|---|---:|---:|"]
+        (out / "summary.md").write_text("\n".join([*head, *rows]) + "\n", encoding="utf8")
+        print(f"{name}: {words} ({ended[name]['seconds']} of {seconds:.0f} s)", flush=True)
+    return int(not all(ended[name]["done"] for name in names))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
