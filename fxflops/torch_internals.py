@@ -39,6 +39,14 @@ def absent() -> list[str]:
     return [path for path, found in OPTIONAL.items() if not found]
 
 
+def device_sleep(device: torch.device) -> Callable[[int], None] | None:
+    """Return the function that makes a device's current stream wait for a number of cycles, ``torch.cuda._sleep``.
+
+    None where the device has none: then a node's time there includes the device's waiting for the host.
+    """
+    return getattr(torch.get_device_module(device), "_sleep", None)
+
+
 # The classes of operators, which dispatch modes see. Necessary.
 OpOverload = torch._ops.OpOverload
 OpOverloadPacket = torch._ops.OpOverloadPacket

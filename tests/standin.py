@@ -20,6 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 NAME = "Stand-in 80GB"
 GB = 10**9
+CYCLE = 1e-9
+"""The seconds of one of its cycles."""
 
 
 class Event:
@@ -37,12 +39,16 @@ class Event:
         self.at = max(self.standin.busy_until, self.standin.host())
         self.standin.events += 1
 
+    def query(self) -> bool:
+        """Return whether the stream is past it."""
+        return self.at is None or self.at <= self.standin.host()
+
     def elapsed_time(self, other: Event) -> float:
         if not (self.enable_timing and other.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'")
         if self.at is None or other.at is None:
             raise ValueError("Both events must be recorded before calculating elapsed time")
-        if max(self.at, other.at) > self.standin.done_until:
+        if max(self.at, other.at) > max(self.standin.done_until, self.standin.host()):
             raise RuntimeError("device not ready")
         return (other.at - self.at) * 1000
 
@@ -91,7 +97,8 @@ class Allocator(TorchDispatchMode):
 class StandIn:
     """The stand-in, and what it was asked. ``host`` is the host's clock; :meth:`work` gives the stream work to do.
 
-    ``synchronized`` is the number of times that the host waited for it, ``events`` that of events recorded.
+    ``synchronized`` is the number of times that the host waited for it, ``events`` that of events recorded. With ``sleeps``
+    its module has ``_sleep``, as torch.cuda has, which gives it work for a number of cycles.
     """
 
     device = torch.device("cpu")
@@ -100,6 +107,7 @@ class StandIn:
         self.host = host
         self.busy_until = self.done_until = -1.0
         self.synchronized = self.events = 0
+        self.sleeps = False
         self.stream = SimpleNamespace(device=self.device)
         self.memory = Allocator()
 
@@ -136,7 +144,9 @@ class StandIn:
     @property
     def module(self) -> Any:
         """The device's own module, as ``torch.cuda`` is CUDA's."""
+        sleep = {"_sleep": lambda cycles: self.work(cycles * CYCLE)} if self.sleeps else {}
         return SimpleNamespace(
+            **sleep,
             get_device_name=lambda device=None: NAME,
             get_device_properties=lambda device=None: SimpleNamespace(name=NAME, total_memory=80 * GB),
             memory_allocated=torch.accelerator.memory_allocated,

@@ -22,12 +22,18 @@ READY = 2
 
 @dataclass(slots=True, eq=False)
 class Mark:
-    """A reading of a clock, by the event there. ``ran`` tells whether the clock ran since the mark before it."""
+    """A reading of a clock; ``seconds`` is nan until the clock has caught up with its device."""
 
-    clock: EventStopwatch
+    clock: Any
+    seconds: float
+
+
+@dataclass(slots=True, eq=False)
+class EventMark(Mark):
+    """A reading by an event. ``ran`` is true if the clock ran since the mark before it."""
+
     event: torch.Event
     ran: bool
-    seconds: float
 
 
 class Lapse(float):
@@ -60,7 +66,7 @@ class Lapse(float):
 
 
 def clock_of(device: torch.device) -> Callable[[], Stopwatch]:
-    """Return a function that makes stopwatches for the work of a device."""
+    """Return a function that makes stopwatches for the work of a device, in code that no observer slows."""
     accelerator = accelerator_of(device)
     return Stopwatch if accelerator is None else lambda: EventStopwatch(accelerator)
 
@@ -78,6 +84,7 @@ def seconds_of(value: float) -> float:
 class EventStopwatch(Stopwatch):
     """A stopwatch of the device's time, from an event where it was started to one where it was stopped.
 
+    It is for code that runs as fast as unobserved (:mod:`~fxflops.meters.queue_stopwatch` is for what an observer slows).
     Where the device waits for the host, that is the host's time; where it has work left, what the observer takes of the
     host's time is none of the device's. ``own`` is the host's. Its readings are :class:`Lapse`\\ s.
     """
@@ -88,7 +95,7 @@ class EventStopwatch(Stopwatch):
         super().__init__()
         self._accelerator = accelerator
         self._ready: list[torch.Event] = []
-        self._marks: list[Mark] = []
+        self._marks: list[EventMark] = []
 
     def stop(self, kind: int | None = None) -> bool:
         if self._since is not None:
@@ -97,7 +104,7 @@ class EventStopwatch(Stopwatch):
         self._mark(ran=True)
         return True
 
-    def go(self) -> None:
+    def go(self, work: Any = None) -> None:
         if self._since is not None:
             self._ready += [self._accelerator.event() for _ in range(READY - len(self._ready))]
             self.own += time.perf_counter() - self._since
@@ -130,7 +137,7 @@ class EventStopwatch(Stopwatch):
     def _mark(self, ran: bool) -> None:
         event = self._ready.pop() if self._ready else self._accelerator.event()
         self._accelerator.record(event)
-        self._marks.append(Mark(self, event, ran, nan if self._marks else 0.0))
+        self._marks.append(EventMark(self, nan if self._marks else 0.0, event, ran))
 
 
 def with_seconds(records: Iterable[R], kept: bool = True) -> tuple[R, ...]:

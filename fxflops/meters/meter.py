@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
 
+from ..records import EMPTY_MAPPING
 from .accelerator import Accelerator
+from .full_queue import FullQueue
 from .live_storages import LiveStorages
 
 Bytes = tuple[int, int, int]
@@ -50,33 +52,40 @@ class Clock(Meter):
 
 
 class AcceleratorClock(Meter):
-    """Seconds per node by an accelerator's events in stream order, and by the host's clock (``host``).
+    """Seconds per node by an accelerator's events in stream order. The device is synchronized once, in ``finish``.
 
-    The device is synchronized once, in ``finish``.
+    With a ``queue`` they are the device's work alone: before each node it is made to wait until the host has started all of
+    the node's work, for which the host took ``host_seconds`` before. Without one they include its waiting for the host.
     """
 
     frees = True
 
-    def __init__(self, accelerator: Accelerator) -> None:
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        queue: FullQueue | None = None,
+        host_seconds: Mapping[str, float] = EMPTY_MAPPING,
+    ) -> None:
         self.accelerator = accelerator
         self.seconds: dict[str, float] = {}
-        self.host = Clock()
+        self._queue, self._host_seconds = queue, host_seconds
         self._events: list[tuple[str, torch.Event, torch.Event]] = []
 
     def before(self, name: str) -> None:
         start, end = self.accelerator.event(), self.accelerator.event()
         self._events.append((name, start, end))
+        if self._queue is not None:
+            self._queue.hold(self._host_seconds.get(name, 0.0))
         self.accelerator.record(start)
-        self.host.before(name)
 
     def after(self, name: str, value: Any) -> None:
-        self.host.after(name, value)
         self.accelerator.record(self._events[-1][2])
 
     def finish(self) -> None:
         self.accelerator.synchronize()
         for name, start, end in self._events:
-            self.seconds[name] = self.seconds.get(name, 0.0) + start.elapsed_time(end) / 1000
+            taken = start.elapsed_time(end) / 1000 if self._queue is None else self._queue.seconds_between(start, end)
+            self.seconds[name] = self.seconds.get(name, 0.0) + taken
 
 
 class MemoryMeter(Meter):

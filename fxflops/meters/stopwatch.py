@@ -57,8 +57,8 @@ class Stopwatch:
         self._owed -= now - since
         return True
 
-    def go(self) -> None:
-        """Start the clock again."""
+    def go(self, work: Any = None) -> None:
+        """Start the clock again. ``work`` is what runs until it stops, for clocks that time a device's work by it."""
         if self._since is not None:
             self._went = time.perf_counter()
             self.own += self._went - self._since
@@ -78,7 +78,7 @@ class Stopwatch:
 
     def run(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Return ``func(*args, **kwargs)``, with the clock running meanwhile."""
-        self.go()
+        self.go(func)
         try:
             return func(*args, **kwargs)
         finally:
@@ -107,7 +107,7 @@ class StoppedStopwatch(Stopwatch):
         super().__init__()
         self._since = 0.0
 
-    def go(self) -> None:
+    def go(self, work: Any = None) -> None:
         """Leave the clock as it stands."""
 
     def run(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -21,6 +21,8 @@ MOST_MISSING = 8
 LABEL, VALUE = 9, 12
 MARGIN = LABEL + VALUE
 
+WORKING = 0.9
+"""The share of the latency below which an accelerator's own work leaves it waiting for the host."""
 UNSTEADY = "unsteady, as on a busy machine: measure again"
 
 
@@ -93,9 +95,10 @@ def facts(data: Summary) -> list[Fact]:
         details += [f"parts of larger ones {units.count(data.params.sharded)}"] if data.params.sharded else []
         found.append(Fact("params", units.count(data.params.total), [*details, units.size(data.params.bytes)]))
     if data.latency is not None or data.nodes_seconds is not None:
-        found.append(_latency("latency", data.latency, data.nodes_seconds, data.root.flops))
+        found.append(_latency("latency", data.latency, data.nodes_seconds, data.root.flops, data.on_accelerator))
     if data.backward_latency is not None:
-        found.append(_latency("backward", data.backward_latency, data.backward_nodes_seconds, data.backward_flops or 0))
+        flops, seconds = data.backward_flops or 0, data.backward_nodes_seconds
+        found.append(_latency("backward", data.backward_latency, seconds, flops, data.on_accelerator))
     if data.steps:
         found += _block(data.steps, data.instruments)
     if data.unsteady:
@@ -202,12 +205,16 @@ def _sent(rows: Sequence[Collective]) -> Fact:
     return Fact("sent", bound + units.size(sum(known)), details)
 
 
-def _latency(label: str, latency: Timing | None, nodes: float | None, flops: int) -> Fact:
-    """Return the line for the model's own forward or backward time, with the sum of the nodes' times and the FLOP/s."""
+def _latency(label: str, latency: Timing | None, nodes: float | None, flops: int, on_accelerator: bool) -> Fact:
+    """Return the line for the model's own forward or backward time, with the sum of the nodes' times and the FLOP/s.
+
+    On an accelerator that sum is the device's work; where the latency is longer, the device waits for the host.
+    """
     median, details = (None, []) if latency is None else (latency.median, [_repeats(latency)])
     if nodes is not None:
         ratio = f" ({nodes / median:.2f}x)" if median else ""
-        details.append(f"operations add up to {units.seconds(nodes)}{ratio}")
+        waits = on_accelerator and median is not None and nodes < WORKING * median
+        details.append(f"operations add up to {units.seconds(nodes)}{ratio}{', the device waits for the host' * waits}")
     if median and flops:
         details.append(units.amount(flops / median, "FLOP/s"))
     return Fact(label, units.seconds(median), details)

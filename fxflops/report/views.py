@@ -157,6 +157,7 @@ def summary_of(report: TabledRun, root: TreeRow, utilization: float | None) -> S
         nodes_seconds=report.total_time,
         backward_latency=report.backward_timing,
         backward_nodes_seconds=sum(n.backward_timing.median for n in report.nodes if n.backward_timing) or None,
+        on_accelerator=any(node.host_timing is not None for node in report.nodes),
         steps=report.step_times(),
         instruments=report.instrument_time,
         unsteady=report.unsteady,

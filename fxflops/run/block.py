@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from ..meters.event_stopwatch import clock_of, seconds_of
+from ..meters.event_stopwatch import EventStopwatch, clock_of, seconds_of
 from ..meters.history import Place, Remembered
-from ..meters.stopwatch import StoppedStopwatch, Stopwatch
+from ..meters.queue_stopwatch import observed_clock_of
+from ..meters.stopwatch import StoppedStopwatch
 from ..meters.timing import Usage
 from ..model.inventory import Inventory
 from ..ops import FormulaRegistry
@@ -44,12 +45,13 @@ class BlockWatch(Watch):
     ) -> None:
         self.device = torch.device("cpu") if parameter is None else parameter.device
         self._timed, self._wanted = is_timed(parameter), detail
-        clock = clock_of(self.device) if self._timed else StoppedStopwatch
+        timed_clock = observed_clock_of if detail == OPERATIONS else clock_of
+        clock = timed_clock(self.device) if self._timed else StoppedStopwatch
         super().__init__(paths, registry, backward=True, clock=clock)
         watch = self.observer.stopwatch
         if detail != OPERATIONS:
             self.observer = ModuleTimes(paths, optimizers, clock)
-        elif self._timed and type(watch) is Stopwatch:  # events tell the device's work, not torch's on the host
+        elif self._timed and not isinstance(watch, EventStopwatch):  # it has no clock of the host's
             watch.costs, watch.cold = entry_costs(registry)
         self._begun = Usage.now()
 

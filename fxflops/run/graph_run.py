@@ -16,6 +16,7 @@ from torch import fx
 
 from ..errors import OutOfMemoryError, RunError
 from ..meters.accelerator import accelerator_of, waiter
+from ..meters.full_queue import FullQueue
 from ..meters.meter import AcceleratorClock, Clock, Meter
 from ..meters.timing import Timing, Usage, timing, warm_up
 from ..records import Call
@@ -31,6 +32,8 @@ from .uncompiled import ran_compiled, uncompiled
 
 T = TypeVar("T")
 Roots = Sequence[torch.Tensor]
+Samples = defaultdict[str, list[float]]
+"""The seconds of each node, run by run."""
 SECONDS_CAP = 2.0
 STABLE = 0.05
 LEAST = 5
@@ -220,7 +223,18 @@ def time_nodes(
     """
     own, own_back, fast, fast_back = (list[Usage]() for _ in range(4))
     sums, steady = list[float](), compiled is not None
-    nodes, nodes_host, nodes_back = (defaultdict[str, list[float]](list) for _ in range(3))
+    nodes, nodes_host, nodes_back, host_back = (defaultdict[str, list[float]](list) for _ in range(4))
+    accelerator = accelerator_of(device)
+    queue = FullQueue.of(accelerator)
+
+    def run_nodes(clock: Clock | AcceleratorClock, back: Clock | AcceleratorClock, *samples: Samples) -> None:
+        tick()
+        run_graph(graph, inputs(), clock, back=back if graphs_backward else None)
+        for taken, of_node in zip((clock.seconds, back.seconds), samples, strict=True):
+            for name, seconds in taken.items():
+                of_node[name].append(seconds)
+        sums.append(sum(clock.seconds.values()))
+
     begin = time.perf_counter()
     while not _enough(
         [_seconds(own), sums, *([_seconds(fast)] if compiled else [])], repeats, time.perf_counter() - begin
@@ -232,19 +246,25 @@ def time_nodes(
             tick()
             run = partial(_time_model, compiled(), device, fast, fast_back if backward else None)
             steady &= ran_compiled(run)[1]
-        tick()
-        clock, clock_back = _clock(device), _clock(device)
-        run_graph(graph, inputs(), clock, back=clock_back if graphs_backward else None)
-        host = clock.host.seconds if isinstance(clock, AcceleratorClock) else {}
-        for samples, taken in ((nodes, clock.seconds), (nodes_back, clock_back.seconds), (nodes_host, host)):
-            for name, seconds in taken.items():
-                samples[name].append(seconds)
-        sums.append(sum(clock.seconds.values()))
+        if accelerator is None:
+            run_nodes(Clock(), Clock(), nodes, nodes_back)
+            continue
+        # The host's times come first: for so long the device is held before each node.
+        run_nodes(Clock(), Clock(), nodes_host, host_back)
+        sums.pop()
+        accelerator.synchronize()
+        clock = AcceleratorClock(accelerator, queue, _least(nodes_host))
+        run_nodes(clock, AcceleratorClock(accelerator, queue, _least(host_back)), nodes, nodes_back)
     of_nodes, of_host, of_back = ({n: timing(each) for n, each in of.items()} for of in (nodes, nodes_host, nodes_back))
     latency, back_latency, faster, faster_back = (
         _timing(runs, device) for runs in (own, own_back, *([fast, fast_back] if steady else [[], []]))
     )
     return Times(of_nodes, latency, of_host, of_back, back_latency, faster, faster_back)
+
+
+def _least(samples: Samples) -> dict[str, float]:
+    """Return the shortest time of each node."""
+    return {name: min(seconds) for name, seconds in samples.items()}
 
 
 def _time_model(
@@ -255,11 +275,6 @@ def _time_model(
     if backward is not None:
         roots, ones = roots_of(out)
         _timed(partial(backward_from, roots, ones), device, backward)
-
-
-def _clock(device: torch.device) -> Clock | AcceleratorClock:
-    accelerator = accelerator_of(device)
-    return Clock() if accelerator is None else AcceleratorClock(accelerator)
 
 
 def _timed(call: Callable[[], Any], device: torch.device, samples: list[Usage]) -> Any:

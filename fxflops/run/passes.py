@@ -12,7 +12,8 @@ from torch import fx
 
 from ..errors import FxflopsError, InputError, RunError, TraceError
 from ..meters.accelerator import Accelerator, accelerator_of
-from ..meters.event_stopwatch import clock_of, with_seconds
+from ..meters.event_stopwatch import with_seconds
+from ..meters.queue_stopwatch import observed_clock_of
 from ..meters.kernels import KernelMeter
 from ..meters.meter import MemoryMeter
 from ..meters.nodes import Kernel
@@ -73,13 +74,13 @@ def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "")
 
 def _recorded(subject: Subject, registry: FormulaRegistry, why: str) -> Traced:
     recorder = Recorder(subject.model, subject.bound())
-    watched = observed_run(subject, registry, recorder, clock=clock_of(subject.device))
+    watched = observed_run(subject, registry, recorder, clock=observed_clock_of(subject.device))
     return Traced(recorder.graph(), "recorded", why, (watched, recorder.calls_of))
 
 
 def untraced(subject: Subject, registry: FormulaRegistry, why: str) -> Traced:
     """Observe a run of the model; return it with a graph that has no nodes. Raises RunError if the model itself raises."""
-    watched = observed_run(subject, registry, clock=clock_of(subject.device))
+    watched = observed_run(subject, registry, clock=observed_clock_of(subject.device))
     return Traced(fx.GraphModule({}, fx.Graph()), "no", why, (watched, {}))
 
 
@@ -196,7 +197,7 @@ def _matched(
     input, such as ``self.scale ** 2`` of a buffer, is a constant in the graph. Raises TraceError if the graph makes
     calls that the model does not make, or makes them in another order.
     """
-    watched = observed_run(subject, registry, clock=clock_of(subject.device))
+    watched = observed_run(subject, registry, clock=observed_clock_of(subject.device))
     own = [_likeness(call) for call in watched.observer.calls if call.phase in PARTS[PHASES[0]]]
     found: dict[str, range] = {}
     end = 0

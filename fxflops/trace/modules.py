@@ -113,7 +113,9 @@ class ModuleObserver:
                 observer._enter(module, args, kwargs)
             finally:
                 if stopped:
-                    observer.stopwatch.go()
+                    running = observer._stack.running
+                    is_unseen = bool(running and running[-1].guards)  # no handler runs before the module's call ends
+                    observer.stopwatch.go(type(module) if is_unseen else None)
 
     def _leave_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
         mine = threading.get_ident() == self._thread

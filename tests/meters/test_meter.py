@@ -12,6 +12,7 @@ from torch import nn
 
 from fxflops import analyze, count
 from fxflops.meters.accelerator import Accelerator
+from fxflops.meters.full_queue import FullQueue
 from fxflops.meters.live_storages import LiveStorages
 from fxflops.meters.meter import AcceleratorClock, Clock
 from fxflops.run import passes as measure
@@ -28,27 +29,37 @@ def test_the_clock_reads_each_node() -> None:
     assert clock.seconds == {"input_1": 1, "_0": 9 - 4, "_1": 25 - 16, "output": 49 - 36}
 
 
-def test_the_clock_of_an_accelerator_reads_the_devices_work_and_the_hosts(standin: StandIn) -> None:
-    """The device takes 3 s for each ReLU, and the host 1 s to start it."""
+@pytest.mark.parametrize("held", [False, True])
+def test_the_clock_of_an_accelerator_reads_the_devices_work(standin: StandIn, held: bool) -> None:
+    """The device takes 3 ms for each ReLU, and the host 1 ms to start it, for which only a device that is not held waits."""
     host = 0.0
     standin.host = lambda: host
+    standin.sleeps = held
 
     class Slow(nn.ReLU):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             nonlocal host
-            host += 1.0
-            standin.work(3.0)
+            host += 1e-3
+            standin.work(3e-3)
             return super().forward(x)
 
-    clock = AcceleratorClock(Accelerator(standin.device))
-    clock.host.now = standin.host
+    accelerator = Accelerator(standin.device)
+    queue = FullQueue.of(accelerator)
+    assert (queue is not None) is held
     graph = torch.fx.symbolic_trace(nn.Sequential(nn.Identity(), nn.Identity()))
     graph.add_module("0", Slow())
     graph.add_module("1", Slow())
-    run_graph(graph, {"input": torch.ones(2)}, clock)
-    assert standin.synchronized == 1
-    assert clock.seconds == {"input_1": 0.0, "_0": 1 + 3, "_1": 3, "output": 0.0}  # it waits for the first alone
-    assert clock.host.seconds == {"input_1": 0.0, "_0": 1, "_1": 1, "output": 0.0}
+    inputs = {"input": torch.ones(2)}
+    launches = Clock(now=standin.host)
+    run_graph(graph, inputs, launches)
+    assert launches.seconds == {"input_1": 0.0, "_0": 1e-3, "_1": 1e-3, "output": 0.0}
+    host = standin.busy_until + 1.0  # the device has nothing left to do
+    waited = standin.synchronized
+    clock = AcceleratorClock(accelerator, queue, launches.seconds)
+    run_graph(graph, inputs, clock)
+    assert standin.synchronized == waited + 1
+    first = 3e-3 if held else 4e-3
+    assert clock.seconds == pytest.approx({"input_1": 0.0, "_0": first, "_1": 3e-3, "output": 0.0}, abs=1e-9)
 
 
 def test_the_ledger_counts_storages_once() -> None:
