@@ -159,7 +159,12 @@ def run_all(names: list[str], out: Path, minutes: float, stand_in: bool) -> int:
         seconds, start = limit(name, minutes), time.monotonic()
         words = run_in_process(name, out, seconds, stand_in)
         done = not words.startswith(("stopped", "failed")) and "over" not in words and "raised" not in words
-        ended[name] = {"ended": words, "done": done, "seconds": round(time.monotonic() - start), "limit": round(seconds)}
+        ended[name] = {
+            "ended": words,
+            "done": done,
+            "seconds": round(time.monotonic() - start),
+            "limit": round(seconds),
+        }
         file.write_text(json.dumps(ended, indent=1))
         rows = [f"| {part} | {row['ended']} | {row['seconds']} | {row['limit']} |" for part, row in ended.items()]
         head = ["# The parts of the GPU run", "", "| part | ended | seconds | limit |", "|---|---|---:|---:|"]

@@ -13,10 +13,10 @@ from torch import fx
 from ..errors import FxflopsError, InputError, RunError, TraceError
 from ..meters.accelerator import Accelerator, accelerator_of
 from ..meters.event_stopwatch import with_seconds
-from ..meters.queue_stopwatch import observed_clock_of
 from ..meters.kernels import KernelMeter
 from ..meters.meter import MemoryMeter
 from ..meters.nodes import Kernel
+from ..meters.queue_stopwatch import observed_clock_of
 from ..ops import FormulaRegistry
 from ..records import PARTS, PHASES, Call, typed
 from ..trace import TRACERS
