@@ -4,8 +4,9 @@
 
 On a CPU ``perf stat`` reads the counters of floating-point operations (Intel fp_arith_inst_retired, AMD
 fp_ret_sse_avx_ops) of a process that runs the case n times and of one that runs it 2n times: the difference is n runs'.
-On CUDA Nsight Compute (``ncu``) sums each kernel's fused multiply-adds, adds and multiplies. Where neither can be read
-(virtual machines mostly hide them) this says so and writes nothing. The table is
+On CUDA Nsight Compute (``ncu``) sums each kernel's fused multiply-adds, adds and multiplies, and the operations of the tensor
+cores by the dtype that they read. One process runs all cases, with a kernel that spins between them. Where the counters
+cannot be read (virtual machines mostly hide them) this says so and writes nothing. The table is
 ``benchmarks/results/hardware_truth_<device>.md``.
 
 The counts are those of convention "fxflops"; a kernel may do more (padding to its tiles, Winograd: less).
@@ -16,11 +17,17 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -47,9 +54,21 @@ NCU = {
 }
 
 
+TENSOR = re.compile(r"sm__ops_path_tensor_src_(fp16|bf16|tf32|fp64)(_dst_fp(16|32))?")
+"""Counters of the operations of tensor cores, a multiply-add as 2. Those that end in _sparsity_on or _off are parts of these."""
+INSTRUCTIONS = re.compile(r"sm__inst_executed_pipe_tensor(_op_hmma|_op_gmma|_subpipe_hmma)?")
+"""Instructions of tensor cores: not in the sum, they show whether one of the counters above has missed a kernel."""
+MARKER = "spin_kernel"
+"""The kernel of torch.cuda._sleep, which stands before and after each case."""
+
+
 class Attention(nn.Module):
+    def __init__(self, causal: bool = False) -> None:
+        super().__init__()
+        self.causal = causal
+
     def forward(self, q: torch.Tensor) -> torch.Tensor:
-        return F.scaled_dot_product_attention(q, q, q)
+        return F.scaled_dot_product_attention(q, q, q, is_causal=self.causal)
 
 
 CASES: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
@@ -57,6 +76,37 @@ CASES: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
     "conv 3x3, 64 to 64 channels, 56 x 56": lambda: (nn.Conv2d(64, 64, 3, padding=1), torch.randn(8, 64, 56, 56)),
     "attention, 12 heads of 64, 512 tokens": lambda: (Attention(), torch.randn(4, 12, 512, 64)),
 }
+
+
+@dataclass(frozen=True)
+class GPUCase:
+    """A case in a dtype; "tf32" is f32 that tensor cores may compute."""
+
+    name: str
+    dtype: str
+    make: Callable[[], tuple[nn.Module, torch.Tensor]]
+    backward: bool = False
+
+    def ready(self, device: str) -> tuple[nn.Module, torch.Tensor]:
+        """Return the model and its input on the device, with the settings for the dtype made."""
+        allowed = self.dtype == "tf32"
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+        kind = {"bf16": torch.bfloat16, "f16": torch.float16}.get(self.dtype, torch.float32)
+        # Drawn on the CPU: on the device that would be more kernels to watch.
+        model, x = self.make()
+        return model.to(device, kind), x.to(device, kind).requires_grad_(self.backward)
+
+
+GEMM, CONV, ATTENTION = CASES
+GPU_CASES = [
+    *(GPUCase(name, "f32", make) for name, make in CASES.items()),
+    *(GPUCase(name, "bf16", make) for name, make in CASES.items()),
+    GPUCase("causal " + ATTENTION, "bf16", lambda: (Attention(causal=True), torch.randn(4, 12, 512, 64))),
+    *(GPUCase(f"{name}, with backward", "bf16", CASES[name], backward=True) for name in CASES),
+    GPUCase(GEMM, "f16", CASES[GEMM]),
+    GPUCase(GEMM, "tf32", CASES[GEMM]),
+    GPUCase(CONV, "tf32", CASES[CONV]),
+]
 
 
 def run(case: str, runs: int, device: str) -> None:
@@ -99,11 +149,163 @@ def by_perf(case: str) -> float:
     return (operations(2 * RUNS) - operations(RUNS)) / RUNS
 
 
-def by_ncu(case: str) -> float:
-    """Return the operations of one run, summed over its kernels."""
-    output = watched(["ncu", "--csv", "--metrics", ",".join(NCU)], case, 1, "cuda")
-    table = output[output.index('"ID"') :].splitlines()
-    return sum(NCU[row["Metric Name"]] * float(row["Metric Value"].replace(",", "")) for row in csv.DictReader(table))
+def run_gpu_cases() -> None:
+    """Run the cases in the process that Nsight Compute watches, with the marker's kernel before and after each."""
+    for case in GPU_CASES:
+        model, x = case.ready("cuda")
+        torch.cuda._sleep(1)
+        with torch.set_grad_enabled(case.backward):
+            out = model(x)
+        if case.backward:
+            # A gradient that exists already: making one is a kernel too.
+            out.backward(x.detach() if out.shape == x.shape else out.detach())
+        torch.cuda._sleep(1)
+    torch.cuda.synchronize()
+
+
+def counted_by_fxflops(case: GPUCase, device: str) -> int:
+    """Return the FLOPs of a case: of causal attention those of the pairs that are computed."""
+    model, x = case.ready(device)
+    report = fxflops.count(model, x, backward=case.backward, attention="exact")
+    return int(report.total_flops + report.total_backward_flops)
+
+
+def by_ncu(seconds: float, folder: Path) -> dict[str, Any]:
+    """Return ``rows`` of all cases, and ``why`` there are none, by Nsight Compute in so many seconds.
+
+    ``folder`` gets ``ncu_metrics.txt``, the names of all counters of tensor cores that this ncu has, and ``ncu.csv``,
+    the counters of each kernel.
+    """
+    end = time.monotonic() + seconds
+    if shutil.which("ncu") is None:
+        return {"rows": [], "why": "ncu is not on the PATH"}
+    try:
+        tensor = tensor_metrics(folder, seconds / 2)
+        # A counter that is listed may still not be there for kernels: then at least the others.
+        for chosen in (tensor, []) if tensor else ([],):
+            metrics = [*NCU, *(f"{name}.sum" for name in chosen)]
+            why = watched_by_ncu(metrics, folder / "ncu.csv", max(5.0, end - time.monotonic()))
+            if not why:
+                return {"rows": rows_of(folder / "ncu.csv"), "why": ""}
+    except subprocess.TimeoutExpired as error:
+        why = f"ncu took more than {error.timeout:.0f} s"
+    except (OSError, ValueError) as error:
+        why = f"{type(error).__name__}: {error}"
+    return {"rows": [], "why": why}
+
+
+def tensor_metrics(folder: Path, seconds: float) -> list[str]:
+    """Return the names of the counters of tensor cores to ask for, out of those that this ncu has for the card."""
+    listed: list[str] = []
+    for chip in ([], ["--chips", "gh100"]):
+        command = ["ncu", "--query-metrics", *chip]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
+        words = [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
+        listed = sorted({word for word in words if "tensor" in word})
+        if listed:
+            break
+    (folder / "ncu_metrics.txt").write_text("\n".join(listed) + "\n", encoding="utf8")
+    chosen = [name for name in listed if TENSOR.fullmatch(name)]
+    # "src_fp16" has the operations of "src_fp16_dst_fp32" too: never both.
+    chosen = [name for name in chosen if "_dst_" not in name or name.partition("_dst_")[0] not in chosen]
+    return chosen + [name for name in listed if INSTRUCTIONS.fullmatch(name)]
+
+
+def watched_by_ncu(metrics: list[str], file: Path, seconds: float) -> str:
+    """Run the cases under Nsight Compute, which writes its table to ``file``; return in words why that failed, or ""."""
+    file.unlink(missing_ok=True)
+    # At the card's own clock, and in base units: 1,073,741,824 rather than 1.07 G.
+    options = [
+        "--csv",
+        "--print-units",
+        "base",
+        "--clock-control",
+        "none",
+        "--cache-control",
+        "none",
+        "--log-file",
+        str(file),
+    ]
+    # The child ends itself when the time is over, as it may outlive an ncu that was killed.
+    child = [sys.executable, __file__, "--watched", "--seconds", str(int(seconds) + 1)]
+    command = ["ncu", *options, "--metrics", ",".join(metrics), *child]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
+    written = file.read_text(encoding="utf8") if file.exists() else ""
+    if done.returncode or '"ID"' not in written:
+        errors = [
+            line
+            for line in (written + done.stdout + done.stderr).splitlines()
+            if "==ERROR==" in line or "Error" in line
+        ]
+        return f"ncu ended with status {done.returncode}: " + (" ".join(errors) or done.stderr[-300:])
+    return ""
+
+
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    """Return a row for each case from Nsight Compute's table: the kernels between two markers are a case's."""
+    text = file.read_text(encoding="utf8")
+    lines = [line for line in text[text.index('"ID"') :].splitlines() if line.startswith('"')]
+    kernels: dict[str, str] = {}
+    counters: dict[str, dict[str, float]] = {}
+    for row in csv.DictReader(lines):
+        kernels[row["ID"]] = row["Kernel Name"]
+        value = row["Metric Value"].replace(",", "")
+        if not value.replace(".", "", 1).isdigit():
+            raise ValueError(f"ncu has no value of {row['Metric Name']} for {row['Kernel Name']}: {value!r}")
+        counters.setdefault(row["ID"], {})[row["Metric Name"]] = float(value)
+    markers, by_case = 0, [[] for _ in GPU_CASES]  # type: tuple[int, list[list[str]]]
+    for number in sorted(kernels, key=int):
+        if MARKER in kernels[number]:
+            markers += 1
+        elif markers % 2:
+            by_case[markers // 2].append(number)
+    if markers != 2 * len(GPU_CASES):
+        raise ValueError(f"ncu saw {markers} markers of {2 * len(GPU_CASES)}: the kernels cannot be told apart")
+    found = []
+    for case, numbers in zip(GPU_CASES, by_case, strict=True):
+        totals: dict[str, float] = {}
+        for number in numbers:
+            for metric, value in counters[number].items():
+                totals[metric] = totals.get(metric, 0) + value
+        units = sum(NCU.get(metric, 0) * value for metric, value in totals.items())
+        tensor = sum(value for metric, value in totals.items() if TENSOR.fullmatch(metric.removesuffix(".sum")))
+        found.append(
+            {
+                "case": case.name,
+                "dtype": case.dtype,
+                "counted": counted_by_fxflops(case, "cuda"),
+                "units": units,
+                "tensor": tensor,
+                "metrics": totals,
+                "kernels": [kernels[number][:80] for number in numbers],
+            }
+        )
+    return found
+
+
+def gpu_table(rows: list[dict[str, Any]], why: str) -> list[str]:
+    """Return the lines of the table of the cases on a GPU; "- (why)" if there are none."""
+    if not rows:
+        return [f"- ({why})"]
+    lines = [
+        "| case | dtype | counted | FP32 units | tensor cores | counted / hardware | kernels |",
+        "|---|---|---:|---:|---:|---:|---|",
+    ]
+    for row in rows:
+        hardware = row["units"] + row["tensor"]
+        ratio = f"{row['counted'] / hardware:.4f}" if hardware else "-"
+        names = ", ".join(f"`{name[:40]}`" for name in row["kernels"])
+        cells = [
+            row["case"],
+            row["dtype"],
+            f"{row['counted']:,}",
+            f"{row['units']:,.0f}",
+            f"{row['tensor']:,.0f}",
+            ratio,
+            names,
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
 
 
 def main() -> None:
@@ -111,29 +313,34 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--runs", type=int, default=RUNS, help=argparse.SUPPRESS)
+    parser.add_argument("--watched", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=int, default=120, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.watched:
+        signal.alarm(options.seconds)
+        run_gpu_cases()
+        return
     if options.case:
         run(options.case, options.runs, options.device)
         return
     tool = "perf" if options.device == "cpu" else "ncu"
     if shutil.which(tool) is None:
         sys.exit(f"{tool} is not on the PATH: without it the hardware's counters cannot be read")
-    where = torch.cuda.get_device_name() if options.device == "cuda" else f"{os.cpu_count()} cores"
-    lines = [
-        "# Hardware truth: counts against the hardware's counters",
-        "",
-        f"{where}, torch {torch.__version__}, {tool}; FLOPs of one run in FP32.",
-        "",
-        "| case | counted | hardware | ratio |",
-        "|---|---:|---:|---:|",
-    ]
-    for case, make in CASES.items():
-        model, x = make()
-        counted = fxflops.count(model, x).total_flops
-        seen = by_perf(case) if options.device == "cpu" else by_ncu(case)
-        lines.append(f"| {case} | {counted:,} | {seen:,.0f} | {counted / seen:.4f} |")
-        print(lines[-1], flush=True)
-    (RESULTS / f"hardware_truth_{options.device}.md").write_text("\n".join(lines) + "\n")
+    if options.device == "cuda":
+        with tempfile.TemporaryDirectory() as folder:
+            found = by_ncu(options.seconds, Path(folder))
+        if not found["rows"]:
+            sys.exit(f"nothing is known: {found['why']}")
+        where, body = torch.cuda.get_device_name(), gpu_table(found["rows"], "")
+    else:
+        where, body = f"{os.cpu_count()} cores", ["| case | counted | hardware | ratio |", "|---|---:|---:|---:|"]
+        for case, make in CASES.items():
+            counted, seen = fxflops.count(*make()).total_flops, by_perf(case)
+            body.append(f"| {case} | {counted:,} | {seen:,.0f} | {counted / seen:.4f} |")
+    head = ["# Hardware truth: counts against the hardware's counters", ""]
+    head += [f"{where}, torch {torch.__version__}, {tool}; FLOPs of one run.", ""]
+    print("\n".join(body), flush=True)
+    (RESULTS / f"hardware_truth_{options.device}.md").write_text("\n".join([*head, *body]) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,426 @@
+"""Is the roofline a bound? Measured peaks, operations against their bounds, MFU, and FLOPs against hardware counters.
+
+An operation that is faster than its bound shows a fault of fxflops: such rows come first in the table. Each operation is timed
+on the device alone, in two ways: with inputs and results that rotate through more memory than the cache holds, and again and
+again on the same ones ("in cache"). The roofline counts bytes from memory, so only the first should keep to it; in a model,
+an operation often finds its input in the cache. Operations below 50 us are also timed in a CUDA graph, which launches kernels
+in the least time; the shorter time counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import fxflops
+from benchmarks import hardware_truth
+from benchmarks.gpu.bench import Bench, Case, Row, markdown
+from benchmarks.gpu.calls import DTYPES, Operation, counts_of, device_of, tf32, values
+from benchmarks.gpu.device_time import DeviceTimes, captured, device_times, rotated
+from benchmarks.gpu.operations import (
+    attentions,
+    batched,
+    convolutions,
+    copies,
+    elementwise,
+    gemms,
+    lookups,
+    norms,
+    pools,
+    reductions,
+    softmaxes,
+)
+from fxflops.roofline.measured_peaks import measured
+
+TITLE = "Bounds"
+NEEDS = ("timm",)
+SAMPLES, SECONDS = 15, 0.03
+GRAPH_CALLS, SHORT = 64, 50e-6
+"""Calls in a CUDA graph, and the time in seconds up to which an operation is timed in one too."""
+CHOSEN = {
+    gemms: 7,
+    attentions: 8,
+    convolutions: 7,
+    elementwise: 6,
+    norms: 4,
+    batched: 2,
+    softmaxes: 3,
+    reductions: 3,
+    copies: 3,
+    lookups: 3,
+    pools: 2,
+}
+"""How many operations of each family are tried, evenly from its list in ``operations.py``."""
+
+
+def cases(bench: Bench) -> list[Case]:
+    """Return the cases: peaks by hand, operations, MFU, counters, and last fxflops's own peaks, which take the longest."""
+    stand_in = bench.stand_in
+    found = [Case(f"peak {dtype}", partial(peak, bench, dtype), 10) for dtype in ("bf16", "f16", "tf32", "f32")]
+    found += [Case("bandwidth", partial(bandwidth, bench), 10), Case("launch", partial(launch, bench), 10)]
+    for family, wanted in CHOSEN.items():
+        operations = family(bench)
+        operations = operations[:: max(1, len(operations) // wanted)][: 1 if stand_in else wanted]
+        found += [Case(each.name, partial(against_bound, bench, each), 4) for each in operations]
+    found += [
+        Case(each.name, partial(against_bound, bench, each), 4) for each in small(bench)[: 1 if stand_in else None]
+    ]
+    found += [
+        Case(f"MFU {name}", partial(utilization, bench, name), 30)
+        for name in (list(MODELS)[:1] if stand_in else MODELS)
+    ]
+    if not stand_in:
+        found += [Case(f"peak {dtype}", partial(peak, bench, dtype), 10) for dtype in ("f64", "i8", "f8")]
+    found.append(Case("hardware counters", partial(counters, bench), 100))
+    if not stand_in:  # its peaks would be those of the CPU, in several seconds
+        found.append(Case("fxflops's own peaks", partial(own_peaks, bench), 100))
+    return found
+
+
+def peak(bench: Bench, dtype: str) -> Row:
+    """Measure the FLOP/s of the fastest square GEMM, on random values and on ones."""
+    sizes = (64,) if bench.stand_in else (4096,) if dtype == "f64" else (4096, 8192)
+    best, best_size, ones = 0.0, 0, 0.0
+    for size in sizes:
+        for constant in (False, True):
+            run = product(bench, dtype, size, constant)
+            with tf32(dtype == "tf32"):
+                seconds = min(device_times(bench, run, SAMPLES, 0.1).seconds)
+            speed = 2 * size**3 / seconds
+            if constant:
+                ones = max(ones, speed)
+            elif speed > best:
+                best, best_size = speed, size
+    peaks = device_of(bench).peaks
+    return {
+        "kind": "peak",
+        "of": dtype,
+        "datasheet": peaks.get(dtype),
+        "measured": best,
+        "how": f"{best_size}",
+        "ones": ones,
+    }
+
+
+def product(bench: Bench, dtype: str, size: int, constant: bool) -> Callable[[], Any]:
+    """Return a function that multiplies two square matrices, of random values or of ones."""
+    if dtype == "f8":
+        a, b = (values(bench, size, size).to(torch.float8_e4m3fn) for _ in range(2))
+        if constant:
+            a, b = (torch.ones(size, size, device=bench.device).to(torch.float8_e4m3fn) for _ in range(2))
+        scale = torch.ones((), device=bench.device)
+        # cuBLASLt takes the second matrix by columns only, here and in int8.
+        return partial(torch._scaled_mm, a, b.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
+    if constant:
+        a, b = (torch.ones(size, size, dtype=DTYPES[dtype], device=bench.device) for _ in range(2))
+    else:
+        a, b = (values(bench, size, size, dtype=dtype) for _ in range(2))
+    if dtype == "i8":
+        return partial(torch._int_mm, a, b.t())
+    return partial(torch.mm, a, b)
+
+
+def bandwidth(bench: Bench) -> Row:
+    """Measure bytes/s of a copy, a sum of two vectors, and a reduction, over 1 GB."""
+    numel = 2**12 if bench.stand_in else 2**28
+    x, y, out = (values(bench, numel, dtype="f32") for _ in range(3))
+    runs: dict[str, tuple[Callable[[], Any], int]] = {
+        "copy": (partial(out.copy_, x), 2),
+        "add": (partial(torch.add, x, y, out=out), 3),
+        "sum": (partial(torch.sum, x), 1),
+    }
+    speeds = {}
+    for name, (run, vectors) in runs.items():
+        speeds[name] = vectors * 4 * numel / min(device_times(bench, run, SAMPLES, 0.1).seconds)
+    best = max(speeds, key=lambda name: speeds[name])
+    how = ", ".join(f"{name} {speed / 1e9:.0f} GB/s" for name, speed in speeds.items())
+    return {
+        "kind": "peak",
+        "of": "bandwidth",
+        "datasheet": device_of(bench).bandwidth,
+        "measured": speeds[best],
+        "how": how,
+    }
+
+
+def launch(bench: Bench) -> Row:
+    """Measure the seconds of the smallest kernel: between others in a stream, and in a CUDA graph."""
+    x = torch.ones(1, device=bench.device)
+    run = partial(torch.neg, x, out=x)
+    queued = min(device_times(bench, run, SAMPLES, SECONDS).seconds)
+    graph = captured(bench, run, GRAPH_CALLS)
+    in_graph = min(device_times(bench, graph, SAMPLES, SECONDS).seconds) / GRAPH_CALLS
+    how = f"in a stream {queued * 1e6:.2f} us, in a CUDA graph {in_graph * 1e6:.2f} us"
+    return {
+        "kind": "peak",
+        "of": "launch (s)",
+        "datasheet": device_of(bench).launch,
+        "measured": min(queued, in_graph),
+        "how": how,
+    }
+
+
+def small(bench: Bench) -> list[Operation]:
+    """Operations that are over before the next one could be launched, as in decoding with a batch of 1."""
+
+    def of(name: str, function: Callable[..., Any], *shapes: tuple[int, ...]) -> Operation:
+        def make() -> tuple[torch.Tensor, ...]:
+            return tuple(values(bench, *shape) for shape in shapes)
+
+        return Operation("small", name, "bf16", function, make)
+
+    return [
+        of("neg of 1", torch.neg, (1,)),
+        of("add of 1 MB", torch.add, (2**19,), (2**19,)),
+        of("add of 8 MB", torch.add, (2**22,), (2**22,)),
+        of("linear 1x768x768", F.linear, (1, 768), (768, 768)),
+        of("linear 64x1024x1024", F.linear, (64, 1024), (1024, 1024)),
+        of("layer_norm 1x768", partial(F.layer_norm, normalized_shape=(768,)), (1, 768)),
+        of("softmax 12x512", partial(F.softmax, dim=-1), (12, 512)),
+        of("copy of 1 KB", torch.clone, (512,)),
+    ]
+
+
+def against_bound(bench: Bench, operation: Operation) -> Row:
+    """Time an operation with its data out of the cache and in it, beside its bound."""
+    function, make = operation.timed()
+    with operation.context():
+        times, rotating, calls = both_ways(bench, rotated(function, make))
+        _, in_cache, _ = both_ways(bench, partial(function, *make()))
+    counts = counts_of(operation, device_of(bench))
+    return {
+        "kind": "operation",
+        "seconds": rotating,
+        "in cache": in_cache,
+        "bound": counts.bound,
+        "binds": counts.binds,
+        "flops": counts.flops,
+        "bytes": counts.bytes,
+        "spread": times.spread,
+        "queue full": times.is_full,
+        "calls": calls,
+    }
+
+
+def both_ways(bench: Bench, run: Callable[[], Any]) -> tuple[DeviceTimes, float, int]:
+    """Return the times in a stream, the shorter median of stream and CUDA graph, and the calls of a sample."""
+    times = device_times(bench, run, SAMPLES, SECONDS)
+    if times.median > SHORT:
+        return times, times.median, times.calls
+    graph = captured(bench, run, GRAPH_CALLS)
+    in_graph = device_times(bench, graph, SAMPLES, SECONDS).median / GRAPH_CALLS
+    return times, min(times.median, in_graph), GRAPH_CALLS if in_graph < times.median else times.calls
+
+
+class LlamaBlock(nn.Module):
+    """A decoder block as Llama 3 8B has it: RMSNorm, grouped queries, causal attention, SwiGLU; without rotary positions."""
+
+    def __init__(self, width: int, heads: int, grouped: int, hidden: int) -> None:
+        super().__init__()
+        self.heads, self.grouped, self.head = heads, grouped, width // heads
+        self.before, self.after = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.query, self.out = (nn.Linear(width, width, bias=False) for _ in range(2))
+        self.key, self.value = (nn.Linear(width, grouped * self.head, bias=False) for _ in range(2))
+        self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        normal = self.before(x)
+        query = self.query(normal).view(batch, length, self.heads, self.head).transpose(1, 2)
+        key = self.key(normal).view(batch, length, self.grouped, self.head).transpose(1, 2)
+        value = self.value(normal).view(batch, length, self.grouped, self.head).transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        normal = self.after(x)
+        return x + self.down(F.silu(self.gate(normal)) * self.up(normal))
+
+
+class Checkpointed(nn.Module):
+    """Blocks that keep only their inputs for the backward pass, and are computed again in it."""
+
+    def __init__(self, blocks: list[nn.Module]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        return x
+
+
+def linears(tiny: bool) -> tuple[nn.Module, tuple[int, ...]]:
+    width = 32 if tiny else 8192
+    return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(4))), (width, width)
+
+
+def llama(tiny: bool) -> tuple[nn.Module, tuple[int, ...]]:
+    if tiny:
+        return Checkpointed([LlamaBlock(32, 4, 2, 64) for _ in range(2)]), (1, 8, 32)
+    return Checkpointed([LlamaBlock(4096, 32, 8, 14336) for _ in range(2)]), (4, 2048, 4096)
+
+
+def vit(tiny: bool) -> tuple[nn.Module, tuple[int, ...]]:
+    import timm
+
+    name = "vit_tiny_patch16_224" if tiny else "vit_large_patch16_224"
+    return timm.create_model(name), (1 if tiny else 64, 3, 224, 224)
+
+
+MODELS: dict[str, Callable[[bool], tuple[nn.Module, tuple[int, ...]]]] = {
+    "Llama 3 8B, 2 blocks, checkpointed": llama,
+    "4 Linear 8192": linears,
+    "ViT-L/16": vit,
+}
+
+
+def utilization(bench: Bench, name: str) -> Row:
+    """Return the MFU of a forward and of training as fxflops has them, and by the device's time of the whole forward."""
+    with bench.device:  # initial weights are drawn on the device: a CPU would take seconds
+        model, shape = MODELS[name](bench.stand_in)
+    model = bench.to(model.to(torch.bfloat16))
+    x = bench.to(values(bench, *shape))
+    device = device_of(bench)
+    model.eval()
+    with torch.no_grad():
+        seconds = device_times(bench, partial(model, x), 5, 0.5).median
+    report = fxflops.analyze(model, x, repeats=3)
+    forward = report.mfu(device)
+
+    model.train()
+
+    def step() -> None:
+        model(x).float().square().mean().backward()
+        model.zero_grad(set_to_none=True)
+
+    step()
+    bench.synchronize()
+    with fxflops.profile(model) as profiled:
+        for _ in range(3):
+            step()
+    return {
+        "kind": "mfu",
+        "forward": forward,
+        "by hand": 2 * report.total_macs / device.peak("bf16") / seconds,
+        "forward hfu": report.hfu(device),
+        "training": profiled.report.mfu(device),
+        "training hfu": profiled.report.hfu(device),
+        "latency": report.latency,
+        "device seconds": seconds,
+        "roofline": report.roofline(device).bound_seconds,
+    }
+
+
+def counters(bench: Bench) -> Row:
+    """Return the FLOPs that the hardware's counters saw, beside the counted ones."""
+    if bench.stand_in:
+        return {"kind": "counters", "rows": [], "why": "the stand-in has no counters"}
+    counted = hardware_truth.by_ncu(min(40.0, max(15.0, bench.left)), bench.out)
+    return {"kind": "counters", **counted}
+
+
+def own_peaks(bench: Bench) -> Row:
+    """Measure the device as fxflops does for a device that no table lists."""
+    start = time.perf_counter()
+    device = measured(str(bench.device), ("bf16", "f16"))
+    return {
+        "kind": "own",
+        "peaks": dict(device.peaks),
+        "bandwidth": device.bandwidth,
+        "launch": device.launch,
+        "reproducible": device.reproducible,
+        "took": time.perf_counter() - start,
+    }
+
+
+def table(rows: list[Row]) -> list[str]:
+    """Return the operations below their bounds, then the peaks, all operations, utilizations and counters."""
+    of_kind: dict[str, list[Row]] = {}
+    for row in rows:
+        of_kind.setdefault(row["kind"], []).append(row)
+    operations = of_kind.get("operation", [])
+    fast = [row for row in operations if row["seconds"] < row["bound"]]
+    cached = [row for row in operations if row["in cache"] < row["bound"] <= row["seconds"]]
+    lines = [
+        f"{len(operations)} operations; {len(fast)} faster than their bound, {len(cached)} more if their data is in the cache.",
+        "",
+    ]
+    for title, chosen in (("Faster than the bound", fast), ("Faster than the bound only in the cache", cached)):
+        lines += [f"## {title}", "", *(operation_rows(chosen) if chosen else ["None."]), ""]
+    lines += peak_rows(of_kind.get("peak", []), of_kind.get("own", []))
+    lines += ["", "## Utilization", "", *utilization_rows(of_kind.get("mfu", []))]
+    lines += ["", "## FLOPs against the hardware's counters", ""]
+    for row in of_kind.get("counters", []):
+        lines += hardware_truth.gpu_table(row["rows"], row["why"])
+    return [*lines, "", "## All operations", "", *operation_rows(operations)]
+
+
+def operation_rows(rows: list[Row]) -> list[str]:
+    """Return a table of operations, those nearest to their bound or below it first."""
+    head = [
+        "operation",
+        "time (us)",
+        "in cache (us)",
+        "bound (us)",
+        "binds",
+        "bound / time",
+        "bound / in cache",
+        "spread",
+        "",
+    ]
+    rows = sorted(rows, key=lambda row: row["seconds"] / row["bound"] if row["bound"] else float("inf"))
+    body = []
+    for row in rows:
+        times = [row["seconds"], row["in cache"], row["bound"]]
+        shares = [row["bound"] / row["seconds"], row["bound"] / row["in cache"]]
+        note = "" if row["queue full"] else "the device waited for the host"
+        body.append([row["case"], *(each * 1e6 for each in times), row["binds"], *shares, row["spread"], note])
+    return markdown(head, body)
+
+
+def peak_rows(rows: list[Row], own: list[Row]) -> list[str]:
+    """Return a table of ceilings: datasheet, measured by hand, and as fxflops measures them."""
+    by_fxflops: dict[str, float] = {}
+    for row in own:
+        by_fxflops = {**row["peaks"], "bandwidth": row["bandwidth"], "launch (s)": row["launch"]}
+    body = []
+    for row in rows:
+        sheet, seen = row["datasheet"], row["measured"]
+        share = seen / sheet if sheet else None
+        body.append([row["of"], sheet, seen, share, row.get("ones"), by_fxflops.get(row["of"]), row["how"]])
+    head = ["ceiling", "datasheet", "measured", "measured / datasheet", "with ones", "by fxflops.measured", "how"]
+    lines = ["## Ceilings", "", *markdown(head, body)]
+    for row in own:
+        steady = "reproducibly" if row["reproducible"] else "not reproducibly"
+        lines += ["", f"fxflops measured its own in {row['took']:.1f} s, {steady}."]
+    return lines
+
+
+def utilization_rows(rows: list[Row]) -> list[str]:
+    """Return a table of MFU; "by hand" is 2 x MACs at the peak, over the device's time of the forward."""
+    head = [
+        "model",
+        "above 1",
+        "MFU forward",
+        "by hand",
+        "MFU training",
+        "HFU training",
+        "latency (ms)",
+        "on the device (ms)",
+        "bound (ms)",
+    ]
+    body = []
+    for row in rows:
+        shares = [row["forward"], row["by hand"], row["training"], row["training hfu"]]
+        above = "**yes**" if any(share is not None and share > 1 for share in shares) else "no"
+        latency = None if row["latency"] is None else row["latency"] * 1e3
+        times = [latency, row["device seconds"] * 1e3, row["roofline"] * 1e3]
+        body.append([row["case"], above, *shares, *times])
+    return markdown(head, body)

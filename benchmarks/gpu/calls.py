@@ -1,0 +1,153 @@
+"""A single operation as the parts time it: a function, its inputs, and how fxflops counts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+import fxflops
+from benchmarks.gpu.bench import Bench
+from fxflops.roofline.devices import Device, find_device, listed
+from fxflops.roofline.measured_peaks import measured
+
+DTYPES = {
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "f32": torch.float32,
+    "tf32": torch.float32,
+    "f64": torch.float64,
+    "i8": torch.int8,
+}
+"""torch's dtypes; "tf32" is f32 that matrix products and convolutions may compute in TF32."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A call of ``function`` on the inputs that ``make()`` returns, or its backward pass.
+
+    ``around`` returns a context for the call, e.g. one that chooses the kernel of attention; fxflops counts without it.
+    """
+
+    family: str
+    shapes: str
+    dtype: str
+    function: Callable[..., Any]
+    make: Callable[[], tuple[Any, ...]]
+    layout: str = ""
+    backward: bool = False
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+    @property
+    def name(self) -> str:
+        words = [self.family, self.shapes, self.dtype, self.layout, "backward" if self.backward else ""]
+        return " ".join(word for word in words if word)
+
+    @contextmanager
+    def context(self) -> Iterator[None]:
+        """The settings in which the operation runs."""
+        with tf32(self.dtype == "tf32"), self.around():
+            yield
+
+    def timed(self) -> tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]:
+        """Return the function to time and the function that makes its inputs: of a backward pass, the gradients alone."""
+        if not self.backward:
+            return torch.no_grad()(self.function), self.make
+
+        def make() -> tuple[Any, ...]:
+            inputs = self.make_with_gradients()
+            with torch.enable_grad():
+                out = self.function(*inputs)
+            wanted = [each for each in inputs if isinstance(each, torch.Tensor) and each.requires_grad]
+            return (*wanted, out, torch.randn_like(out))
+
+        def gradients(*values: Any) -> Any:
+            *wanted, out, gradient = values
+            return torch.autograd.grad(out, wanted, gradient, retain_graph=True)
+
+        return gradients, make
+
+    def make_with_gradients(self) -> tuple[Any, ...]:
+        """Make inputs; those of floating point require a gradient."""
+        inputs = self.make()
+        for each in inputs:
+            if isinstance(each, torch.Tensor) and each.is_floating_point():
+                each.requires_grad_(True)
+        return inputs
+
+
+class Called(nn.Module):
+    """A module that calls a function, as fxflops counts modules."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+class Counts(NamedTuple):
+    """FLOPs, bytes and least seconds of an operation, and what binds it."""
+
+    flops: int
+    bytes: int
+    bound: float
+    binds: str
+
+
+NOT_TIMED = ("copy", "detach", "t", "new_empty_strided", "expand", "ones_like", "clone")
+"""Operations of a counted backward pass that are not in the timed one: it starts from a gradient and stores none."""
+
+
+def counts_of(operation: Operation, device: Device) -> Counts:
+    """Return what fxflops counts for an operation, and its bound on a device."""
+    inputs = operation.make_with_gradients() if operation.backward else operation.make()
+    with tf32(operation.dtype == "tf32"):
+        report = fxflops.count(Called(operation.function), inputs, backward=operation.backward)
+        phase = "backward" if operation.backward else "forward"
+        rows = report.roofline(device, phase=phase).rows
+    if operation.backward:
+        rows = tuple(row for row in rows if row.op not in NOT_TIMED)
+    largest = max(rows, key=lambda row: row.bound_seconds)
+    return Counts(
+        sum(row.flops for row in rows),
+        sum(row.bytes for row in rows),
+        sum(row.bound_seconds for row in rows),
+        largest.binds,
+    )
+
+
+def device_of(bench: Bench) -> Device:
+    """Return the device's ceilings as users get them: those of the table, else measured ones. The stand-in takes an H100's."""
+    if bench.stand_in:
+        return replace(find_device("H100 SXM"), name="cpu")  # as reports call it
+    name = torch.cuda.get_device_name(bench.device)
+    return listed(name) or measured(str(bench.device), ("bf16", "f16", "f32", "f64"))
+
+
+@contextmanager
+def tf32(allowed: bool) -> Iterator[None]:
+    """Let products of matrices and cuDNN's operations on f32 use TF32, or not."""
+    # The older names: once the newer ones (fp32_precision) are set, reading these raises, and other libraries read them.
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def values(bench: Bench, *shape: int, dtype: str = "bf16", channels_last: bool = False) -> torch.Tensor:
+    """Return random values on the device: with zeros a GPU draws less power, and so runs faster than with real data."""
+    kind = DTYPES[dtype]
+    if kind is torch.int8:
+        tensor = torch.randint(-128, 128, shape, dtype=kind, device=bench.device)
+    else:
+        tensor = torch.randn(shape, dtype=kind, device=bench.device)
+    return tensor.to(memory_format=torch.channels_last) if channels_last else tensor
