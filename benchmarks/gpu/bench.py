@@ -62,6 +62,7 @@ class Bench:
         self.device = torch.device("cpu" if stand_in else "cuda:0")
         self._standin: Any = None
         if stand_in:
+            torch.set_num_threads(1)  # its models are small
             import pytest  # only the stand-in needs it
 
             from tests.standin import StandIn
