@@ -44,7 +44,16 @@ def device_sleep(device: torch.device) -> Callable[[int], None] | None:
 
     None where the device has none: then a node's time there includes the device's waiting for the host.
     """
-    return getattr(torch.get_device_module(device), "_sleep", None)
+    module: Any = torch.get_device_module(device)
+    sleep = getattr(module, "_sleep", None)
+    if sleep is None:
+        return None
+
+    def on_device(cycles: int) -> None:
+        with module.device(device):  # it takes the current device, which need not be the model's
+            sleep(cycles)
+
+    return on_device
 
 
 # The classes of operators, which dispatch modes see. Necessary.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -147,6 +148,7 @@ class StandIn:
         sleep = {"_sleep": lambda cycles: self.work(cycles * CYCLE)} if self.sleeps else {}
         return SimpleNamespace(
             **sleep,
+            device=lambda device: nullcontext(),
             get_device_name=lambda device=None: NAME,
             get_device_properties=lambda device=None: SimpleNamespace(name=NAME, total_memory=80 * GB),
             memory_allocated=torch.accelerator.memory_allocated,

@@ -1,0 +1,135 @@
+"""The GPU run on a stand-in: every part at tiny sizes, limits that are kept, and runs that go on where they were stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.gpu import __main__ as gpu
+from benchmarks.gpu.bench import Bench, run_part, saved_rows
+
+from . import unruly_part
+
+UNRULY = "tests.benchmarks.unruly_part"
+
+
+@pytest.mark.parametrize("name", gpu.SHARES)
+def test_every_part_runs_with_the_stand_in(name: str, tmp_path: Path) -> None:
+    part = gpu.part_named(name)
+    threads = torch.get_num_threads()
+    bench = Bench(tmp_path, seconds=300.0, stand_in=True)
+    try:
+        ended = run_part(part, name, bench)
+    finally:
+        bench.close()
+        torch.set_num_threads(threads)
+    rows = saved_rows(tmp_path / f"{name}.jsonl")
+    assert [row["error"] for row in rows if "error" in row] == []
+    assert rows
+    assert ended == f"{len(rows)} cases"
+    text = (tmp_path / f"{name}.md").read_text(encoding="utf8")
+    assert text.startswith(f"# {part.TITLE}\n\na stand-in on ")
+    assert f"torch {torch.__version__}" in text
+    assert "\n| " in text
+
+
+def test_the_limits_add_up() -> None:
+    assert sum(gpu.limit(name, 9.0) for name in gpu.SHARES) == pytest.approx(540.0)
+
+
+def test_a_part_that_hangs_is_stopped_with_what_it_started(tmp_path: Path) -> None:
+    """Its finished rows stay, its log says where it hung, and its own processes are gone."""
+    start = time.monotonic()
+    ended = gpu.run_in_process(UNRULY, tmp_path, 20.0, stand_in=True)
+    assert ended == "stopped after 20 s"
+    assert time.monotonic() - start < 23
+    assert [row["case"] for row in saved_rows(tmp_path / f"{UNRULY}.jsonl")] == ["good", "bad"]
+    assert "| good | 1.23 |" in (tmp_path / f"{UNRULY}.md").read_text(encoding="utf8")
+    assert "in endless" in (tmp_path / f"{UNRULY}.log").read_text(encoding="utf8")
+    child = int((tmp_path / "pid of its child").read_text())
+    with pytest.raises(ProcessLookupError):
+        for _ in range(50):
+            os.kill(child, 0)
+            time.sleep(0.1)
+
+
+def test_a_case_that_raised_runs_again_and_the_others_do_not(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, seconds=0.5, stand_in=True)
+    try:
+        assert run_part(unruly_part, "unruly", bench) == "2 cases, 1 raised"
+        text = (tmp_path / "unruly.md").read_text(encoding="utf8")
+        assert "- bad: ValueError: not | the first time" in text
+        assert "ValueError: not | the first time" in (tmp_path / "unruly.errors.txt").read_text(encoding="utf8")
+        good = saved_rows(tmp_path / "unruly.jsonl")[0]
+        assert run_part(unruly_part, "unruly", bench) == "2 cases"
+    finally:
+        bench.close()
+    rows = saved_rows(tmp_path / "unruly.jsonl")
+    assert [row["case"] for row in rows] == ["good", "bad"]
+    assert rows[0] == good
+    assert "| bad | - |" in (tmp_path / "unruly.md").read_text(encoding="utf8")
+
+
+def test_time_that_is_over_leaves_the_other_cases_for_the_next_run(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, seconds=-1.0, stand_in=True)
+    try:
+        assert run_part(unruly_part, "unruly", bench) == "0 of 2 cases, the time was over"
+    finally:
+        bench.close()
+
+
+def test_a_part_that_cannot_begin_leaves_its_traceback_and_the_others_go_on(tmp_path: Path) -> None:
+    ended = gpu.run_in_process("tests.benchmarks.no_such_part", tmp_path, 60.0, stand_in=True)
+    assert ended.startswith("failed with exit status 1")
+    assert "No module named" in (tmp_path / "tests.benchmarks.no_such_part.errors.txt").read_text(encoding="utf8")
+
+
+def test_parts_that_are_done_are_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[str] = []
+    answers = {"counts": ["failed with exit status 1: ...", "3 cases"], "times": ["2 cases"], "memory": ["1 of 2 cases, the time was over", "2 cases, 1 raised"]}  # fmt: skip
+
+    def run(name: str, *given: object) -> str:
+        ran.append(name)
+        return answers[name].pop(0)
+
+    monkeypatch.setattr(gpu, "run_in_process", run)
+    assert gpu.run_all([*answers], tmp_path, 9.0, stand_in=True) == 1
+    assert gpu.run_all([*answers], tmp_path, 9.0, stand_in=True) == 1
+    assert ran == ["counts", "times", "memory", "counts", "memory"]
+    assert {name: row["done"] for name, row in json.loads((tmp_path / "summary.json").read_text()).items()} == {
+        "counts": True,
+        "times": True,
+        "memory": False,
+    }
+    assert "| memory | 2 cases, 1 raised |" in (tmp_path / "summary.md").read_text(encoding="utf8")
+    assert "counts: 3 cases" in capsys.readouterr().out
+
+
+def test_needs_lists_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gpu.needs([UNRULY]) == ["no_such_package"]
+
+
+def test_the_plan_has_an_estimate_for_each_part() -> None:
+    """Made without a GPU, and without running a model."""
+    *_, total = gpu.plan([*gpu.SHARES], 9.0)
+    _, limit, cases, forwards, estimate = [cell.strip() for cell in total.strip("|").split("|")]
+    assert limit == "540"
+    assert int(cases) > 100
+    assert int(forwards) > int(cases)
+    assert 0 < int(estimate) < 900
+
+
+def test_a_wrong_name_is_a_message() -> None:
+    command = [sys.executable, "-m", "benchmarks.gpu", "--out", "x", "--parts", "counts,tme"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
+    assert done.returncode == 2
+    assert "no part named tme; the parts are suite, counts" in done.stderr
