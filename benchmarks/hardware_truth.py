@@ -92,9 +92,9 @@ class GPUCase:
         allowed = self.dtype == "tf32"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
         kind = {"bf16": torch.bfloat16, "f16": torch.float16}.get(self.dtype, torch.float32)
-        # Drawn on the CPU: on the device that would be more kernels to watch.
+        # Drawn and rounded on the CPU: on the device that would be more kernels to watch.
         model, x = self.make()
-        return model.to(device, kind), x.to(device, kind).requires_grad_(self.backward)
+        return model.to(kind).to(device), x.to(kind).to(device).requires_grad_(self.backward)
 
 
 GEMM, CONV, ATTENTION = CASES
@@ -167,7 +167,7 @@ def counted_by_fxflops(case: GPUCase, device: str) -> int:
     """Return the FLOPs of a case: of causal attention those of the pairs that are computed."""
     model, x = case.ready(device)
     report = fxflops.count(model, x, backward=case.backward, attention="exact")
-    return int(report.total_flops + report.total_backward_flops)
+    return int(report.total_flops + (report.total_backward_flops or 0))
 
 
 def by_ncu(seconds: float, folder: Path) -> dict[str, Any]:
@@ -177,14 +177,15 @@ def by_ncu(seconds: float, folder: Path) -> dict[str, Any]:
     the counters of each kernel.
     """
     end = time.monotonic() + seconds
-    if shutil.which("ncu") is None:
-        return {"rows": [], "why": "ncu is not on the PATH"}
+    ncu = ncu_path()
+    if ncu is None:
+        return {"rows": [], "why": "ncu is not installed"}
     try:
-        tensor = tensor_metrics(folder, seconds / 2)
+        tensor = tensor_metrics(ncu, folder, seconds / 2)
         # A counter that is listed may still not be there for kernels: then at least the others.
         for chosen in (tensor, []) if tensor else ([],):
             metrics = [*NCU, *(f"{name}.sum" for name in chosen)]
-            why = watched_by_ncu(metrics, folder / "ncu.csv", max(5.0, end - time.monotonic()))
+            why = watched_by_ncu(ncu, metrics, folder / "ncu.csv", max(5.0, end - time.monotonic()))
             if not why:
                 return {"rows": rows_of(folder / "ncu.csv"), "why": ""}
     except subprocess.TimeoutExpired as error:
@@ -194,11 +195,17 @@ def by_ncu(seconds: float, folder: Path) -> dict[str, Any]:
     return {"rows": [], "why": why}
 
 
-def tensor_metrics(folder: Path, seconds: float) -> list[str]:
+def ncu_path() -> str | None:
+    """Return Nsight Compute's command line, which is not always on the PATH; None if it is not installed."""
+    installed = [*Path("/usr/local").glob("cuda*/bin/ncu"), *Path("/opt/nvidia").glob("nsight-compute/*/ncu")]
+    return shutil.which("ncu") or next(map(str, sorted(installed, reverse=True)), None)
+
+
+def tensor_metrics(ncu: str, folder: Path, seconds: float) -> list[str]:
     """Return the names of the counters of tensor cores to ask for, out of those that this ncu has for the card."""
     listed: list[str] = []
     for chip in ([], ["--chips", "gh100"]):
-        command = ["ncu", "--query-metrics", *chip]
+        command = [ncu, "--query-metrics", *chip]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
         words = [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
         listed = sorted({word for word in words if "tensor" in word})
@@ -211,7 +218,7 @@ def tensor_metrics(folder: Path, seconds: float) -> list[str]:
     return chosen + [name for name in listed if INSTRUCTIONS.fullmatch(name)]
 
 
-def watched_by_ncu(metrics: list[str], file: Path, seconds: float) -> str:
+def watched_by_ncu(ncu: str, metrics: list[str], file: Path, seconds: float) -> str:
     """Run the cases under Nsight Compute, which writes its table to ``file``; return in words why that failed, or ""."""
     file.unlink(missing_ok=True)
     # At the card's own clock, and in base units: 1,073,741,824 rather than 1.07 G.
@@ -228,7 +235,7 @@ def watched_by_ncu(metrics: list[str], file: Path, seconds: float) -> str:
     ]
     # The child ends itself when the time is over, as it may outlive an ncu that was killed.
     child = [sys.executable, __file__, "--watched", "--seconds", str(int(seconds) + 1)]
-    command = ["ncu", *options, "--metrics", ",".join(metrics), *child]
+    command = [ncu, *options, "--metrics", ",".join(metrics), *child]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
     written = file.read_text(encoding="utf8") if file.exists() else ""
     if done.returncode or '"ID"' not in written:
@@ -324,8 +331,8 @@ def main() -> None:
         run(options.case, options.runs, options.device)
         return
     tool = "perf" if options.device == "cpu" else "ncu"
-    if shutil.which(tool) is None:
-        sys.exit(f"{tool} is not on the PATH: without it the hardware's counters cannot be read")
+    if (ncu_path() if tool == "ncu" else shutil.which(tool)) is None:
+        sys.exit(f"{tool} is not installed: without it the hardware's counters cannot be read")
     if options.device == "cuda":
         with tempfile.TemporaryDirectory() as folder:
             found = by_ncu(options.seconds, Path(folder))

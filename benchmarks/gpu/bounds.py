@@ -45,16 +45,16 @@ SAMPLES, SECONDS = 15, 0.03
 GRAPH_CALLS, SHORT = 64, 50e-6
 """Calls in a CUDA graph, and the time in seconds up to which an operation is timed in one too."""
 CHOSEN = {
-    gemms: 7,
-    attentions: 8,
-    convolutions: 7,
-    elementwise: 6,
-    norms: 4,
+    gemms: 6,
+    attentions: 7,
+    convolutions: 6,
+    elementwise: 5,
+    norms: 3,
     batched: 2,
-    softmaxes: 3,
+    softmaxes: 2,
     reductions: 3,
-    copies: 3,
-    lookups: 3,
+    copies: 2,
+    lookups: 2,
     pools: 2,
 }
 """How many operations of each family are tried, evenly from its list in ``operations.py``."""
@@ -63,24 +63,27 @@ CHOSEN = {
 def cases(bench: Bench) -> list[Case]:
     """Return the cases: peaks by hand, operations, MFU, counters, and last fxflops's own peaks, which take the longest."""
     stand_in = bench.stand_in
-    found = [Case(f"peak {dtype}", partial(peak, bench, dtype), 10) for dtype in ("bf16", "f16", "tf32", "f32")]
-    found += [Case("bandwidth", partial(bandwidth, bench), 10), Case("launch", partial(launch, bench), 10)]
+    found = [Case(f"peak {dtype}", partial(peak, bench, dtype), 5) for dtype in ("bf16", "f16", "tf32", "f32")]
+    found += [Case("bandwidth", partial(bandwidth, bench), 5), Case("launch", partial(launch, bench), 1)]
+    chosen: dict[str, Operation] = {}
     for family, wanted in CHOSEN.items():
         operations = family(bench)
-        operations = operations[:: max(1, len(operations) // wanted)][: 1 if stand_in else wanted]
-        found += [Case(each.name, partial(against_bound, bench, each), 4) for each in operations]
-    found += [
-        Case(each.name, partial(against_bound, bench, each), 4) for each in small(bench)[: 1 if stand_in else None]
-    ]
+        evenly = operations[:: max(1, len(operations) // wanted)][: 1 if stand_in else wanted]
+        chosen.update({each.name: each for each in evenly})
+    for each in attentions(bench):
+        # f32 attention computes on tensor cores whatever is allowed, while its bound is that of the FP32 units.
+        if each.dtype == "f32" or "heads=32/8 q=2048" in each.shapes or "q=16384 k=16384 d=128" in each.shapes:
+            chosen[each.name] = each
+    chosen.update({each.name: each for each in small(bench)[: 1 if stand_in else None]})
+    found += [Case(name, partial(against_bound, bench, each), 1) for name, each in chosen.items()]
     found += [
         Case(f"MFU {name}", partial(utilization, bench, name), 30)
         for name in (list(MODELS)[:1] if stand_in else MODELS)
     ]
-    if not stand_in:
-        found += [Case(f"peak {dtype}", partial(peak, bench, dtype), 10) for dtype in ("f64", "i8", "f8")]
     found.append(Case("hardware counters", partial(counters, bench), 100))
-    if not stand_in:  # its peaks would be those of the CPU, in several seconds
-        found.append(Case("fxflops's own peaks", partial(own_peaks, bench), 100))
+    if not stand_in:  # a CPU is slow in these dtypes, and its own peaks would take several seconds
+        found += [Case(f"peak {dtype}", partial(peak, bench, dtype), 5) for dtype in ("f64", "i8", "f8")]
+        found.append(Case("fxflops's own peaks", partial(own_peaks, bench), 60))
     return found
 
 
@@ -104,7 +107,7 @@ def peak(bench: Bench, dtype: str) -> Row:
         "of": dtype,
         "datasheet": peaks.get(dtype),
         "measured": best,
-        "how": f"{best_size}",
+        "how": f"{best_size} x {best_size}",
         "ones": ones,
     }
 
@@ -192,8 +195,10 @@ def against_bound(bench: Bench, operation: Operation) -> Row:
     """Time an operation with its data out of the cache and in it, beside its bound."""
     function, make = operation.timed()
     with operation.context():
-        times, rotating, calls = both_ways(bench, rotated(function, make))
-        _, in_cache, _ = both_ways(bench, partial(function, *make()))
+        # A backward pass runs in its forward's stream, which cannot be captured any more.
+        in_graphs = not operation.backward
+        times, rotating, failed = shortest(bench, rotated(function, make), in_graphs)
+        _, in_cache, _ = shortest(bench, partial(function, *make()), in_graphs)
     counts = counts_of(operation, device_of(bench))
     return {
         "kind": "operation",
@@ -205,18 +210,22 @@ def against_bound(bench: Bench, operation: Operation) -> Row:
         "bytes": counts.bytes,
         "spread": times.spread,
         "queue full": times.is_full,
-        "calls": calls,
+        "calls": times.calls,
+        "no graph": failed,
     }
 
 
-def both_ways(bench: Bench, run: Callable[[], Any]) -> tuple[DeviceTimes, float, int]:
-    """Return the times in a stream, the shorter median of stream and CUDA graph, and the calls of a sample."""
+def shortest(bench: Bench, run: Callable[[], Any], in_graphs: bool) -> tuple[DeviceTimes, float, str]:
+    """Return the times in a stream, the shorter median of stream and CUDA graph, and why the call could not be captured."""
     times = device_times(bench, run, SAMPLES, SECONDS)
-    if times.median > SHORT:
-        return times, times.median, times.calls
-    graph = captured(bench, run, GRAPH_CALLS)
+    if times.median > SHORT or not in_graphs:
+        return times, times.median, ""
+    try:
+        graph = captured(bench, run, GRAPH_CALLS)
+    except RuntimeError as error:
+        return times, times.median, " ".join(str(error).split())[:120]
     in_graph = device_times(bench, graph, SAMPLES, SECONDS).median / GRAPH_CALLS
-    return times, min(times.median, in_graph), GRAPH_CALLS if in_graph < times.median else times.calls
+    return times, min(times.median, in_graph), ""
 
 
 class LlamaBlock(nn.Module):
@@ -322,7 +331,8 @@ def counters(bench: Bench) -> Row:
     """Return the FLOPs that the hardware's counters saw, beside the counted ones."""
     if bench.stand_in:
         return {"kind": "counters", "rows": [], "why": "the stand-in has no counters"}
-    counted = hardware_truth.by_ncu(min(40.0, max(15.0, bench.left)), bench.out)
+    with tf32(False):  # its cases choose for themselves, and leave it so
+        counted = hardware_truth.by_ncu(min(25.0, max(15.0, bench.left)), bench.out)
     return {"kind": "counters", **counted}
 
 
@@ -381,6 +391,7 @@ def operation_rows(rows: list[Row]) -> list[str]:
         times = [row["seconds"], row["in cache"], row["bound"]]
         shares = [row["bound"] / row["seconds"], row["bound"] / row["in cache"]]
         note = "" if row["queue full"] else "the device waited for the host"
+        note += f"not in a graph: {row['no graph']}" if row["no graph"] else ""
         body.append([row["case"], *(each * 1e6 for each in times), row["binds"], *shares, row["spread"], note])
     return markdown(head, body)
 
