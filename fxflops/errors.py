@@ -122,7 +122,12 @@ def errors_of_kind(*kinds: type[BaseException]) -> Iterator[None]:
         vars(made).update({**({} if kinds or cause is None else vars(cause)), **vars(made)})
         if cause is not None:
             cause.__traceback__ = without_ours(cause.__traceback__)
-        raise made.with_traceback(None) from error.__cause__
+        try:
+            raise made.with_traceback(None) from error.__cause__
+        finally:
+            # The error's traceback has this frame. With the error among its variables that is a reference cycle, and all
+            # tensors in the frames of the model would live until the garbage collector runs.
+            del made, cause
 
 
 def without_ours(traceback: TracebackType | None) -> TracebackType | None:

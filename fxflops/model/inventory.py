@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cached_property
 from itertools import pairwise
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -78,7 +79,8 @@ class Inventory:
         for (module, path), (first, last) in zip(self.paths.items(), pairwise(self._met), strict=True):
             own = sum(sizes[first:last]) if first < last else 0
             frozen = own - sum(trained[first:last]) if own else 0
-            modules.append(new(Module, (path, type(module).__name__, own, keeps(module, NONE), frozen)))
+            functions = frozenset(filter(_is_global, keeps(module, NONE)))
+            modules.append(new(Module, (path, type(module).__name__, own, functions, frozen)))
         packed = sum([weight.numel() for _, weight in self.packed])
         total, buffers = sum(sizes) + packed, sum([buffer.numel() for _, buffer in self.buffers])
         parts = [part for _, parameter in [*self.params, *self.packed] for part in stored(parameter)]
@@ -86,6 +88,17 @@ class Inventory:
         nbytes = sum([storage.nbytes() for storage in storages.values()])
         sharded = sum([size for size, (_, p) in zip(sizes, self.params, strict=True) if size < p.numel()])
         return tuple(modules), Params(total, sum(trained), total - sum(trained), buffers, nbytes, sharded)
+
+
+def _is_global(function: Any) -> bool:
+    """Return whether a function belongs to a Python module or a class, and lives anyway.
+
+    A report must not have any other: a closure may hold the model, and a bound method its object.
+    """
+    if isinstance(function, BuiltinFunctionType):
+        return isinstance(function.__self__, ModuleType | type | None)
+    owner = sys.modules.get(function.__module__)
+    return owner is not None and vars(owner).get(function.__name__) is function
 
 
 def _held(parameter: torch.Tensor) -> int:

@@ -81,7 +81,6 @@ def _call(entry: Formula, function: FormulaFunction, ran: Operation, module: nn.
     return function(*args, **kwargs, out=ran.out)
 
 
-@lru_cache(maxsize=256)
 def _check_order(names: tuple[str, ...], target: Any) -> None:
     """Raise TypeError if a positional parameter of a formula has the name of another one of the operation's."""
     theirs = names_of(target)
@@ -134,22 +133,32 @@ def _module_arguments(names: tuple[str, ...], ran: Operation) -> dict[str, Any]:
     return values
 
 
-@lru_cache(maxsize=4096)
 def names_of(target: Any) -> tuple[str, ...]:
     """The names of the arguments that a call of this target takes by position; () where nobody knows.
 
     Those of a function written in C are taken from the operator of its name.
     """
+    # Only names and operators are cache keys. A function may close over a model, which a cache would keep alive.
     if type(target) is FunctionType:
         return parameters_of(target)[0]
     found = target_of(target) if isinstance(target, str) else target
     if isinstance(found, HigherOrderOperator):
         return parameters_of(type(found).__call__)[0][1:]
-    if not isinstance(found, (OpOverload, OpOverloadPacket)):
-        found = getattr(torch.ops.aten, getattr(found, "__name__", ""), None)
-    if isinstance(found, OpOverloadPacket):
-        found = getattr(found, found.overloads()[0])
-    return tuple(argument.name for argument in found._schema.arguments) if isinstance(found, OpOverload) else ()
+    if isinstance(found, (OpOverload, OpOverloadPacket)):
+        return _names_of_operator(found)
+    return _names_of_aten(str(getattr(found, "__name__", "")))
+
+
+@lru_cache(maxsize=4096)
+def _names_of_aten(name: str) -> tuple[str, ...]:
+    found = getattr(torch.ops.aten, name, None)
+    return _names_of_operator(found) if isinstance(found, (OpOverload, OpOverloadPacket)) else ()
+
+
+@lru_cache(maxsize=4096)
+def _names_of_operator(operator: OpOverload | OpOverloadPacket) -> tuple[str, ...]:
+    found = getattr(operator, operator.overloads()[0]) if isinstance(operator, OpOverloadPacket) else operator
+    return tuple(argument.name for argument in found._schema.arguments)
 
 
 def tensors(value: Any) -> Any:

@@ -231,10 +231,7 @@ class Watch:
 def observed_run(
     subject: Subject, registry: FormulaRegistry, recorder: Recorder | None = None, **settings: Any
 ) -> Watch:
-    """Observe a run of the model on its real tensors; ``settings`` are those of its Watch.
-
-    Raises InputError when live tensors exceed their ``cap``.
-    """
+    """Observe a run of the model on its real tensors; raise InputError when live tensors exceed ``cap``, a setting of Watch."""
     return subject.watch(registry, recorder=recorder, **settings).observe(subject)
 
 
@@ -264,15 +261,17 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
     except (RunError, InputError, NotImplementedError) as error:
         failed, why = error, str(error).replace(GIVE, "")
     # Outside that handler, so that an error on real tensors is not chained to the error on meta.
-    if failed is not None and on_meta:
-        try:
-            if isinstance(failed.__cause__, MixedDtypesError):
-                raise failed
-            watch = observed_run(subject, registry)
-        except RunError:
-            raise failed from failed.__cause__
-        return subject.record_of(watch, "predicted", ON_META)
-    return _on_real(subject, registry, why)
+    if failed is None or not on_meta:
+        failed = None  # the run on real tensors needs the memory that this error's traceback holds
+        return _on_real(subject, registry, why)
+    try:
+        if isinstance(failed.__cause__, MixedDtypesError):
+            raise failed
+        return subject.record_of(observed_run(subject, registry), "predicted", ON_META)
+    except RunError:
+        raise failed from failed.__cause__
+    finally:
+        del failed  # the traceback has this frame: each would keep the other alive, and the model's tensors
 
 
 def _on_real(subject: Subject, registry: FormulaRegistry, why: str) -> Run:

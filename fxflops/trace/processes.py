@@ -59,12 +59,17 @@ def communicates(func: Any) -> bool:
     return entry is not None and entry.reason == COMMUNICATION
 
 
-@lru_cache(maxsize=4096)
 def is_between_processes(func: Any) -> bool:
     """Return whether a function or operator is one of torch.distributed."""
     if isinstance(func, OpOverload | OpOverloadPacket):
-        return qualified_name(func).partition("::")[0] in (*BETWEEN_PROCESSES, "fsdp")
+        return _is_operator_between_processes(func)
+    # Not cached: a leaf module is called as a function too, and a cache would keep it and its weights alive.
     return str(getattr(func, "__module__", "")).startswith("torch.distributed.")
+
+
+@lru_cache(maxsize=4096)
+def _is_operator_between_processes(operator: OpOverload | OpOverloadPacket) -> bool:
+    return qualified_name(operator).partition("::")[0] in (*BETWEEN_PROCESSES, "fsdp")
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,253 @@
+"""Nothing of a run stays: model, inputs and results die when the user drops them, also with the report in hand."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+import fxflops
+from fxflops import TorchFLOPsByFX, analyze, closed_form, count, profile, serving, summary
+
+from .standin import StandIn
+
+Held = list["weakref.ref[Any]"]
+MADE: Held = []
+"""The storages of what the models below made in their forward."""
+
+
+def made(value: Any) -> Any:
+    """Return the value, after noting its storages."""
+    tensors = [t for t in torch.utils._pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
+    MADE.extend(weakref.ref(t.untyped_storage()) for t in tensors if not isinstance(t, fx.Proxy))
+    return value
+
+
+fx.wrap("made")
+
+
+class Leaves(nn.Module):
+    """Leaves of torch's, and functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.drop = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.1)
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, x: Any) -> Any:
+        x = made(F.relu(self.norm(self.conv(x)), inplace=True))
+        return made(self.head(self.drop(x.mean((2, 3)))))
+
+    @staticmethod
+    def inputs() -> Any:
+        return torch.randn(2, 3, 8, 8)
+
+
+class Recurrent(nn.Module):
+    """A module of torch's whose weights are packed, and a result that is a tuple."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(4, 6, batch_first=True)
+
+    def forward(self, x: Any) -> Any:
+        return made(self.rnn(x)[0])
+
+    @staticmethod
+    def inputs() -> Any:
+        return torch.randn(2, 5, 4)
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0] * 2
+
+
+class Own(nn.Module):
+    """What symbolic tracing cannot follow: a function that closes over a weight, a leaf of the author's, values that are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+        self.scale = lambda x: x @ self.weight
+        self.act = type("Act", (nn.ReLU,), {})()  # a class that dies with the model
+
+    def forward(self, x: Any) -> Any:
+        x = made(self.act(Doubled.apply(self.scale(x))))
+        if float(x.detach().sum()) < -1e9:
+            return x
+        return made(torch.utils.checkpoint.checkpoint(self.scale, x, use_reentrant=False))
+
+    @staticmethod
+    def inputs() -> Any:
+        return torch.randn(3, 4)
+
+
+class Raising(Leaves):
+    def forward(self, x: Any) -> Any:
+        out = super().forward(x)
+        raise ValueError(f"not today: {out.shape}")
+
+
+def profiled(model: nn.Module, x: torch.Tensor, **settings: Any) -> Any:
+    with profile(model, **settings) as p:
+        model(x)
+    return p.report
+
+
+def trained(model: nn.Module, x: torch.Tensor, **settings: Any) -> Any:
+    optimizer = torch.optim.AdamW(model.parameters())
+    with profile(model, optimizer=optimizer, **settings) as p:
+        for _ in range(2):
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return p.report
+
+
+def by_fx(model: nn.Module, x: torch.Tensor) -> Any:
+    counter = TorchFLOPsByFX(model)
+    counter.propagate(x)
+    return counter.report, counter.result_table
+
+
+def with_formula(model: nn.Module, x: torch.Tensor) -> None:
+    """Count with a formula for a function that has the model as a default. The report has both, and is dropped."""
+
+    def half(value: Any, model: nn.Module = model) -> Any:
+        if torch.overrides.has_torch_function_unary(value):
+            return torch.overrides.handle_torch_function(half, (value,), value)
+        return value / 2
+
+    def formula(value: Any, *, out: Any) -> int:
+        return out.numel()  # type: ignore[no-any-return]
+
+    class Halved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: Any) -> Any:
+            return half(self.model(x))
+
+    assert "half" in str(count(Halved(), x, formulas={half: formula}).by_operator())
+
+
+CALLS: dict[str, Callable[[Any, Any], Any]] = {
+    "count": count,
+    "count backward": lambda m, x: count(m, x, backward=True),
+    "count optimizer": lambda m, x: count(m, x, backward=True, optimizer=torch.optim.AdamW),
+    "count exact": lambda m, x: count(m, x, attention="exact"),
+    "count formula": with_formula,
+    "analyze": lambda m, x: analyze(m, x, repeats=2),
+    "analyze untimed": lambda m, x: analyze(m, x, repeats=0),
+    "analyze record": lambda m, x: analyze(m, x, repeats=1, trace="record"),
+    "analyze backward": lambda m, x: analyze(m, x, repeats=1, backward=True),
+    "analyze kernels": lambda m, x: analyze(m, x, repeats=1, kernels=True),
+    "summary": lambda m, x: summary(m, input_data=x),
+    "profile": profiled,
+    "profile training": trained,
+    "profile modules": lambda m, x: profiled(m, x, detail="modules"),
+    "profile steps": lambda m, x: trained(m, x, detail="steps"),
+    "TorchFLOPsByFX": by_fx,
+    "closed_form": lambda m, x: closed_form(m, x, dynamic_shapes={"x": {0: "batch"}}),
+    "graph of TorchFLOPsByFX": lambda m, x: TorchFLOPsByFX(m).graph_model and None,
+}
+
+
+def tracked(model: nn.Module, x: torch.Tensor) -> Held:
+    """Weak references to the model's modules, and to the storages of its tensors and of the input."""
+    tensors = [*model.parameters(), *model.buffers(), x]
+    return [*map(weakref.ref, model.modules()), *(weakref.ref(tensor.untyped_storage()) for tensor in tensors)]
+
+
+def alive(refs: Held) -> list[str]:
+    return [type(each).__name__ for ref in refs if (each := ref()) is not None]
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("cls", [Leaves, Recurrent, Own, Raising])
+def test_all_dies_with_the_report_in_hand(cls: Any, call: str) -> None:
+    MADE.clear()
+    model, x = cls(), cls.inputs()
+    refs = tracked(model, x)
+    report = None
+    with suppress(fxflops.FxflopsError, ValueError):
+        report = CALLS[call](model, x)
+    del model, x
+    gc.collect()
+    assert alive(refs) == [] == alive(MADE), report
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("cls", [Leaves, Recurrent, Own, Raising])
+def test_what_a_run_made_dies_without_the_garbage_collector(cls: Any, call: str) -> None:
+    """On an accelerator the collector knows nothing of the memory that a reference cycle holds."""
+    MADE.clear()
+    model, x = cls(), cls.inputs()
+    with suppress(fxflops.FxflopsError, ValueError):
+        CALLS[call](model, x)
+    assert alive(MADE) == []
+
+
+def test_serving_releases_the_model() -> None:
+    transformers = pytest.importorskip("transformers")
+    settings = {"n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 32, "n_positions": 64}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**settings))
+    refs = tracked(model, torch.zeros(1))
+    result = serving(model, prompt=4, new_tokens=2)
+    del model
+    gc.collect()
+    assert result.prefill_flops > 0
+    assert alive(refs) == []
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_an_accelerator_has_its_memory_back(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    standin = StandIn()
+    standin.take_over(monkeypatch)
+    with standin.memory:
+        model, x = standin.to(Leaves()), standin.to(Leaves.inputs())
+        report = CALLS[call](model, x)
+        del model, x
+        gc.collect()
+        assert standin.memory.live == 0
+    del report
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("call", CALLS)
+def test_cuda_has_its_memory_back(call: str) -> None:
+    if call == "closed_form":
+        pytest.skip("it counts on meta alone")
+    live = []
+    for _ in range(3):  # libraries allocate their workspaces in the first
+        model, x = Leaves().cuda(), Leaves.inputs().cuda()
+        report = CALLS[call](model, x)
+        del model, x
+        gc.collect()
+        live.append(torch.cuda.memory_allocated())
+        del report
+    assert live[1] == live[2]
