@@ -110,18 +110,24 @@ def case(bench: Bench, name: str, way: str) -> Row:
 
 @cache
 def libraries() -> None:
-    """Import the libraries of models, and keep the garbage collector from going through their objects after every case."""
+    """Import the libraries of models: what they make is no part of a case."""
     import timm
     import torchvision
     import transformers
 
     del timm, torchvision, transformers
+
+
+@cache
+def settled() -> None:
+    """Keep the garbage collector from going through the objects of libraries several times in every case."""
     gc.collect()
     gc.freeze()
 
 
 def emptied(bench: Bench) -> int:
     """Free what nobody holds, and the workspaces that cuBLAS keeps; return the bytes that are still allocated."""
+    settled()
     bench.empty()
     if not bench.stand_in:
         torch._C._cuda_clearCublasWorkspaces()  # there is no public function
@@ -145,6 +151,7 @@ def figures(bench: Bench, name: str, way: str) -> Row:
         run()
         model.zero_grad()
         bench.synchronize()
+        gc.collect()  # other memory is what stays, not what nobody has collected yet
         trace.mark("first step")
         row = alive_before(bench, model, (args, kwargs), optimizer)
         events, measured = measured_step(bench, run, optimizer)
