@@ -1,4 +1,4 @@
-"""The CPU allocator's record of a run, from ``torch.profiler``: every allocation, with the operator that made it.
+"""An allocator's record of a run, from ``torch.profiler``: every allocation, with the operator that made it.
 
 A workspace is memory that is allocated and freed within one call of an operator with a kernel of its own; nothing outside the
 kernel sees it. Operators that torch composes of others (``aten::linear``, ``aten::lstm``) have none.
@@ -41,11 +41,23 @@ class Event(NamedTuple):
 
 
 def allocated(run: Callable[[], Any], before: int = 0) -> Allocated:
-    """Return the peaks of a single-threaded run; ``before`` is the number of bytes live before it."""
+    """Return the peaks of a single-threaded run on the CPU; ``before`` is the number of bytes live before it."""
+    return account(events_of(run), before)
+
+
+def events_of(run: Callable[[], Any], device: str = "cpu") -> list[Event]:
+    """Return the allocations and frees of a run on devices of a type, in order.
+
+    On an accelerator the backward pass runs in a thread of its own, so the order is by time, not by thread. Allocations are
+    the host's work: the device's activity need not be recorded.
+    """
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
         run()
-    roots = profiler.profiler.kineto_results.experimental_event_tree()
-    return account([event for root in roots for event in _events(root, ())], before)
+    timed: list[tuple[int, Event]] = []
+    for root in profiler.profiler.kineto_results.experimental_event_tree():
+        timed += _events(root, device, ())
+    timed.sort(key=lambda entry: entry[0])
+    return [event for _, event in timed]
 
 
 def account(events: list[Event], before: int = 0) -> Allocated:
@@ -69,29 +81,31 @@ def account(events: list[Event], before: int = 0) -> Allocated:
     return Allocated(peak, held_peak, operator)
 
 
-def _events(node: Any, kernels: tuple[int, ...], operator: str = "") -> Iterator[Event]:
-    """Yield the allocations below a node of the profiler's tree, in order."""
+def _events(
+    node: Any, device: str, kernels: tuple[int, ...], operator: str = ""
+) -> Iterator[tuple[int, Event]]:
+    """Yield the allocations below a node of the profiler's tree, each with its time, in order."""
     fields = node.extra_fields
     if hasattr(fields, "alloc_size"):
-        if fields.alloc_size:
-            yield Event(fields.ptr, fields.alloc_size, kernels, operator)
+        if fields.alloc_size and fields.device.type == device:
+            yield node.start_time_ns, Event(fields.ptr, fields.alloc_size, kernels, operator)
         return
     name = node.name
     if (
         "::" in name
-        and name not in FACTORIES | _composites()
+        and name not in FACTORIES | _composites(device.upper())
         and not name.startswith(("autograd::", "torch::autograd::"))
     ):
         kernels, operator = (*kernels, node.start_time_ns), operator or name
     for child in node.children:
-        yield from _events(child, kernels, operator)
+        yield from _events(child, device, kernels, operator)
 
 
 @cache
-def _composites() -> frozenset[str]:
-    """Return the operators that torch composes of others, in all overloads."""
+def _composites(key: str) -> frozenset[str]:
+    """Return the operators that torch composes of others, in all overloads, on devices of a dispatch key."""
     composite, kernels = (
-        {name.partition(".")[0] for name in torch._C._dispatch_get_registrations_for_dispatch_key(key)}
-        for key in ("CompositeImplicitAutograd", "CPU")
+        {name.partition(".")[0] for name in torch._C._dispatch_get_registrations_for_dispatch_key(each)}
+        for each in ("CompositeImplicitAutograd", key)
     )
     return frozenset(composite - kernels)

@@ -62,7 +62,7 @@ class Bench:
         self.device = torch.device("cpu" if stand_in else "cuda:0")
         self._standin: Any = None
         if stand_in:
-            torch.set_num_threads(1)  # its models are small
+            torch.set_num_threads(1)  # models are small, and threads that wait for each other need cores of their own
             import pytest  # only the stand-in needs it
 
             from tests.standin import StandIn

@@ -1,0 +1,442 @@
+"""Memory: the predicted peak, the measured storages, and what the device's allocator says of the same step.
+
+A case is a model run in one way: inference, or the second of two training steps, with or without activation checkpointing.
+It begins on an empty device. Its row has these figures, in bytes:
+
+    alive        allocated before the model was moved to the device: nothing, unless an earlier case was not released
+    own          parameters, buffers, inputs and the optimizer's state, before the step
+    other        allocated before the step beside these, by requested size: the workspace that cuBLAS keeps
+    allocated    the most during the step, ``max_memory_allocated``; ``requested`` is the same without the allocator's rounding
+    backward     the most until the optimizer's step; ``analyze`` takes none
+    reserved     the most from the empty device to the end of the step, ``max_memory_reserved``
+    held         allocated, without what is allocated and freed within one operator (see ``benchmarks/allocator.py``)
+    predicted    ``count()`` of the model on the device
+    on meta      ``count()`` of the model as it is built on meta
+    storages     the most in live storages in an observed run on the device
+    analyze      ``max_memory`` of ``analyze()``, which the allocator measures
+    left         allocated after the case, when everything is dropped, beside ``alive``
+
+``snapshots.jsonl.gz`` has a line for each case: the allocator's own trace of it, from the empty device to the end of the step.
+"""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fxflops
+from benchmarks.allocator import Event, account, events_of
+from benchmarks.gpu.bench import Bench, Case, Row, markdown
+from benchmarks.memory_truth import CHECKPOINTED, INFERENCE, OPTIMIZERS, WAYS, bytes_of, checkpointed, step
+from benchmarks.models import memory_zoo
+from fxflops.model.inventory import Inventory
+from fxflops.model.pytree import tensors_in
+from fxflops.ops import BASE
+from fxflops.run.model_run import Subject, observed_run
+
+TITLE = "Memory on a GPU: predicted, measured by storages, and allocated"
+NEEDS = ("timm", "torchvision", "transformers")
+# Neighbours are of different kinds, so that a part that is stopped has some of each.
+MODELS = (
+    "resnet18",
+    "llama",
+    "nn.TransformerEncoder",
+    "torchvision:mobilenet_v2",
+    "vit_tiny_patch16_224",
+    "bert",
+    "nn.LSTM",
+    "convnext_atto",
+    "gpt2",
+    "causal attention",
+    "torchvision:squeezenet1_1",
+    "t5",
+    "attention with dropout",
+    "mobilenetv3_small_100",
+    "distilbert",
+    "nn.GRU",
+    "torchvision:shufflenet_v2_x0_5",
+    "gemma",
+    "latent attention",
+    "repvgg_a0",
+)
+LARGER = 16
+"""The inputs are so many times those of the zoo: activations are to matter beside weights, and beside cuBLAS's 32 MiB."""
+ENTRIES, SNAPSHOT_BYTES = 200_000, 6 * 10**6
+"""The most entries in the allocator's trace of a case, and the most bytes of the file with the snapshots."""
+HISTORY = "_record_memory_history"
+
+
+def cases(bench: Bench) -> list[Case]:
+    if bench.stand_in:
+        some = [
+            ("nn.LSTM", "SGD"),
+            ("nn.TransformerEncoder", INFERENCE),
+            ("latent attention", "AdamW" + CHECKPOINTED),
+        ]
+    else:
+        some = [(name, way) for number, name in enumerate(MODELS) for way in ways(number)]
+    return [Case(f"{name}, {way}", partial(case, bench, name, way), forwards_of(way)) for name, way in some]
+
+
+def ways(number: int) -> list[str]:
+    """Return the ways to run a model: every second one trains with AdamW, the others with SGD with momentum."""
+    optimizer = [*OPTIMIZERS][number % 2]
+    return [INFERENCE, optimizer, optimizer + CHECKPOINTED]
+
+
+def forwards_of(way: str) -> int:
+    """Return about how often a case runs its model, where a backward pass is two runs."""
+    return 8 if way == INFERENCE else 20
+
+
+def case(bench: Bench, name: str, way: str) -> Row:
+    """Return the figures of one model, run in one way, from an empty device to an empty device."""
+    if not bench.stand_in:
+        libraries()
+    alive = emptied(bench)
+    row = figures(bench, name, way)
+    return {"model": name, "way": way, "alive": alive, **row, "left": emptied(bench) - alive}
+
+
+@cache
+def libraries() -> None:
+    """Import the libraries of models: what they make is no part of a case."""
+    import timm
+    import torchvision
+    import transformers
+
+    del timm, torchvision, transformers
+
+
+@cache
+def settled() -> None:
+    """Keep the garbage collector from going through the objects of libraries several times in every case."""
+    gc.collect()
+    gc.freeze()
+
+
+def emptied(bench: Bench) -> int:
+    """Free what nobody holds, and the workspaces that cuBLAS keeps; return the bytes that are still allocated."""
+    settled()
+    bench.empty()
+    if not bench.stand_in:
+        torch._C._cuda_clearCublasWorkspaces()  # there is no public function
+        torch.cuda.empty_cache()
+    return bench.allocated
+
+
+def figures(bench: Bench, name: str, way: str) -> Row:
+    """Return the figures of a case. Nothing of it is alive on the device when this has returned."""
+    torch.manual_seed(0)
+    training, make = way != INFERENCE, OPTIMIZERS.get(way.removesuffix(CHECKPOINTED))
+    with torch.device("meta"):
+        on_meta = predicted(*built(bench, name, way), make)
+    trace = Trace(bench)
+    with trace:
+        model, args, kwargs = built(bench, name, way)
+        model, (args, kwargs) = bench.to(model), bench.to((args, kwargs))
+        optimizer = None if make is None else make(model.parameters())
+        run = partial(step, model, args, kwargs, optimizer)
+        trace.mark("built")
+        run()
+        model.zero_grad()
+        bench.synchronize()
+        gc.collect()  # other memory is what stays, not what nobody has collected yet
+        trace.mark("first step")
+        row = alive_before(bench, model, (args, kwargs), optimizer)
+        events, measured = measured_step(bench, run, optimizer)
+        trace.mark("second step")
+    row |= measured
+    # A profile sees the allocator's blocks, which are counted from what was allocated before the step.
+    truth = account(events, row["allocated before"])
+    row |= {"held": truth.held, "by profiler": truth.peak, "workspace of": truth.workspace_of}
+    row |= trace.save(bench.out / "snapshots.jsonl.gz", f"{name}, {way}", events, row)
+    model.zero_grad()
+    counted = predicted(model, args, kwargs, optimizer)
+    row |= {"predicted": counted.max_memory, "on meta": on_meta.max_memory, "trace": counted.trace}
+    row["why"] = counted.trace_reason[:200]
+    row["storages"] = live_storages(model, args, kwargs, optimizer)
+    if CHECKPOINTED not in way:  # the graph that analyze runs has no checkpointing
+        mode = "train" if training else "eval"
+        report = fxflops.analyze(model, args, kwargs, mode=mode, backward=training, repeats=0)
+        row |= {"analyze": report.max_memory, "analyze's source": report.memory.source}
+    return row
+
+
+def built(bench: Bench, name: str, way: str) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """Return a model with its inputs, on the device where tensors are made now."""
+    model, args, kwargs = memory_zoo.build(name)
+    if not bench.stand_in:
+        args = tuple(larger(tensor) for tensor in args)
+        kwargs = {key: larger(value) for key, value in kwargs.items()}
+    if way.endswith(CHECKPOINTED):
+        checkpointed(model)
+    model.train(way != INFERENCE)
+    return model, args, kwargs
+
+
+def larger(value: Any) -> Any:
+    """Return a tensor with so many times the rows, other values as they are."""
+    return torch.cat([value] * LARGER) if isinstance(value, torch.Tensor) else value
+
+
+def predicted(model: torch.nn.Module, args: Any, kwargs: Any, optimizer: Any) -> fxflops.Report:
+    """Count the model, with its training step if there is an optimizer, or a function that makes one."""
+    mode, training = ("eval", False) if optimizer is None else ("train", True)
+    return fxflops.count(model, args, kwargs, mode=mode, backward=training, optimizer=optimizer)
+
+
+def live_storages(model: torch.nn.Module, args: Any, kwargs: Any, optimizer: Any) -> int:
+    """Return the most bytes in live storages in an observed run on the model's own device."""
+    training = optimizer is not None
+    with torch.set_grad_enabled(training):
+        subject = Subject(model, Inventory(model), args, kwargs, "train" if training else "eval", training)
+        subject.optimizer = optimizer
+        most = observed_run(subject, BASE).storages.most
+        subject.snapshot.rewind()
+    model.zero_grad()
+    return most
+
+
+def statistic(bench: Bench, name: str) -> int | None:
+    """Return one of the allocator's statistics; None for the stand-in, which has none."""
+    return bench.module.memory_stats(bench.device)[name] if hasattr(bench.module, "memory_stats") else None
+
+
+def alive_before(bench: Bench, model: torch.nn.Module, inputs: Any, optimizer: torch.optim.Optimizer | None) -> Row:
+    """Return what is allocated before the step: the case's own tensors, and other memory."""
+    states = tensors_in([*optimizer.state.values()]) if optimizer else []
+    tensors = [*model.parameters(), *model.buffers(), *tensors_in(inputs), *states]
+    own = bytes_of(tensor for tensor in tensors if tensor.device.type == bench.device.type)
+    allocated, requested = bench.allocated, statistic(bench, "requested_bytes.all.current")
+    # By requested sizes, as a block of the allocator is often larger than its tensor.
+    other = (allocated if requested is None else requested) - own
+    return {"own": own, "other": other, "allocated before": allocated}
+
+
+def measured_step(
+    bench: Bench, run: Callable[[], None], optimizer: torch.optim.Optimizer | None
+) -> tuple[list[Event], Row]:
+    """Run a step; return its allocations, and the allocator's peaks."""
+    before_step: list[int] = []
+
+    def look(*_: Any) -> None:
+        before_step.append(int(bench.module.max_memory_allocated(bench.device)))
+
+    hook = None if optimizer is None else optimizer.register_step_pre_hook(look)
+    reserved = None
+    if hasattr(bench.module, "max_memory_reserved"):
+        reserved = bench.module.max_memory_reserved(bench.device)
+    bench.module.reset_peak_memory_stats(bench.device)
+    events = events_of(run, bench.device.type)
+    bench.synchronize()
+    if hook is not None:
+        hook.remove()
+    allocated = int(bench.module.max_memory_allocated(bench.device))
+    if reserved is not None:
+        reserved = max(reserved, bench.module.max_memory_reserved(bench.device))
+    row: Row = {"allocated": allocated, "backward": before_step[0] if before_step else allocated}
+    row |= {"requested": statistic(bench, "requested_bytes.all.peak"), "reserved": reserved}
+    return events, row
+
+
+class Trace:
+    """The allocator's trace of a with block: each allocation and free, and the segments that it takes from the driver.
+
+    A stand-in has none. Stacks are not recorded: the operators are those of torch.profiler.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        memory = getattr(bench.module, "memory", None)
+        self._memory: Any = memory if hasattr(memory, HISTORY) else None
+        self._index = bench.device.index or 0
+        self._marks: dict[str, int] = {}
+        self._bench = bench
+
+    def __enter__(self) -> Trace:
+        if self._memory is not None:
+            self._bench.module.reset_peak_memory_stats(self._bench.device)
+            getattr(self._memory, HISTORY)("all", context=None, max_entries=ENTRIES)
+            first = self._memory._snapshot()
+            self._first = len(first["device_traces"][self._index])
+            self._segments = [segment for segment in first["segments"] if segment["device"] == self._index]
+        return self
+
+    def mark(self, name: str) -> None:
+        """Note how far the trace has come."""
+        if self._memory is not None:
+            self._entries = self._memory._snapshot()["device_traces"][self._index][self._first :]
+            self._marks[name] = len(self._entries)
+
+    def __exit__(self, *error: object) -> None:
+        if self._memory is not None:
+            getattr(self._memory, HISTORY)(None)
+
+    def save(self, file: Path, name: str, events: Sequence[Event], row: Row) -> Row:
+        """Append the trace to a file; return the columns about it."""
+        if self._memory is None:
+            return {"snapshot": "the device records none"}
+        line = {"case": name, "marks": self._marks, **columns(self._entries)}
+        line["operators"] = operators(self._entries, self._marks, events)
+        line["segments"] = [
+            {
+                **{key: segment[key] for key in ("address", "total_size", "stream", "segment_type")},
+                "blocks": [[block["size"], block["requested_size"], block["state"]] for block in segment["blocks"]],
+            }
+            for segment in self._segments
+        ]
+        line["figures"] = {key: row[key] for key in ("own", "other", "allocated", "requested", "reserved", "held")}
+        packed = gzip.compress(json.dumps(line, separators=(",", ":")).encode())
+        said: Row = {"entries": len(self._entries), "peak by trace": peak_of(self._entries, self._marks)}
+        said["operators known"] = line["operators"] is not None
+        if (file.stat().st_size if file.exists() else 0) + len(packed) > SNAPSHOT_BYTES:
+            return {**said, "snapshot": "left out, as the file has its size"}
+        with file.open("ab") as out:  # one after the other, gzip files are one file
+            out.write(packed)
+        return {**said, "snapshot": len(packed)}
+
+
+def columns(entries: Sequence[dict[str, Any]]) -> Row:
+    """Return the trace as lists of numbers; an address is ``base + unit * number``, an action the number of its name."""
+    addresses = [entry.get("addr", 0) for entry in entries]
+    known = [address for address in addresses if address]
+    base = min(known, default=0)
+    unit = math.gcd(*(address - base for address in known)) or 1
+    names = [*dict.fromkeys(entry["action"] for entry in entries)]
+    return {
+        "base": base,
+        "unit": unit,
+        "names": names,
+        "actions": [names.index(entry["action"]) for entry in entries],
+        "addresses": [(address - base) // unit if address else -1 for address in addresses],
+        "sizes": [entry.get("size", 0) for entry in entries],
+        "streams": sorted({entry.get("stream", 0) for entry in entries}),
+    }
+
+
+def operators(entries: Sequence[dict[str, Any]], marks: dict[str, int], events: Sequence[Event]) -> Row | None:
+    """Return the operator of each allocation in the second step; None if the profiler saw others than the trace has."""
+    in_step = entries[marks["first step"] : marks["second step"]]
+    in_trace = [entry["addr"] for entry in in_step if entry["action"] == "alloc"]
+    made = [event for event in events if event.nbytes > 0]
+    if in_trace != [event.address for event in made]:
+        return None
+    names = [*dict.fromkeys(event.operator for event in made)]
+    return {"names": names, "of": [names.index(event.operator) for event in made]}
+
+
+def peak_of(entries: Sequence[dict[str, Any]], marks: dict[str, int]) -> int:
+    """Return the peak of the second step by the sizes in the trace."""
+    live = most = 0
+    for number, entry in enumerate(entries[: marks["second step"]]):
+        if number == marks["first step"]:
+            most = live
+        if entry["action"] == "alloc":
+            live += entry["size"]
+        elif entry["action"] == "free_requested":
+            live -= entry["size"]
+        most = max(most, live)
+    return most
+
+
+def ratios(row: Row) -> dict[str, float | None]:
+    """Return the figures of a row to what the allocator has for the same thing, without other memory."""
+    allocated, held, other = row["allocated"] - row["other"], row["held"] - row["other"], row["other"]
+    requested = None if row["requested"] is None else row["requested"] - other
+    analyzed = None
+    if "analyze" in row:
+        # The allocator's figure is of all that is allocated; storages are the model's own.
+        its_own = row["analyze"] - (other if row["analyze's source"] == "allocator" else 0)
+        analyzed = its_own / (row["backward"] - other)
+    return {
+        "predicted/allocated": row["predicted"] / allocated,
+        "predicted/held": row["predicted"] / held,
+        "predicted/requested": None if requested is None else row["predicted"] / requested,
+        "predicted/with other": row["predicted"] / row["allocated"],
+        "on meta/allocated": row["on meta"] / allocated,
+        "storages/allocated": row["storages"] / allocated,
+        "storages/held": row["storages"] / held,
+        "analyze/backward": analyzed,
+        "reserved/allocated": None if row["reserved"] is None else row["reserved"] / row["allocated"],
+    }
+
+
+BASELINE = """The baseline is an empty device: a case begins with nothing allocated. Allocated is the allocator's peak in the step
+(in training the second one, so the optimizer has its state), without other memory: what was allocated before the step
+beside parameters, buffers, inputs and optimizer state, which is the workspace that cuBLAS keeps. "With other" is the peak as
+`torch.cuda.max_memory_allocated` has it. Held is allocated without workspaces: what is allocated and freed within one
+operator that has a kernel of its own. Requested is allocated without the allocator's rounding. Analyze, which takes no
+optimizer's step, is compared with the peak until that step. Reserved is `max_memory_reserved` from the empty device on, and is
+compared with the peak with other memory. On meta, operators are chosen as for a CPU."""
+
+
+def table(rows: list[Row]) -> list[str]:
+    """Return medians and the worst for each way, then every row."""
+    lines = [BASELINE.replace("\n", " "), ""]
+    lines += markdown(["way", "runs", *(f"{name}: median, worst" for name in ratios_of(rows))], summed(rows))
+    head = ["model", "way", "allocated (MB)", "other", "reserved", "workspace", "of", *ratios_of(rows), "alive", "left"]
+    lines += ["", "## Every run", "", *markdown(head, [line_of(row) for row in rows])]
+    on_real = [f"- {row['model']}, {row['way']}: {' '.join(row['why'].split())}" for row in rows if row["why"]]
+    lines += ["", "## Counted on real tensors", "", *(on_real or ["none"])]
+    lines += ["", "## The snapshots", "", *snapshots(rows)]
+    return lines
+
+
+def ratios_of(rows: Iterable[Row]) -> list[str]:
+    """Return the names of the ratios."""
+    return [*next((ratios(row) for row in rows), {})]
+
+
+def summed(rows: list[Row]) -> list[list[Any]]:
+    """Return a line for each way: how often it ran, and of each ratio the median and the one that is farthest from 1."""
+    lines = []
+    for way in [way for way in WAYS if any(row["way"] == way for row in rows)]:
+        of_way = [(row["model"], ratios(row)) for row in rows if row["way"] == way]
+        line: list[Any] = [way, len(of_way)]
+        for name in ratios_of(rows):
+            known = [(ratio, model) for model, all_of in of_way if (ratio := all_of[name]) is not None]
+            if known:
+                worst, model = max(known, key=lambda each: abs(math.log(each[0])) if each[0] > 0 else math.inf)
+                line.append(f"{statistics.median(ratio for ratio, _ in known):.3f}, {worst:.3f} ({model})")
+            else:
+                line.append(None)
+        lines.append(line)
+    return lines
+
+
+def line_of(row: Row) -> list[Any]:
+    """Return the cells of a row, sizes in MB."""
+
+    def megabytes(value: int | None) -> str | None:
+        return None if value is None else f"{value / 1e6:.2f}"
+
+    workspace = row["by profiler"] - row["held"]
+    sizes = [row["allocated"] - row["other"], row["other"], row["reserved"], workspace]
+    shown = [None if ratio is None else f"{ratio:.3f}" for ratio in ratios(row).values()]
+    cells = [row["model"], row["way"], *map(megabytes, sizes), row["workspace of"].removeprefix("aten::") or None]
+    return [*cells, *shown, megabytes(row["alive"]), megabytes(row["left"])]
+
+
+def snapshots(rows: list[Row]) -> list[str]:
+    """Return what the traces say, and whether they agree with the allocator's statistics and with the profiler."""
+    traced = [row for row in rows if "entries" in row]
+    if not traced:
+        return ["none: the device records none"]
+    agree = sum(row["peak by trace"] == row["requested"] - row["alive"] for row in traced)
+    known = sum(row["operators known"] for row in traced)
+    same = sum(row["by profiler"] == row["allocated"] for row in traced)
+    kept = sum(isinstance(row["snapshot"], int) for row in traced)
+    return [
+        f"`snapshots.jsonl.gz` has {kept} of {len(traced)} traces. The peak of requested bytes by the trace is the allocator's in "
+        f"{agree}; the profiler's peak is the allocator's in {same}; the profiler names the operator of each allocation in {known}."
+    ]
