@@ -14,6 +14,7 @@ from fxflops.counting import steps
 from fxflops.meters import timing
 from fxflops.run import graph_run
 
+from .devices import DEVICES
 from .fresh import Fresh
 from .standin import StandIn
 
@@ -113,6 +114,15 @@ def fresh() -> Iterator[Fresh]:
     processes = Fresh()
     yield processes
     processes.close()
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A device to run the test on; the tensors that its module made at the top are there, too."""
+    for name, value in [*vars(request.module).items()]:
+        if isinstance(value, torch.Tensor):
+            monkeypatch.setattr(request.module, name, value.to(request.param))
+    return str(request.param)
 
 
 @pytest.fixture

@@ -127,10 +127,10 @@ def trained(model: nn.Module, x: torch.Tensor = X) -> fxflops.Report:
 
 WAYS = {
     "count": lambda model: count(model, X),
-    "backward": trained,
-    "analyze": analyzed,
-    "record": recorded,
-    "profile": profiled,
+    "backward": lambda model: trained(model, X),
+    "analyze": lambda model: analyzed(model, X),
+    "record": lambda model: recorded(model, X),
+    "profile": lambda model: profiled(model, X),
 }
 PAIRS = [(one, other) for i, one in enumerate(WAYS) for other in [*WAYS][i:]]
 
@@ -147,6 +147,24 @@ def test_two_at_once(one: str, other: str, same: bool) -> None:
         assert tuple(map(facts_of, found)) == wanted
     assert_bare(first, second)
     assert all(parameter.grad is None for parameter in first.parameters())
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_two_at_once_on_cuda(one: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each counts what it counts alone; the allocator's peak is of both."""
+    monkeypatch.setitem(globals(), "X", X.cuda())
+    first, second = chain().cuda(), nn.Sequential(chain(3), conv()).cuda()
+
+    def counts_of(report: fxflops.Report) -> dict[str, Any]:
+        return {name: value for name, value in facts_of(report).items() if name != "max_memory"}
+
+    wanted = counts_of(WAYS[one](first)), counts_of(WAYS[other](second))
+    assert wanted[0]["flops"] == 6 * LINEAR
+    for _ in range(2):
+        found = at_once(partial(WAYS[one], first), partial(WAYS[other], second))
+        assert tuple(map(counts_of, found)) == wanted
+    assert_bare(first, second)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -68,14 +68,14 @@ def test_complete_and_the_same_from_every_side(name: str) -> None:
     assert 2 * graph.total_macs == counter.get_total_flops()
 
 
-def test_real_tensors_count_as_meta_does() -> None:
-    model = timm.create_model("mobilenetv3_small_100")
-    x = torch.randn(2, 3, 64, 64)
+def test_real_tensors_count_as_meta_does(device: str) -> None:
+    model = timm.create_model("mobilenetv3_small_100").to(device)
+    x = torch.randn(2, 3, 64, 64, device=device)
     real = fxflops.analyze(model, x, repeats=1)
     meta = fxflops.count(model, x)
     seen = [[(c.op, list(c.inputs()), c.out, c.path) for c in report.calls] for report in (real, meta)]
     assert seen[0] == seen[1]
-    assert real.max_memory == meta.max_memory
+    assert device != "cpu" or real.max_memory == meta.max_memory  # others have workspaces
 
 
 def test_the_example_prints_both(fresh: Fresh) -> None:

@@ -31,8 +31,8 @@ def counted(model: nn.Module, *args: object, **kwargs: object) -> TorchFLOPsByFX
 
 
 @pytest.mark.parametrize(("bias", "add_one", "flops"), [(True, False, 40), (True, True, 44), (False, False, 36)])
-def test_the_simple_model_of_the_readme(bias: bool, add_one: bool, flops: int) -> None:
-    counter = counted(SimpleModel(bias, add_one))
+def test_the_simple_model_of_the_readme(bias: bool, add_one: bool, flops: int, device: str) -> None:
+    counter = counted(SimpleModel(bias, add_one).to(device))
     assert counter.print_total_flops(show=False) == flops
     assert counter.report.total_flops == flops
 

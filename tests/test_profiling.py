@@ -100,9 +100,9 @@ def test_only_generate_has_a_prefill_and_decode_steps() -> None:
     assert list(p.report.by_step()) == ["inner prefill", "inner decode 1", "(outside)"]
 
 
-def test_a_training_loop_of_what_could_generate_has_steps() -> None:
-    model = gpt2().train()
-    ids = torch.randint(1, WORDS, (1, TOKENS))
+def test_a_training_loop_of_what_could_generate_has_steps(device: str) -> None:
+    model = gpt2().train().to(device)
+    ids = torch.randint(1, WORDS, (1, TOKENS), device=device)
     with profile(model) as p:
         for _ in range(2):
             model(ids, labels=ids).loss.backward()
@@ -116,8 +116,9 @@ def test_what_is_done_outside_of_the_model_is_counted_too(generated: Any) -> Non
     assert sum(row.calls for row in steps.values()) == len(generated.report.calls)
 
 
-def test_any_code_and_several_models() -> None:
-    encoder, decoder, x = nn.Linear(3, 5), nn.Sequential(nn.Linear(5, 2), nn.ReLU()), torch.ones(4, 3)
+def test_any_code_and_several_models(device: str) -> None:
+    encoder, decoder = nn.Linear(3, 5).to(device), nn.Sequential(nn.Linear(5, 2), nn.ReLU()).to(device)
+    x = torch.ones(4, 3, device=device)
     with profile({"encoder": encoder, "decoder": decoder, "seed": 7}) as p:
         y = decoder(encoder(x)) + decoder(encoder(x))
     report = p.report
@@ -136,15 +137,15 @@ def test_any_code_and_several_models() -> None:
     assert p.report["Linear_0"].total.macs == 60
 
 
-def test_nothing_is_changed_and_nothing_undone() -> None:
-    model = nn.BatchNorm1d(3)
+def test_nothing_is_changed_and_nothing_undone(device: str) -> None:
+    model, x = nn.BatchNorm1d(3).to(device), torch.randn(4, 3, device=device)
     before = dict(vars(model))
     with profile(model) as p:
-        model(torch.randn(4, 3))
+        model(x)
     assert model.num_batches_tracked == 1
     assert dict(vars(model)) == before
     assert not model._forward_hooks
-    assert p.report.total_flops == count(model, torch.randn(4, 3), mode="train").total_flops
+    assert p.report.total_flops == count(model, x, mode="train").total_flops
 
 
 @pytest.mark.parametrize("make", [torch.optim.AdamW, partial(torch.optim.SGD, lr=0.1, momentum=0.9)])
@@ -170,14 +171,14 @@ def test_the_state_of_an_optimizer_that_makes_a_step_is_found(make: Callable[...
 
 
 @pytest.mark.parametrize("order", ["zero first", "zero last", "never"])
-def test_gradients_are_gradients_in_every_order_of_the_loop(order: str) -> None:
-    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+def test_gradients_are_gradients_in_every_order_of_the_loop(order: str, device: str) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).to(device)
     optimizer = torch.optim.AdamW(model.parameters())
     with profile(model, optimizer=optimizer) as p:
         for _ in range(2):
             if order == "zero first":
                 optimizer.zero_grad()
-            model(torch.randn(4, 64)).sum().backward()
+            model(torch.randn(4, 64, device=device)).sum().backward()
             optimizer.step()
             if order == "zero last":
                 optimizer.zero_grad()
@@ -187,10 +188,10 @@ def test_gradients_are_gradients_in_every_order_of_the_loop(order: str) -> None:
     assert not optimizer._optimizer_step_post_hooks
 
 
-def test_code_without_a_model() -> None:
-    weight = torch.randn(8, 3, requires_grad=True)
+def test_code_without_a_model(device: str) -> None:
+    weight = torch.randn(8, 3, device=device, requires_grad=True)
     with profile() as p:
-        (torch.randn(4, 8) @ weight).relu().sum().backward()
+        (torch.randn(4, 8, device=device) @ weight).relu().sum().backward()
     report = p.report
     assert (report.model, report.total_params, report.complete) == ("(no model)", 0, True)
     assert (report.total_macs, report.total_backward_macs) == (4 * 8 * 3, 4 * 8 * 3)

@@ -129,9 +129,9 @@ def _nothing_seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_forward_sees_the_process_as_it_was(way: str) -> None:
+def test_a_forward_sees_the_process_as_it_was(way: str, device: str) -> None:
     run, grad = WAYS[way]
-    model = Looking()
+    model = Looking().to(device)
     run(model)  # what is imported, and cached on classes, the first time
     SEEN.clear()
     before = {**process(), "class": dict(vars(Looking)), "modes": user_modes(), "grad": torch.is_grad_enabled()}
@@ -211,10 +211,27 @@ def test_after_a_forward_that_raised(way: str, error: type[BaseException]) -> No
     count(nn.Linear(4, 4), X)
 
 
-def test_gradients_of_inputs_and_buffers_stay() -> None:
+@pytest.mark.cuda
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_is_left_on_the_device(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "X", X.cuda())
+    run, _ = WAYS[way]
+    model = Looking().cuda()
+    for _ in range(2):  # what libraries keep for themselves, and the gradients of a block of one's own
+        run(model)
+    SEEN.clear()
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    run(model)
+    SEEN.clear()
+    gc.collect()
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_gradients_of_inputs_and_buffers_stay(device: str) -> None:
     """A backward pass drops what it computes, and nothing else."""
-    model, x = Looking(), X.clone().requires_grad_()
-    model.register_buffer("offset", torch.zeros(4, requires_grad=True))
+    model, x = Looking().to(device), X.clone().requires_grad_()
+    model.register_buffer("offset", torch.zeros(4, device=device, requires_grad=True))
     for tensor in (x, model.offset, model.linear.weight):
         tensor.grad = torch.ones_like(tensor)
     kept = [tensor.grad for tensor in (x, model.offset, model.linear.weight)]

@@ -49,15 +49,15 @@ class Summed(nn.Module):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("model", [Stepwise, Summed])
-def test_a_generator_is_run_to_its_end(way: Way, model: Callable[[], nn.Module]) -> None:
-    report = way(model(), X, backward=True)
+def test_a_generator_is_run_to_its_end(way: Way, model: Callable[[], nn.Module], device: str) -> None:
+    report = way(model().to(device), X, backward=True)
     assert report.total_macs == STEPS * LAYER
     assert report.total_backward_macs == STEPS * LAYER + (STEPS - 1) * LAYER  # weights; inputs of all but the first
-    assert way(model(), X).total_macs == STEPS * LAYER
+    assert way(model().to(device), X).total_macs == STEPS * LAYER
 
 
-def test_a_generator_in_a_loop_of_ones_own() -> None:
-    model = Stepwise()
+def test_a_generator_in_a_loop_of_ones_own(device: str) -> None:
+    model = Stepwise().to(device)
     with fxflops.profile(model) as p:
         for _ in model(X):
             pass
@@ -75,7 +75,7 @@ def test_a_coroutine_is_refused(way: Way) -> None:
 
 
 def hooked(kind: str) -> nn.Module:
-    model, mask = nn.Linear(WIDTH, WIDTH, bias=False), torch.ones(WIDTH, WIDTH)
+    model, mask = nn.Linear(WIDTH, WIDTH, bias=False).to(X.device), torch.ones(WIDTH, WIDTH, device=X.device)
 
     def double(parameter: torch.Tensor) -> None:
         assert parameter.grad is not None
@@ -90,7 +90,7 @@ def hooked(kind: str) -> nn.Module:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", ["gradient", "accumulated"])
-def test_what_hooks_of_parameters_compute_is_backward(way: Way, kind: str) -> None:
+def test_what_hooks_of_parameters_compute_is_backward(way: Way, kind: str, device: str) -> None:
     report = way(hooked(kind), X, backward=True)
     assert report.total_backward_macs == LAYER
     products, sums = ROWS * WIDTH * WIDTH, (ROWS - 1) * WIDTH * WIDTH
@@ -139,8 +139,8 @@ class Solved(nn.Module):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_a_function_evaluates_in_its_backward_is_backward(way: Way) -> None:
-    report = way(Solved(), X, backward=True)
+def test_what_a_function_evaluates_in_its_backward_is_backward(way: Way, device: str) -> None:
+    report = way(Solved().to(device), X, backward=True)
     assert report.complete
     assert report.total_macs == LAYER
     assert report.total_backward_macs == 3 * LAYER  # the layer again, its input's and its weight's gradient
@@ -155,7 +155,7 @@ class Filled(nn.Module):
         self.layer = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = torch.empty(STEPS, ROWS, WIDTH)
+        out = torch.empty(STEPS, ROWS, WIDTH, device=x.device)
         for i in range(STEPS):
             x = self.layer(x)
             out[i] = x
@@ -163,8 +163,8 @@ class Filled(nn.Module):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_results_written_into_a_tensor_have_gradients(way: Way) -> None:
-    report = way(Filled(), X, backward=True)
+def test_results_written_into_a_tensor_have_gradients(way: Way, device: str) -> None:
+    report = way(Filled().to(device), X, backward=True)
     assert report.total_backward_macs == (2 * STEPS - 1) * LAYER
 
 
@@ -191,8 +191,8 @@ def test_forward_derivatives_are_counted(way: Way) -> None:
     assert way(Tangent(), torch.randn(WIDTH)).complete
 
 
-def test_gradients_that_are_there_cost_one_add_per_parameter() -> None:
-    model, x = nn.Linear(5, 7), torch.ones(2, 5)
+def test_gradients_that_are_there_cost_one_add_per_parameter(device: str) -> None:
+    model, x = nn.Linear(5, 7).to(device), torch.ones(2, 5, device=device)
 
     def backward() -> int | None:
         with fxflops.profile(model) as p:

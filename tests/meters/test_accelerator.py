@@ -191,6 +191,28 @@ def test_the_profilers_name_for_a_device() -> None:
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("trace", ["auto", "record"])
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_an_analysis_counts_the_same_on_cuda(make: Callable[[], nn.Module], trace: str, backward: bool) -> None:
+    model, x = make(), X.clone()
+    settings = {"trace": trace, "backward": backward, "repeats": 2, "progress": False}
+
+    def forward(report: fxflops.Report) -> list[tuple[str, str, str]]:
+        return [(call.op, call.path, repr(call.out)) for call in report.calls if call.phase == "forward"]
+
+    on_cpu = fxflops.analyze(model, x, **settings)
+    on_cuda = fxflops.analyze(model.cuda(), x.cuda(), **settings)
+    assert forward(on_cuda) == forward(on_cpu)
+    assert on_cuda.total_flops == on_cpu.total_flops
+    assert on_cuda.total_backward_macs == on_cpu.total_backward_macs
+    assert on_cuda.complete
+    assert (on_cuda.memory.source, on_cpu.memory.source) == ("allocator", "storages")
+    assert on_cuda.latency is not None
+    assert all(node.host_timing is not None for node in on_cuda.nodes)
+
+
+@pytest.mark.cuda
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 def test_a_profiled_block_says_the_same_on_cuda(make: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
     model = make()

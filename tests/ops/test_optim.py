@@ -35,13 +35,13 @@ class Counting(TorchDispatchMode):
         return out
 
 
-def step_of(optimizer: type[torch.optim.Optimizer], steps: int = 1, **options: Any) -> Cost:
+def step_of(optimizer: type[torch.optim.Optimizer], steps: int = 1, device: str = "cpu", **options: Any) -> Cost:
     """What the operators of the last of so many steps cost."""
-    parameter = torch.nn.Parameter(torch.rand(SHAPE))
+    parameter = torch.nn.Parameter(torch.rand(SHAPE, device=device))
     made = optimizer([parameter], lr=0.1, **options)
     counting = Counting()
     for step in range(steps):
-        parameter.grad = torch.rand(SHAPE)
+        parameter.grad = torch.rand(SHAPE, device=device)
         if step < steps - 1:
             made.step()
     with counting:
@@ -69,13 +69,14 @@ OPTIONS = [{}, {"weight_decay": 0.1}, {"amsgrad": True}, {"maximize": True, "wei
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("cls", [torch.optim.Adam, torch.optim.AdamW])
-def test_adam_and_adamw(cls: Any, options: dict[str, Any]) -> None:
+def test_adam_and_adamw(cls: Any, options: dict[str, Any], device: str) -> None:
     decay = options.get("weight_decay", 0)
     expected = adam(**{**options, "weight_decay": decay, "decoupled": cls is torch.optim.AdamW})
-    assert expected == step_of(cls, fused=True, **{"weight_decay": 0, **options})
+    options = {"weight_decay": 0, "device": device, **options}
+    assert expected == step_of(cls, fused=True, **options)
     if decay or cls is torch.optim.Adam:  # the plain loop of an older AdamW decays by nothing, too
-        assert expected == step_of(cls, foreach=False, fused=False, **{"weight_decay": 0, **options})
-        assert expected == step_of(cls, foreach=True, **{"weight_decay": 0, **options})
+        assert expected == step_of(cls, foreach=False, fused=False, **options)
+        assert expected == step_of(cls, foreach=True, **options)
 
 
 SGD = [
@@ -89,11 +90,11 @@ SGD = [
 
 
 @pytest.mark.parametrize(("options", "textbook"), SGD, ids=[str(options) for options, _ in SGD])
-def test_sgd(options: dict[str, Any], textbook: Any) -> None:
+def test_sgd(options: dict[str, Any], textbook: Any, device: str) -> None:
     with tallying() as tally:
         textbook(*(numbers(*SHAPE) for _ in range(3)))
-    assert tally == step_of(torch.optim.SGD, 2, fused=True, **options)
-    assert tally.flops == step_of(torch.optim.SGD, 2, foreach=False, fused=False, **options).flops
+    assert tally == step_of(torch.optim.SGD, 2, device, fused=True, **options)
+    assert tally.flops == step_of(torch.optim.SGD, 2, device, foreach=False, fused=False, **options).flops
 
 
 def test_the_first_momentum_is_the_gradient() -> None:

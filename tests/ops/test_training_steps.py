@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -39,6 +40,16 @@ class Counting(TorchDispatchMode):
         return out
 
 
+@pytest.fixture
+def there(device: str) -> Iterator[str]:
+    """The device to run on, which tensors and layers are made on, too. Other devices have other operators."""
+    if device == "cpu":
+        yield device
+        return
+    with torch.device(device):
+        yield device
+
+
 def step(loss: Callable[[], torch.Tensor]) -> Cost:
     """Everything that a loss and its gradients dispatch, all of it known."""
     with Counting() as counting:
@@ -70,12 +81,12 @@ CNNS = {
 
 
 @pytest.mark.parametrize("name", CNNS)
-def test_cnns(name: str) -> None:
+def test_cnns(name: str, there: str) -> None:
     """Their products are those that FlopCounterMode counts."""
-    x = image()
-    total = step(lambda: CNNS[name](x).square().mean())
+    x, model = image(), copy.deepcopy(CNNS[name]).to(there)
+    total = step(lambda: model(x).square().mean())
     with FlopCounterMode(display=False) as counter:
-        CNNS[name](x).square().mean().backward()
+        model(x).square().mean().backward()
     assert total.macs == counter.get_total_flops() // 2
 
 
@@ -98,9 +109,9 @@ POOLS: dict[str, nn.Module] = {
 
 
 @pytest.mark.parametrize("name", POOLS)
-def test_layers_of_images(name: str) -> None:
-    x = image()
-    assert step(lambda: POOLS[name](x).sum()).flops > 0
+def test_layers_of_images(name: str, there: str) -> None:
+    x, layer = image(), copy.deepcopy(POOLS[name]).to(there)
+    assert step(lambda: layer(x).sum()).flops > 0
 
 
 ACTIVATIONS = """
@@ -116,7 +127,7 @@ def test_activations(name: str) -> None:
     assert step(lambda: module(x).sum()).flops > 0
 
 
-def test_resampling_by_places() -> None:
+def test_resampling_by_places(there: str) -> None:
     x, theta = image(), torch.randn(2, 2, 3, requires_grad=True)
     for mode in ("bilinear", "nearest", "bicubic"):
         step(
@@ -142,7 +153,7 @@ class UNet(nn.Module):
         return self.up(torch.cat([skip, F.interpolate(low, scale_factor=2, mode="bilinear")], 1))
 
 
-def test_a_unet() -> None:
+def test_a_unet(there: str) -> None:
     x, target = image(), torch.randint(2, (2, 8, 8))
     model = UNet()
     total = step(lambda: F.cross_entropy(model(x), target))
@@ -153,24 +164,25 @@ def test_a_unet() -> None:
 
 @pytest.mark.parametrize("cls", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True, "dropout": 0.1}])
-def test_recurrent_layers(cls: Any, options: dict[str, Any]) -> None:
+def test_recurrent_layers(cls: Any, options: dict[str, Any], there: str) -> None:
     """The gradients of inputs and weights are each as many products as the forward, of 3 steps and 2 sequences."""
     model, x = cls(5, 4, **options), torch.randn(3, 2, 5, requires_grad=True)
     state = torch.zeros(4 if options else 1, 2, 4, requires_grad=True)
     hx = (state, state) if cls is nn.LSTM else state
     weights = sum(weight.numel() for weight in model.parameters() if weight.ndim == 2)
     assert step(lambda: model(x, hx)[0].sum()).macs == 3 * (3 * 2) * weights
-    packed = nn.utils.rnn.pack_sequence([torch.randn(3, 5), torch.randn(2, 5)])
+    with torch.device("cpu"):  # where the lengths have to be
+        packed = nn.utils.rnn.pack_sequence([torch.randn(3, 5), torch.randn(2, 5)]).to(there)
     step(lambda: model(packed)[0].data.sum())
 
 
 @pytest.mark.parametrize("cell", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
-def test_recurrent_cells(cell: Any) -> None:
+def test_recurrent_cells(cell: Any, there: str) -> None:
     model, x = cell(5, 4), torch.randn(2, 5)
     step(lambda: next(iter(model(x))).sum())
 
 
-def test_transformers_of_torch() -> None:
+def test_transformers_of_torch(there: str) -> None:
     x = torch.randn(2, 5, 8, requires_grad=True)
     encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     decoder = nn.TransformerDecoderLayer(8, 2, 16, batch_first=True, norm_first=True)
@@ -179,7 +191,7 @@ def test_transformers_of_torch() -> None:
         step(lambda causal=causal: F.scaled_dot_product_attention(x, x, x, is_causal=causal).sum())
 
 
-def test_embeddings() -> None:
+def test_embeddings(there: str) -> None:
     indices = torch.tensor([[1, 2, 2], [0, 3, 1]])
     step(lambda: nn.Embedding(5, 4, padding_idx=0, scale_grad_by_freq=True)(indices).sum())
     weights = torch.rand(2, 3, requires_grad=True)
@@ -214,7 +226,7 @@ LOSSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_losses(name: str) -> None:
+def test_losses(name: str, there: str) -> None:
     x = X.clone().requires_grad_()
     assert step(lambda: LOSSES[name](x)).flops > 0
 
@@ -245,12 +257,12 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions(name: str) -> None:
+def test_functions(name: str, there: str) -> None:
     x = X.clone().requires_grad_()
     step(lambda: FUNCTIONS[name](x).sum())
 
 
-def test_vision_models() -> None:
+def test_vision_models(there: str) -> None:
     timm = pytest.importorskip("timm")
     sizes = {"img_size": 32, "embed_dim": 12, "num_heads": 2}
     vit = timm.create_model("vit_tiny_patch16_224", depth=1, **sizes)
@@ -271,7 +283,7 @@ def test_a_detector() -> None:
     step(lambda: sum(model([torch.rand(3, 64, 64)], [target]).values()))
 
 
-def test_language_models() -> None:
+def test_language_models(there: str) -> None:
     transformers = pytest.importorskip("transformers")
     small = {
         "vocab_size": 20,

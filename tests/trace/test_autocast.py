@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxflops
-
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+from tests.devices import DEVICES
 
 
 class Casting(nn.Module):

@@ -16,8 +16,8 @@ from fxflops.model.pytree import fill, template_of, tensors_in
 from fxflops.torch_internals import DispatchMode, disable_current_modes, fake_tensors
 from fxflops.trace import device_kernels
 from fxflops.trace.device_kernels import DeviceKernels
+from tests.devices import DEVICES
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 N, D, HEADS = 16, 32, 4
 
 

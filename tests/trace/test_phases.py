@@ -48,8 +48,8 @@ def stepped(model: nn.Module, optimizer: Optimizer, *, named: bool, with_closure
 
 @pytest.mark.parametrize("named", [True, False], ids=["named", "nobody named it"])
 @pytest.mark.parametrize("with_closure", [True, False], ids=["closure", "loop"])
-def test_only_the_arithmetic_of_a_step_is_the_optimizers(named: bool, with_closure: bool) -> None:
-    model = nn.Linear(INPUTS, OUTPUTS)
+def test_only_the_arithmetic_of_a_step_is_the_optimizers(named: bool, with_closure: bool, device: str) -> None:
+    model = nn.Linear(INPUTS, OUTPUTS).to(device)
     report, _ = stepped(model, SGD(model.parameters(), lr=0.1), named=named, with_closure=with_closure)
     assert report.total_macs == ROWS * INPUTS * OUTPUTS
     assert report.total_flops == 2 * ROWS * INPUTS * OUTPUTS + ROWS * OUTPUTS - 1  # and the sum, the loss
@@ -59,8 +59,8 @@ def test_only_the_arithmetic_of_a_step_is_the_optimizers(named: bool, with_closu
 
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")  # torch 2.8 of its own LBFGS
 @pytest.mark.parametrize("named", [True, False], ids=["named", "nobody named it"])
-def test_a_closure_that_is_called_again_and_again(named: bool) -> None:
-    model = nn.Linear(INPUTS, OUTPUTS)
+def test_a_closure_that_is_called_again_and_again(named: bool, device: str) -> None:
+    model = nn.Linear(INPUTS, OUTPUTS).to(device)
     report, ran = stepped(model, LBFGS(model.parameters(), max_iter=5), named=named, with_closure=True)
     assert ran > 1
     assert report.total_macs == report.total_backward_macs == ran * ROWS * INPUTS * OUTPUTS
@@ -111,9 +111,9 @@ def test_another_threads_optimizer_is_left_alone() -> None:
     assert p.report.total_optimizer_flops is None
 
 
-def test_a_step_in_the_backward_pass() -> None:
+def test_a_step_in_the_backward_pass(device: str) -> None:
     """Each gradient is used as soon as it is there."""
-    model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False))
+    model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)).to(device)
     optimizers = {p: SGD([p], lr=0.1) for p in model.parameters()}
 
     def use(parameter: torch.Tensor) -> None:
@@ -123,7 +123,7 @@ def test_a_step_in_the_backward_pass() -> None:
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(use)
     with fxflops.profile(model) as p:
-        torch.autograd.backward(model(X), torch.ones(ROWS, 8))
+        torch.autograd.backward(model(X), torch.ones(ROWS, 8, device=device))
     assert p.report.total_optimizer_flops == 2 * 2 * 64
     assert p.report.total_backward_macs == 3 * ROWS * 64
 
@@ -216,9 +216,9 @@ class Taught(nn.Module):
 @pytest.mark.parametrize("way", [fxflops.count, analyzed])
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_what_checkpoint_runs_again_without_gradients_is_recomputation_too(
-    way: Callable[..., Any], reentrant: bool
+    way: Callable[..., Any], reentrant: bool, device: str
 ) -> None:
-    report = way(Taught(reentrant), X, backward=True)
+    report = way(Taught(reentrant).to(device), X, backward=True)
     layer = ROWS * 8 * 8
     assert report.by_module("recompute")[""].total.macs == 2 * layer  # teacher and student
     assert report.total_backward_macs == layer + 2 * layer  # first's weight, student's weight and input

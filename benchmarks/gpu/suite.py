@@ -1,0 +1,119 @@
+"""The tests marked ``cuda``, run by pytest: passed, failed and skipped by file, and how each failure ends.
+
+Only the files that mention the mark are collected; the others would take most of the time. What pytest prints is in
+``suite.pytest.log``, and each outcome in ``suite.tests.jsonl`` as soon as it is known. With ``--stand-in`` the tests are
+collected, and not run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.bench import Bench, Case, Row, markdown
+
+TITLE = "The tests marked cuda"
+NEEDS = ("pytest", "xdist", "hypothesis")
+ROOT = Path(__file__).parents[2]
+MARKS = ("mark.cuda", "tests.devices import", "device: str")
+WORKERS = 8
+SPARE = 4.0
+"""Seconds that are left after pytest has been stopped, to read its results."""
+OUTCOMES = ("passed", "failed", "skipped", "collected")
+
+
+def marked_files() -> list[str]:
+    """Return the test files in which some test is marked, by their paths in the repository."""
+    files = sorted(ROOT.glob("tests/**/test_*.py"))
+    return [
+        str(file.relative_to(ROOT)) for file in files if any(mark in file.read_text(encoding="utf8") for mark in MARKS)
+    ]
+
+
+def command(stand_in: bool) -> list[str]:
+    """Return the command that runs the tests."""
+    options = "-m cuda --continue-on-collection-errors -p benchmarks.gpu.suite_report -p no:cacheprovider".split()
+    # pytest-benchmark warns under xdist, and torch of pynvml as it is imported; here a warning is an error.
+    options += ["-p", "no:benchmark", "-W", "ignore:The pynvml package is deprecated:FutureWarning"]
+    options += ["--collect-only", "-q"] if stand_in else ["-n", str(WORKERS), "-v", "-rfE", "--durations=10"]
+    return [sys.executable, "-m", "pytest", *options, *marked_files()]
+
+
+def run_tests(bench: Bench) -> Row:
+    """Run pytest until it ends, or the time is over; return the results of each file."""
+    outcomes = bench.out / "suite.tests.jsonl"
+    outcomes.unlink(missing_ok=True)
+    environment = {**os.environ, "SUITE_REPORT": str(outcomes), "PYTHONPATH": str(ROOT)}
+    log = bench.out / "suite.pytest.log"
+    with log.open("w", encoding="utf8") as file:
+        # In a session of its own, so that its workers are stopped with it.
+        child = subprocess.Popen(
+            command(bench.stand_in), cwd=ROOT, env=environment, stdout=file, stderr=file, start_new_session=True
+        )
+        try:
+            status: int | None = child.wait(max(bench.left - SPARE, 1))
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+    lines = outcomes.read_text(encoding="utf8").splitlines() if outcomes.exists() else []
+    results = [json.loads(line) for line in lines]
+    if not results:
+        raise RuntimeError(
+            f"pytest ended with status {status} before any test: {log.read_text(encoding='utf8')[-1000:]}"
+        )
+    ended = "stopped: its time was over" if status is None else f"pytest ended with status {status}"
+    return {"ended": ended, "results": results}
+
+
+def cases(bench: Bench) -> list[Case]:
+    """One run of pytest: workers that open the device take longer to start than most tests."""
+    name = "pytest --collect-only -m cuda" if bench.stand_in else "pytest -m cuda"
+    return [Case(name, partial(run_tests, bench), 2 * WORKERS)]
+
+
+def table(rows: list[Row]) -> list[str]:
+    """Return the results by file, then the failures with their last lines, and the skipped tests."""
+    lines = []
+    for row in rows:
+        results = row["results"]
+        by_file: dict[str, list[dict[str, Any]]] = {}
+        for result in results:
+            by_file.setdefault(result["test"].partition("::")[0], []).append(result)
+        sums = [[count_of(results, outcome) for outcome in OUTCOMES]]
+        cells = [
+            [file, *(count_of(tests, outcome) for outcome in OUTCOMES), seconds_of(tests)]
+            for file, tests in sorted(by_file.items())
+        ]
+        lines += [f"{row['case']}: {row['ended']}.", ""]
+        lines += markdown(["file", *OUTCOMES, "seconds"], [*cells, ["all", *sums[0], seconds_of(results)]])
+        lines += details("Files that could not be collected", results, "not collected")
+        lines += details("Tests that failed", results, "failed")
+        lines += details("Tests that were skipped", results, "skipped")
+    return lines
+
+
+def count_of(results: list[dict[str, Any]], outcome: str) -> int:
+    return len({result["test"] for result in results if result["outcome"] == outcome})
+
+
+def seconds_of(results: list[dict[str, Any]]) -> float:
+    return float(sum(result.get("seconds", 0.0) for result in results))
+
+
+def details(title: str, results: list[dict[str, Any]], outcome: str) -> list[str]:
+    """Return a section with the tests of this outcome, each with its last lines; nothing if there are none."""
+    chosen = [result for result in results if result["outcome"] == outcome]
+    lines = ["", f"## {title}", ""] if chosen else []
+    # A file that several workers could not collect is said once.
+    for test, last in {result["test"]: result["lines"] for result in chosen}.items():
+        lines += [f"- {test}", "", *(f"      {line}" for line in last), ""]
+    return lines
