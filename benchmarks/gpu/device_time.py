@@ -144,7 +144,8 @@ def rotated(function: Callable[..., Any], make: Callable[[], tuple[Any, ...]]) -
             sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
     copies = max(1, min(MOST_COPIES, -(-ROTATED_BYTES // max(1, sum(sizes.values())))))
     inputs = [first, *(make() for _ in range(copies - 1))]
-    results: list[Any] = [None] * copies
+    # All results exist from the beginning: a call that needs more memory from the driver waits for the device.
+    results: list[Any] = [result, *(function(*each) for each in inputs[1:])]
     position = 0
 
     def next_call() -> Any:
