@@ -81,9 +81,7 @@ def account(events: list[Event], before: int = 0) -> Allocated:
     return Allocated(peak, held_peak, operator)
 
 
-def _events(
-    node: Any, device: str, kernels: tuple[int, ...], operator: str = ""
-) -> Iterator[tuple[int, Event]]:
+def _events(node: Any, device: str, kernels: tuple[int, ...], operator: str = "") -> Iterator[tuple[int, Event]]:
     """Yield the allocations below a node of the profiler's tree, each with its time, in order."""
     fields = node.extra_fields
     if hasattr(fields, "alloc_size"):

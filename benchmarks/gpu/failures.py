@@ -15,7 +15,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -30,13 +30,13 @@ from benchmarks.gpu.memory import emptied
 TITLE = "Failures and unusual runs on a GPU"
 NEEDS: tuple[str, ...] = ()
 WIDTH = 256
-THREAD_SECONDS, PROCESS_SECONDS = 15, 25
+THREAD_SECONDS, PROCESS_SECONDS = 15.0, 25.0
 """How long threads and the process with NCCL may take before they are called stuck."""
 Seen = tuple[bool | None, dict[str, Any]]
 
 
 def cases(bench: Bench) -> list[Case]:
-    """The cases, those that may leave the device in a bad state last."""
+    """The cases, in order of importance; but those with graphs, which may leave the device in a bad state, and NCCL last."""
     made: list[Case] = []
 
     def add(name: str, checked: str, run: Callable[[Bench], Seen], forwards: int, on_stand_in: bool = False) -> None:
@@ -44,27 +44,62 @@ def cases(bench: Bench) -> list[Case]:
             made.append(Case(name, partial(verdict, bench, checked, run), forwards))
 
     for name, call in OUT_OF_MEMORY.items():
-        said = "the error is torch's OutOfMemoryError, names operation and module, says what is allocated; all is released"
+        said = (
+            "the error is torch's OutOfMemoryError, names operation and module, says what is allocated; all is released"
+        )
         add(f"out of memory: {name}", said, partial(out_of_memory, call=call), 2, on_stand_in=True)
     add("larger than the device", "a model on meta is counted, and nothing is allocated", larger_than_device, 1, True)
     for name, call in CALLS.items():
         said = "allocated bytes are as before once model and report are dropped; a report alone holds nothing"
         add(f"left behind: {name}", said, partial(left_behind, call=call), 8, on_stand_in=True)
-    add("two threads", "counts are those of one thread, times are known, none waits for the other", two_threads, 12, True)
+    add(
+        "two threads",
+        "counts are those of one thread, times are known, none waits for the other",
+        two_threads,
+        12,
+        True,
+    )
     add("streams", "counts and results are those without side streams; times are known", streams, 8)
     for name, error in (("an exception", ValueError), ("Ctrl-C", KeyboardInterrupt)):
         for where, call in RAISING.items():
             said = "the error reaches the caller; no mode, hook or attribute is left; the model counts as before"
             add(f"{name} in {where}", said, partial(raised, call=call, error=error), 3, on_stand_in=True)
-    add("a value is read", "count, profile and analyze agree, and the report says why it ran on real tensors", reads_value, 8, True)
-    add("two devices in one model", "a model on CPU and device counts as on one; count, profile, analyze agree", split_model, 8, True)
+    add(
+        "a value is read",
+        "count, profile and analyze agree, and the report says why it ran on real tensors",
+        reads_value,
+        8,
+        True,
+    )
+    add(
+        "two devices in one model",
+        "a model on CPU and device counts as on one; count, profile, analyze agree",
+        split_model,
+        8,
+        True,
+    )
     add("inputs on the CPU", "the error of each call names both devices, and all is released", wrong_device, 3)
     add("a second device", "counts on the second device are those on the first; times are known", second_device, 8)
     add("pinned memory", "copies without waiting are observed; counts and results are as without", pinned, 3)
-    add("graphed callables", "a call of a graphed model is counted in full, or the report is not complete", graphed_callables, 8)
-    add("CUDA graph replayed", "a block that replays a graph has a report, its time and the graph's results", graph_replayed, 4)
+    add(
+        "graphed callables",
+        "a call of a graphed model is counted in full, or the report is not complete",
+        graphed_callables,
+        8,
+    )
+    add(
+        "CUDA graph replayed",
+        "a block that replays a graph has a report, its time and the graph's results",
+        graph_replayed,
+        4,
+    )
+    add(
+        "CUDA graph captured",
+        "a graph can be captured in a block; its calls are counted, its replay is right",
+        graph_captured,
+        4,
+    )
     add("NCCL, one rank", "all_reduce, DDP and FSDP2 are counted: MACs as without, communication listed", one_rank, 10)
-    add("CUDA graph captured", "a graph can be captured in a block; its calls are counted, its replay is right", graph_captured, 4)
     return made
 
 
@@ -167,8 +202,9 @@ def limited(bench: Bench, more: int) -> Iterator[None]:
         finally:
             memory.capacity = before
         return
-    total = torch.cuda.get_device_properties(bench.device).total_memory
-    torch.cuda.set_per_process_memory_fraction(min((torch.cuda.memory_reserved(bench.device) + more) / total, 1.0), bench.device)
+    total = int(torch.cuda.get_device_properties(bench.device).total_memory)
+    share = (torch.cuda.memory_reserved(bench.device) + more) / total  # what is cached counts, too
+    torch.cuda.set_per_process_memory_fraction(min(share, 1.0), bench.device)
     try:
         yield
     finally:
@@ -224,7 +260,11 @@ def larger_than_device(bench: Bench) -> Seen:
     report = fxflops.count(model, x, backward=True, optimizer=torch.optim.AdamW)
     held = report.total_macs == layers * 8 * width * width and report.max_memory > total
     after = emptied(bench)
-    seen = {"GB predicted": report.max_memory / 1e9, "GB of the device": total / 1e9, "bytes allocated": after - baseline}
+    seen = {
+        "GB predicted": report.max_memory / 1e9,
+        "GB of the device": total / 1e9,
+        "bytes allocated": after - baseline,
+    }
     return held and after == baseline, seen
 
 
@@ -270,7 +310,14 @@ CALLS: dict[str, Callable[[nn.Module, torch.Tensor], Any]] = {
 }
 
 
+@cache
+def worked(bench: Bench) -> None:
+    """Let the device's libraries allocate what they keep for the rest of the process, which no call leaves behind."""
+    net(bench)(inputs(bench)).sum().backward()
+
+
 def left_behind(bench: Bench, call: Callable[[nn.Module, torch.Tensor], Any]) -> Seen:
+    worked(bench)
     baseline = emptied(bench)
     report = call(net(bench), inputs(bench))
     with_report = emptied(bench) - baseline
@@ -397,13 +444,19 @@ RAISING: dict[str, Callable[[nn.Module, torch.Tensor], Any]] = {
 def state_of(model: nn.Module) -> list[Any]:
     """Return what an observer may leave behind: attributes, hooks, modes."""
     everywhere = vars(torch.nn.modules.module)
-    global_hooks = {name: len(hooks) for name, hooks in everywhere.items() if name.startswith("_global_") and "hooks" in name}
+    global_hooks = {
+        name: len(hooks) for name, hooks in everywhere.items() if name.startswith("_global_") and "hooks" in name
+    }
     modules = [
-        (name, type(module).__name__, sorted(vars(module)), module.training)
-        + tuple(len(hooks) for key, hooks in vars(module).items() if key.endswith("_hooks"))
+        (name, type(module).__name__, module.training, sorted(vars(module)), hooks_of(module))
         for name, module in model.named_modules()
     ]
     return [modules, global_hooks, len(dispatch_modes()), len(function_modes()), torch.is_grad_enabled()]
+
+
+def hooks_of(module: nn.Module) -> list[int]:
+    """Return how many hooks a module has, of each kind."""
+    return [len(hooks) for name, hooks in vars(module).items() if name.endswith("_hooks")]
 
 
 def raised(bench: Bench, call: Callable[[nn.Module, torch.Tensor], Any], error: type[BaseException]) -> Seen:
@@ -423,7 +476,9 @@ def raised(bench: Bench, call: Callable[[nn.Module, torch.Tensor], Any], error: 
     bench.empty()
     seen |= {"state as before": state_of(model) == before, "bytes left": bench.allocated - allocated}
     seen["counts as before"] = fxflops.count(model, x).total_flops == in_profile(model, x).total_flops == flops
-    held = seen["reached the caller"] and seen["state as before"] and seen["counts as before"] and not seen["bytes left"]
+    held = (
+        seen["reached the caller"] and seen["state as before"] and seen["counts as before"] and not seen["bytes left"]
+    )
     return bool(held), seen
 
 
@@ -452,7 +507,11 @@ class Split(nn.Module):
 
 def agreement(model: nn.Module, x: torch.Tensor, flops: int | None = None) -> Seen:
     """Return whether count, profile and analyze agree, with each other and with a number that is known."""
-    reports = {"count": fxflops.count(model, x), "profile": in_profile(model, x), "analyze": fxflops.analyze(model, x, repeats=3)}
+    reports = {
+        "count": fxflops.count(model, x),
+        "profile": in_profile(model, x),
+        "analyze": fxflops.analyze(model, x, repeats=3),
+    }
     counts = {name: report.total_flops for name, report in reports.items()}
     seen: dict[str, Any] = {"FLOPs": counts, "complete": [report.complete for report in reports.values()]}
     seen |= {"traces": [report.trace for report in reports.values()], "reason": reports["count"].trace_reason[:200]}
@@ -479,7 +538,8 @@ def split_model(bench: Bench) -> Seen:
 def wrong_device(bench: Bench) -> Seen:
     model, x = net(bench), torch.randn(64, WIDTH)
     bench.empty()
-    before, seen, held = bench.allocated, {}, True
+    before, held = bench.allocated, True
+    seen: dict[str, Any] = {}
     for name, call in {"count": CALLS["count"], "analyze": analyzed, "profile": in_profile}.items():
         try:
             call(model, x)
@@ -510,7 +570,12 @@ def pinned(bench: Bench) -> Seen:
     flops = fxflops.count(model, inputs(bench)).total_flops
     with torch.no_grad():
         same = torch.allclose(back, model(host.to(bench.device)).cpu())
-    seen = {"FLOPs": p.report.total_flops, "FLOPs plain": flops, "complete": p.report.complete, "same output": same}
+    seen: dict[str, Any] = {
+        "FLOPs": p.report.total_flops,
+        "FLOPs plain": flops,
+        "complete": p.report.complete,
+        "same output": same,
+    }
     seen["ms"] = 1000 * (p.report.block_time or 0.0)
     return same and p.report.total_flops == flops and p.report.complete and bool(p.report.block_time), seen
 
@@ -546,7 +611,7 @@ def graph_captured(bench: Bench) -> Seen:
         graph.replay()
     with torch.no_grad():
         same = torch.allclose(out, model(x))
-    seen = {"FLOPs": p.report.total_flops, "FLOPs of one call": flops, "same output": same}
+    seen: dict[str, Any] = {"FLOPs": p.report.total_flops, "FLOPs of one call": flops, "same output": same}
     seen["ms"] = 1000 * (p.report.block_time or 0.0)
     return same and p.report.total_flops == flops and bool(p.report.block_time), seen
 
@@ -588,13 +653,14 @@ def graphed_callables(bench: Bench) -> Seen:
 
 def one_rank(bench: Bench, backend: str = "nccl") -> Seen:
     """Run ``one_rank.py`` in a process of its own, which can be ended if it hangs."""
+    limit = max(5.0, min(PROCESS_SECONDS, bench.left + 2))  # so that the row is there before the part's time is over
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.gpu.one_rank", backend, folder]
         with open(f"{folder}/out", "w+") as out, open(f"{folder}/errors", "w+") as errors:
             try:
-                status: Any = subprocess.run(command, stdout=out, stderr=errors, timeout=PROCESS_SECONDS).returncode
+                status: Any = subprocess.run(command, stdout=out, stderr=errors, timeout=limit).returncode
             except subprocess.TimeoutExpired:
-                status = f"ended after {PROCESS_SECONDS} s"
+                status = f"ended after {limit:.0f} s"
             out.seek(0)
             errors.seek(0)
             lines = [json.loads(line) for line in out if line.startswith("{")]
