@@ -23,6 +23,8 @@ NEEDS = ("pytest", "xdist", "hypothesis")
 ROOT = Path(__file__).parents[2]
 MARKS = ("mark.cuda", "tests.devices import", "device: str")
 WORKERS = 8
+FORWARDS = 600
+"""About as many forwards one after the other take as long as the tests: some 275 of them, in all workers, which start first."""
 SPARE = 4.0
 """Seconds that are left after pytest has been stopped, to read its results."""
 OUTCOMES = ("passed", "failed", "skipped", "collected")
@@ -77,7 +79,7 @@ def run_tests(bench: Bench) -> Row:
 def cases(bench: Bench) -> list[Case]:
     """One run of pytest: workers that open the device take longer to start than most tests."""
     name = "pytest --collect-only -m cuda" if bench.stand_in else "pytest -m cuda"
-    return [Case(name, partial(run_tests, bench), 2 * WORKERS)]
+    return [Case(name, partial(run_tests, bench), FORWARDS)]
 
 
 def table(rows: list[Row]) -> list[str]:
