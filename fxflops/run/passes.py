@@ -27,6 +27,7 @@ from .compiled import first_runs, with_times
 from .compiled_kernels import compiled_kernels
 from .graph_run import CallCollector, Times, run_graph, time_nodes
 from .model_run import Subject, Watch, observed_run
+from .out_of_memory import noting_live
 from .outcome import Compiled, Run
 from .per_node import Spans, node_of, with_nodes
 from .uncompiled import once_loaded, uncompiled
@@ -178,7 +179,8 @@ def _watched_graph(
     memory, memory_back = MemoryMeter(watch.storages), MemoryMeter(watch.storages)
     inputs, meter = subject.bound(), memory_back if back else None
     try:
-        with uncompiled(), watch.observer:
+        noting = noting_live(watch.storages, watch.observer.calls, subject.held["params"])
+        with noting, uncompiled(), watch.observer:
             run_graph(graph, inputs, collector, memory, back=meter, backward=watch.observer.backward)
     except RunError:
         if not back:
