@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,6 +35,7 @@ class Event:
 
     def record(self, stream: Any = None) -> None:
         assert stream in (None, self.standin.stream)
+        assert not self.standin.capturing, "the event becomes part of the user's graph"
         self.at = max(self.standin.busy_until, self.standin.host())
         self.standin.events += 1
 
@@ -91,6 +93,7 @@ class Allocator(TorchDispatchMode):
 class StandIn:
     """The stand-in, and what it was asked. ``host`` is the host's clock; :meth:`work` gives the stream work to do.
 
+    Nothing may wait for it, and no event be recorded, while it is ``capturing``.
     ``synchronized`` is the number of times that the host waited for it, ``events`` that of events recorded.
     """
 
@@ -100,6 +103,7 @@ class StandIn:
         self.host = host
         self.busy_until = self.done_until = -1.0
         self.synchronized = self.events = 0
+        self.capturing = False
         self.stream = SimpleNamespace(device=self.device)
         self.memory = Allocator()
 
@@ -108,12 +112,23 @@ class StandIn:
         self.memory.take([*value.parameters(), *value.buffers()] if isinstance(value, nn.Module) else value)
         return value
 
+    @contextmanager
+    def graph(self) -> Iterator[None]:
+        """Capture what the stream is given in this block, as ``torch.cuda.graph`` does."""
+        self.capturing = True
+        try:
+            yield
+        finally:
+            self.capturing = False
+
     def work(self, seconds: float) -> None:
-        """Give the stream some work, which it begins when it is done with what it has."""
-        self.busy_until = max(self.busy_until, self.host()) + seconds
+        """Give the stream some work, which it begins when it is done with what it has; none of it runs in a capture."""
+        if not self.capturing:
+            self.busy_until = max(self.busy_until, self.host()) + seconds
 
     def synchronize(self, device: Any = None) -> None:
         assert device == self.device
+        assert not self.capturing
         self.synchronized += 1
         self.done_until = max(self.busy_until, self.host())
 
@@ -137,6 +152,7 @@ class StandIn:
     def module(self) -> Any:
         """The device's own module, as ``torch.cuda`` is CUDA's."""
         return SimpleNamespace(
+            is_current_stream_capturing=lambda: self.capturing,
             get_device_name=lambda device=None: NAME,
             get_device_properties=lambda device=None: SimpleNamespace(name=NAME, total_memory=80 * GB),
             memory_allocated=torch.accelerator.memory_allocated,

@@ -12,7 +12,7 @@ from torch import fx
 
 from ..errors import FxflopsError, InputError, RunError, TraceError
 from ..meters.accelerator import Accelerator, accelerator_of
-from ..meters.event_stopwatch import clock_of, with_seconds
+from ..meters.event_stopwatch import captured_calls, clock_of, with_seconds
 from ..meters.kernels import KernelMeter
 from ..meters.meter import MemoryMeter
 from ..meters.nodes import Kernel
@@ -132,7 +132,7 @@ def measure(
     tick()
     watched, calls_of = trace.recorded or _matched(subject, registry, made)
     source = "predicted" if subject.device.type == "meta" else "storages"
-    observed = with_seconds(watched.calls)  # a run does not keep their times
+    observed, captured = with_seconds(watched.calls), captured_calls(watched.calls)  # a run does not keep their times
     run = subject.record_of(watched, source, f"{trace.how} trace", trace.why)
     accelerator = accelerator_of(subject.device)
     if accelerator is not None and accelerator.has_statistics:
@@ -160,6 +160,7 @@ def measure(
         run,
         calls=with_nodes(observed, nodes, owner_of) if nodes else observed,
         nodes=nodes,
+        captured=captured,
         latency=times.latency,
         backward_latency=times.backward_latency,
         compiled=compiled,
