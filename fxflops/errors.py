@@ -6,7 +6,7 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import wraps
@@ -58,12 +58,15 @@ class RunError(InputError):
 class OutOfMemoryError(FxflopsError):
     """The device has too little memory to run the model on these inputs.
 
-    It is also a ``torch.OutOfMemoryError``. ``node`` is that of :class:`RunError`.
+    It is also a ``torch.OutOfMemoryError``. ``node`` is that of :class:`RunError`. ``live`` are the tensors that were alive,
+    largest first, each as in ``report.live_at_peak``. They are parameters, buffers, inputs and gradients alone where a run
+    was not observed: when the model is timed.
     """
 
-    def __init__(self, message: str, node: str = "") -> None:
+    def __init__(self, message: str, node: str = "", live: Sequence[Any] = ()) -> None:
         super().__init__(message)
         self.node = node
+        self.live = tuple(live)
 
 
 class ClosedFormError(InputError):

@@ -21,13 +21,13 @@ from .counting.steps import NO_MODEL, OUTSIDE
 from .errors import OF_PROFILERS, SCHEDULED, FxflopsError, InputError, check_flags, not_taken, warn
 from .model.inputs import checked_model, is_compiled
 from .model.inventory import Inventory
-from .model.optimizer import of_another, states_of
+from .model.optimizer import gradients_of, of_another, states_of
 from .model.pytree import is_training
 from .ops import BASE
 from .records import FormulaFunction, Step
 from .report.report import Report
-from .run.block import DETAILS, STEPS, BlockWatch
-from .run.model_run import gradients_of
+from .run.block import DETAILS, OPERATIONS, STEPS, BlockWatch
+from .run.out_of_memory import add_memory_note
 from .run.uncompiled import uncompiled
 
 INSTEAD = """it counts the code in a block,
@@ -203,6 +203,10 @@ class profile:
         self._is_open = False
         if kind is not None:
             self._why = f"the block raised {kind.__name__}, so there is no report"
+            if isinstance(error, torch.OutOfMemoryError):
+                self._label_gradients()
+                live = self._storages.history(self._observer.calls).at_end
+                add_memory_note(error, self._watch.device, live, is_observed=self._wanted == OPERATIONS)
             return
         begun = min(self._iterations.values(), default=None)
         is_empty = not (self._observer.calls or self._observer.scopes)

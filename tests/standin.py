@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +37,7 @@ class Event:
 
     def record(self, stream: Any = None) -> None:
         assert stream in (None, self.standin.stream)
+        assert not self.standin.capturing, "the event becomes part of the user's graph"
         self.at = max(self.standin.busy_until, self.standin.host())
         self.standin.events += 1
 
@@ -98,8 +99,9 @@ class Allocator(TorchDispatchMode):
 class StandIn:
     """The stand-in, and what it was asked. ``host`` is the host's clock; :meth:`work` gives the stream work to do.
 
-    ``synchronized`` is the number of times that the host waited for it, ``events`` that of events recorded. With ``sleeps``
-    its module has ``_sleep``, as torch.cuda has, which gives it work for a number of cycles.
+    Nothing may wait for it, and no event be recorded, while it is ``capturing``. ``synchronized`` is the number of times that
+    the host waited for it, ``events`` that of events recorded. With ``sleeps`` its module has ``_sleep``, as torch.cuda has,
+    which gives it work for a number of cycles.
     """
 
     device = torch.device("cpu")
@@ -108,7 +110,7 @@ class StandIn:
         self.host = host
         self.busy_until = self.done_until = -1.0
         self.synchronized = self.events = 0
-        self.sleeps = False
+        self.sleeps = self.capturing = False
         self.stream = SimpleNamespace(device=self.device)
         self.memory = Allocator()
 
@@ -117,12 +119,23 @@ class StandIn:
         self.memory.take([*value.parameters(), *value.buffers()] if isinstance(value, nn.Module) else value)
         return value
 
+    @contextmanager
+    def graph(self) -> Iterator[None]:
+        """Capture what the stream is given in this block, as ``torch.cuda.graph`` does."""
+        self.capturing = True
+        try:
+            yield
+        finally:
+            self.capturing = False
+
     def work(self, seconds: float) -> None:
-        """Give the stream some work, which it begins when it is done with what it has."""
-        self.busy_until = max(self.busy_until, self.host()) + seconds
+        """Give the stream some work, which it begins when it is done with what it has; none of it runs in a capture."""
+        if not self.capturing:
+            self.busy_until = max(self.busy_until, self.host()) + seconds
 
     def synchronize(self, device: Any = None) -> None:
         assert device == self.device
+        assert not self.capturing
         self.synchronized += 1
         self.done_until = max(self.busy_until, self.host())
 
@@ -149,6 +162,7 @@ class StandIn:
         return SimpleNamespace(
             **sleep,
             device=lambda device: nullcontext(),
+            is_current_stream_capturing=lambda: self.capturing,
             get_device_name=lambda device=None: NAME,
             get_device_properties=lambda device=None: SimpleNamespace(name=NAME, total_memory=80 * GB),
             memory_allocated=torch.accelerator.memory_allocated,

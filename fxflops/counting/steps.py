@@ -67,13 +67,17 @@ def by_step(run: Run, counted: Sequence[Counted]) -> dict[str, OperatorRow]:
 
 
 def step_times(run: Run, counted: Sequence[Counted]) -> dict[str, StepTime]:
-    """Return the time of each step of a profiled block, by its name; {} if it was not timed."""
+    """Return the time of each step of a profiled block, by its name; {} if it was not timed.
+
+    A step whose call of the model was captured into a graph did not run. The time after it is that of no step.
+    """
     found: dict[str, list[StepTime]] = {}
     for step, numbers in _regions(run, len(counted)):
         if step.parts:
             parts = [step.parts.get(each, 0.0) for each in TIMED]
-            flops = sum(counted[i].flops for i in numbers)
-            found.setdefault(step.name, []).append(StepTime._make([sum(parts), *parts, flops]))
+            did_run = not run.captured or FORWARD in step.parts or not step.calls
+            flops = sum(counted[i].flops for i in numbers) if did_run else 0
+            found.setdefault(step.name if did_run else OUTSIDE, []).append(StepTime._make([sum(parts), *parts, flops]))
     return {name: StepTime._make(map(sum, zip(*times, strict=True))) for name, times in found.items()}
 
 
@@ -101,6 +105,14 @@ def unobserved(run: Run) -> str:
     if not run.calls:
         return "nothing was observed in the block: what is to be counted must run inside it, in the same thread"
     return "" if run.model == NO_MODEL else "the given model was never called in the block: all calls are outside it"
+
+
+def captured(run: Run) -> str:
+    """Return a remark on calls that were captured into a graph, "" if there are none."""
+    if not run.captured:
+        return ""
+    whose = "1 call was" if run.captured == 1 else f"{run.captured:,} calls were"
+    return f"{whose} captured into a graph: counted once and not timed; replays of the graph are not counted"
 
 
 def unsteady(run: Run, nodes: float | None) -> str:

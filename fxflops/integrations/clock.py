@@ -31,4 +31,4 @@ class LapClock:
     def take(self) -> float:
         """Return the seconds of all laps since the last call, after the device has done their work."""
         laps, self._laps = self._laps, []
-        return sum(map(seconds_of, laps))
+        return sum(seconds_of(lap) or 0.0 for lap in laps)  # a captured lap did not run

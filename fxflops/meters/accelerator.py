@@ -43,6 +43,12 @@ class Accelerator:
         with DisableTorchFunction():
             event.record(torch.accelerator.current_stream(self.device))
 
+    @property
+    def capturing(self) -> bool:
+        """Whether the current stream is captured into a graph: what it is given does not run, and no event can be read."""
+        ask = getattr(self._module, "is_current_stream_capturing", None)
+        return ask is not None and bool(ask())
+
     def synchronize(self) -> None:
         """Wait until all work is done."""
         torch.accelerator.synchronize(self.device)

@@ -22,17 +22,25 @@ READY = 2
 
 @dataclass(slots=True, eq=False)
 class Mark:
-    """A reading of a clock; ``seconds`` is nan until the clock has caught up with its device."""
+    """A reading of a clock; ``seconds`` is nan until the clock has caught up with its device.
+
+    It is ``captured`` if the device's stream was being captured into a graph: what is captured does not run.
+    """
 
     clock: Any
     seconds: float
+    captured: bool
 
 
 @dataclass(slots=True, eq=False)
 class EventMark(Mark):
-    """A reading by an event. ``ran`` is true if the clock ran since the mark before it."""
+    """A reading by an event. ``ran`` is true if the clock ran since the mark before it.
 
-    event: torch.Event
+    While a graph is captured there is no event: it would become part of that graph, and could not be read. The clock
+    stands still then.
+    """
+
+    event: torch.Event | None
     ran: bool
 
 
@@ -71,14 +79,25 @@ def clock_of(device: torch.device) -> Callable[[], Stopwatch]:
     return Stopwatch if accelerator is None else lambda: EventStopwatch(accelerator)
 
 
-def seconds_of(value: float) -> float:
-    """Return the seconds of a Lapse, or of a plain number; never less than 0, where streams or threads overlap."""
+def seconds_of(value: float) -> float | None:
+    """Return the seconds of a Lapse, or of a plain number; never less than 0, where streams or threads overlap.
+
+    A Lapse that was captured from beginning to end has none: the work did not run.
+    """
     if not isinstance(value, Lapse):
         return value
-    for mark in (*value.ends, *value.starts):
+    marks = (*value.ends, *value.starts)
+    if all(mark.captured for mark in marks):
+        return None
+    for mark in marks:
         if isnan(mark.seconds):
             mark.clock.catch_up()
     return max(sum(mark.seconds for mark in value.ends) - sum(mark.seconds for mark in value.starts), 0.0)
+
+
+def captured_calls(calls: Iterable[Call]) -> int:
+    """Return how many calls were captured into a graph, of those whose seconds are still a Lapse."""
+    return sum(isinstance(call.seconds, Lapse) and seconds_of(call.seconds) is None for call in calls)
 
 
 class EventStopwatch(Stopwatch):
@@ -131,13 +150,18 @@ class EventStopwatch(Stopwatch):
         """Wait for the device, and read the events since the last time."""
         self._accelerator.synchronize()
         for before, mark in pairwise(self._marks):
-            mark.seconds = before.seconds + (before.event.elapsed_time(mark.event) / 1000 if mark.ran else 0.0)
+            took = 0.0
+            if mark.ran and before.event is not None and mark.event is not None:
+                took = before.event.elapsed_time(mark.event) / 1000
+            mark.seconds = before.seconds + took
         del self._marks[:-1]
 
     def _mark(self, ran: bool) -> None:
-        event = self._ready.pop() if self._ready else self._accelerator.event()
-        self._accelerator.record(event)
-        self._marks.append(EventMark(self, nan if self._marks else 0.0, event, ran))
+        event = None
+        if not self._accelerator.capturing:
+            event = self._ready.pop() if self._ready else self._accelerator.event()
+            self._accelerator.record(event)
+        self._marks.append(EventMark(self, nan if self._marks else 0.0, event is None, event, ran))
 
 
 def with_seconds(records: Iterable[R], kept: bool = True) -> tuple[R, ...]:

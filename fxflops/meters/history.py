@@ -110,8 +110,17 @@ class History:
     @cached_property
     def at_peak(self) -> tuple[LiveTensor, ...]:
         """The storages alive at the peak, largest first."""
+        return self._alive_after(self.changes_to_peak)
+
+    @property
+    def at_end(self) -> tuple[LiveTensor, ...]:
+        """The storages alive after the last change, largest first."""
+        return self._alive_after(None)
+
+    def _alive_after(self, changes: int | None) -> tuple[LiveTensor, ...]:
+        """Return the storages alive after the first ``changes``, after all for None; largest first."""
         held: dict[int, int] = {}
-        for entry, change, _ in islice(triples(self.changes), self.changes_to_peak):
+        for entry, change, _ in islice(triples(self.changes), changes):
             held[entry] = held.get(entry, 0) + change
         found = [self._tensor(entry, nbytes) for entry, nbytes in held.items() if nbytes]
         return tuple(sorted(found, key=lambda tensor: -tensor.bytes))

@@ -95,12 +95,12 @@ class QueueStopwatch(Stopwatch):
         """Start the clock again; ``work`` is the function or module class whose kernels the host starts until it stops."""
         if self._since is None:
             return
-        if work is not None:
+        if work is not None and not self._queue.accelerator.capturing:
             self._begin(work)
         super().go()
 
     def now(self) -> float:
-        mark = HostMark(self, nan, super().now())
+        mark = HostMark(self, nan, self._queue.accelerator.capturing, super().now())
         self._items.append(mark)
         return Lapse([mark], [])
 

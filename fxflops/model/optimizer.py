@@ -84,3 +84,8 @@ def states_of(optimizer: Optimizer) -> list[tuple[str, torch.Tensor]]:
     """Return the tensors in an optimizer's state, by the names that it gives them: "exp_avg"."""
     states = ((s if isinstance(s, Mapping) else {"": s}) for s in optimizer.state.values())
     return [(str(name), tensor) for state in states for name, value in state.items() for tensor in tensors_in(value)]
+
+
+def gradients_of(parameters: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
+    """Return the gradients of parameters that have one, with the parameters' names."""
+    return [(name, p.grad) for name, p in parameters if p.grad is not None]

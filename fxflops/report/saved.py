@@ -131,6 +131,7 @@ def to_json_data(
         "steps": [[step.name, step.calls.start, step.calls.stop, dict(step.parts)] for step in run.steps],
         "instruments": run.instruments,
         "interrupted": run.interrupted,
+        "captured": run.captured,
         "compiled": _plain(run.compiled),
         "memory": {
             "peak": run.peak,
@@ -232,6 +233,7 @@ class Saved:
             steps=tuple(Step(name, range(first, end), *parts) for name, first, end, *parts in data["steps"]),
             instruments=data.get("instruments"),
             interrupted=data.get("interrupted", ""),
+            captured=data.get("captured", 0),
             compiled=_compiled_from(data.get("compiled")),
             modules=tuple(Module(**{**m, "keeps": frozenset(map(target_of, m["keeps"]))}) for m in data["modules"]),
             aliases=dict(data.get("aliases", {})),

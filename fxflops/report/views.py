@@ -9,7 +9,7 @@ from ..conventions import OF_MACS
 from ..counting.collectives import by_group, collectives
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import items_of, sums_of, together
-from ..counting.steps import OUTSIDE, outside, unobserved
+from ..counting.steps import OUTSIDE, captured, outside, unobserved
 from ..records import Counted, Spec, grouped, prefixes, specs_in
 from ..render.columns import MODULES, Column, module_values, titled
 from ..render.data import Summary, TreeRow
@@ -172,7 +172,7 @@ def summary_of(report: TabledRun, root: TreeRow, utilization: float | None) -> S
         utilization=utilization,
         provenance=report.provenance,
         remarks=[
-            *filter(None, [unobserved(report._run)]),
+            *filter(None, [unobserved(report._run), captured(report._run)]),
             *(f"{each.call.op} in {each.call.path or 'the root'}: {said}" for each, said in report.remarks.items()),
         ],
     )

@@ -72,6 +72,8 @@ def mfu(
     data and the optimizer's step included, to which its work is then compared. A value above 1 is not cut off, but
     warned of. ``executed`` adds the forward work that gradient checkpointing computes again: the hardware FLOPs utilization.
     """
+    if block is not None:  # calls without a time were captured into a graph, and did not run in the block
+        counted = [each for each in counted if each.call.seconds is not None]
     by_phase = [[each for each in counted if each.call.phase in PARTS[phase]] for phase in PHASES[: len(timings)]]
     ran = [timing for made, timing in zip(by_phase, timings, strict=True) if made]
     known = [timing.median for timing in ran if timing is not None]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..meters.event_stopwatch import EventStopwatch, clock_of, seconds_of
+from ..meters.event_stopwatch import EventStopwatch, captured_calls, clock_of, seconds_of
 from ..meters.history import Place, Remembered
 from ..meters.queue_stopwatch import observed_clock_of
 from ..meters.stopwatch import StoppedStopwatch
@@ -75,11 +75,18 @@ class BlockWatch(Watch):
         steps = [*named(self.observer.steps)]
         if not self._timed:
             return replace(run, steps=tuple([Step(step.name, step.calls) for step in steps]))
-        steps = [
-            step._replace(parts={phase: seconds_of(taken) for phase, taken in step.parts.items()}) for step in steps
-        ]
+        steps = [step._replace(parts=_known_seconds(step.parts)) for step in steps]
+        captured = captured_calls(self.observer.calls)
         interrupted = Usage.now().since(self._begun).interrupted
-        return replace(run, steps=tuple(steps), instruments=self.observer.stopwatch.own, interrupted=interrupted)
+        return replace(
+            run, steps=tuple(steps), instruments=self.observer.stopwatch.own, interrupted=interrupted, captured=captured
+        )
+
+
+def _known_seconds(parts: Mapping[str, float]) -> dict[str, float]:
+    """Return the seconds of each phase, without phases that have none because they were captured into a graph."""
+    read = {phase: seconds_of(taken) for phase, taken in parts.items()}
+    return {phase: seconds for phase, seconds in read.items() if seconds is not None}
 
 
 def inputs_of(scopes: Iterable[Scope]) -> str:

@@ -17,7 +17,7 @@ from ..meters.live_storages import LiveStorages, Named
 from ..meters.stopwatch import StoppedStopwatch, Stopwatch
 from ..model.inputs import as_leaves, bind
 from ..model.inventory import Inventory
-from ..model.optimizer import OptimizerLike, stand_in, states_of
+from ..model.optimizer import OptimizerLike, gradients_of, stand_in, states_of
 from ..model.pytree import tensors_in
 from ..model.snapshot import Snapshot
 from ..ops import FormulaRegistry
@@ -38,6 +38,7 @@ from ..trace.simulated import SimulatedObserver, results_on
 from ..trace.source import line_that_raised
 from .environment import environment_of, modes_in
 from .graph_run import run_error
+from .out_of_memory import noting_live
 from .outcome import Environment, Run
 from .uncompiled import uncompiled
 
@@ -52,6 +53,7 @@ class Subject:
 
     ``mode`` is the mode of its modules ("eval", "train", "as_is"); ``compiled`` tells whether a part of it is under
     ``torch.compile``; ``compiled_model`` is the model as given, if a call of that runs compiled; ``lazy`` is for its Snapshot.
+    ``bytes_before`` are the bytes that its device had allocated before any run, 0 where that is unknown.
     """
 
     def __init__(
@@ -86,6 +88,8 @@ class Subject:
         }
         self.state = [tensor for named in self.held.values() for _, tensor in named]
         self.device = self.state[0].device if self.state else torch.device("cpu")
+        accelerator = accelerator_of(self.device)
+        self.bytes_before = accelerator.live if accelerator is not None and accelerator.has_statistics else 0
         self.snapshot = Snapshot(inventory.paths, (args, kwargs), lazy)
 
     def watch(self, registry: FormulaRegistry, **settings: Any) -> Watch:
@@ -187,7 +191,8 @@ class Watch:
 
     def observe(self, subject: Subject) -> Watch:
         """Observe a run of the model, with its backward pass and optimizer step if it has them; return this Watch."""
-        out = _watch(subject, self.observer)  # alive until the step is over, as in a training loop
+        with noting_live(self.storages, self.observer.calls, subject.held["params"]):
+            out = _watch(subject, self.observer)  # alive until the step is over, as in a training loop
         if self.mirror is not None:
             self.mirror.check_origin(out)
         if self.owners is not None:
@@ -302,11 +307,6 @@ def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
         raise RunError(f"{name} raised in its step\n  {type(error).__name__}: {error}") from error
     storages.label(states_of(optimizer), "optimizer")
     storages.make_permanent("optimizer")
-
-
-def gradients_of(parameters: Named) -> list[tuple[str, torch.Tensor]]:
-    """Return the gradients of parameters that have one, with the parameters' names."""
-    return [(name, p.grad) for name, p in parameters if p.grad is not None]
 
 
 def cap_of(device: torch.device) -> int:

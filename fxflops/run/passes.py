@@ -12,7 +12,7 @@ from torch import fx
 
 from ..errors import FxflopsError, InputError, RunError, TraceError
 from ..meters.accelerator import Accelerator, accelerator_of
-from ..meters.event_stopwatch import with_seconds
+from ..meters.event_stopwatch import captured_calls, with_seconds
 from ..meters.kernels import KernelMeter
 from ..meters.meter import MemoryMeter
 from ..meters.nodes import Kernel
@@ -28,6 +28,7 @@ from .compiled import first_runs, with_times
 from .compiled_kernels import compiled_kernels
 from .graph_run import CallCollector, Times, run_graph, time_nodes
 from .model_run import Subject, Watch, observed_run
+from .out_of_memory import noting_live
 from .outcome import Compiled, Run
 from .per_node import Spans, node_of, with_nodes
 from .uncompiled import once_loaded, uncompiled
@@ -132,7 +133,7 @@ def measure(
     tick()
     watched, calls_of = trace.recorded or _matched(subject, registry, made)
     source = "predicted" if subject.device.type == "meta" else "storages"
-    observed = with_seconds(watched.calls)  # a run does not keep their times
+    observed, captured = with_seconds(watched.calls), captured_calls(watched.calls)  # a run does not keep their times
     run = subject.record_of(watched, source, f"{trace.how} trace", trace.why)
     accelerator = accelerator_of(subject.device)
     if accelerator is not None and accelerator.has_statistics:
@@ -160,6 +161,7 @@ def measure(
         run,
         calls=with_nodes(observed, nodes, owner_of) if nodes else observed,
         nodes=nodes,
+        captured=captured,
         latency=times.latency,
         backward_latency=times.backward_latency,
         compiled=compiled,
@@ -179,7 +181,8 @@ def _watched_graph(
     memory, memory_back = MemoryMeter(watch.storages), MemoryMeter(watch.storages)
     inputs, meter = subject.bound(), memory_back if back else None
     try:
-        with uncompiled(), watch.observer:
+        noting = noting_live(watch.storages, watch.observer.calls, subject.held["params"])
+        with noting, uncompiled(), watch.observer:
             run_graph(graph, inputs, collector, memory, back=meter, backward=watch.observer.backward)
     except RunError:
         if not back:

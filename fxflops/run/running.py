@@ -11,8 +11,11 @@ from torch import nn
 
 from ..errors import InputError, OutOfMemoryError, RunError, errors_of_kind
 from ..meters.accelerator import accelerator_of
+from ..meters.allocated import memory_text
+from ..meters.live_storages import LiveStorages
 from ..model.inputs import as_call, checked_model, is_compiled, is_compiled_whole, shape_given
 from ..model.inventory import Inventory
+from ..model.optimizer import gradients_of
 from ..model.shards import resharded
 from ..model.snapshot import holding
 from ..trace.compiler import unseen
@@ -74,13 +77,18 @@ def running(
 
 
 def _out_of_memory(error: torch.OutOfMemoryError | OutOfMemoryError, subject: Subject) -> OutOfMemoryError:
-    """Return the error for a run that its device has no memory for; the tensors in the error's frames are still alive."""
+    """Return the error for a run that its device has no memory for, with what holds the memory."""
     node, text = error.node if isinstance(error, OutOfMemoryError) else "", str(error)
-    if not isinstance(error, OutOfMemoryError):  # raised in the model's own run, where nobody watches
+    if not isinstance(error, OutOfMemoryError):  # raised in the model's own run, which is not observed
         paths = [subject.inventory.paths.get(module, "") for module in modules_that_raised(error)]
         where = f"module {paths[-1]!r}" if paths and paths[-1] else "the model's own forward"
         text = f"the model raised in {where}\n  {type(error).__name__}: {error}{line_that_raised(error)}"
+    live = getattr(error, "live", ())
+    is_observed = bool(live)
+    if not is_observed:
+        held: dict[str, Any] = {**subject.held, "gradients": gradients_of(subject.held["params"])}
+        live = LiveStorages(held).history([]).at_end
     accelerator = accelerator_of(subject.device)
     if accelerator is not None and accelerator.has_statistics:
-        text += f"\n  {accelerator.held}"
-    return OutOfMemoryError(f"{text}\n  {'' if subject.lazy else INSTEAD}give a smaller batch", node)
+        text += f"\n  {memory_text(accelerator, live, is_observed, subject.bytes_before)}"
+    return OutOfMemoryError(f"{text}\n  {'' if subject.lazy else INSTEAD}give a smaller batch", node, live)

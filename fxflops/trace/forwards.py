@@ -8,12 +8,17 @@ from functools import cache, partial
 from types import FunctionType
 from typing import Any
 
+import torch
 from torch import nn
 from torch.jit import ScriptModule
 
 from ..torch_internals import GLOBAL_HOOKS, call_impl
 
 GLOBAL = AFTER_ALL, BEFORE_ALL = GLOBAL_HOOKS["_forward_hooks"], GLOBAL_HOOKS["_forward_pre_hooks"]
+GRAPH = "torch.cuda.CUDAGraph"
+"""The op of what a replayed graph computes."""
+GRAPHED = "torch.cuda.graphs"
+"""The Python module of the forward that torch.cuda.make_graphed_callables puts into a module."""
 CALLED = "_compiled_call_impl"
 """The attribute that a module calls, if it has it, instead of its hooks and its forward. Copies of a module lack it."""
 
@@ -69,10 +74,22 @@ def has_plain_call(cls: type[nn.Module]) -> bool:
 
 
 def hidden_kernels(module: nn.Module) -> list[str]:
-    """Return the operators of a TorchScript module that no observer sees: oneDNN's, by torch.jit.optimize_for_inference."""
+    """Return the operators of a module that no observer sees.
+
+    In TorchScript they are oneDNN's, by torch.jit.optimize_for_inference. The replay of a CUDA graph runs kernels that call
+    no operator: a module that has a graph may replay it.
+    """
     if not isinstance(module, ScriptModule):
-        return []
+        return [GRAPH] if has_graph(module) else []
     return re.findall(r"= (prim::(?:mkldnn|MKLDNN)\w+)", str(getattr(module, "inlined_graph", "")))
+
+
+def has_graph(module: nn.Module) -> bool:
+    """Return whether a module has CUDA graphs, or runs them since torch.cuda.make_graphed_callables replaced its forward."""
+    held = module.__dict__
+    if "forward" in held and getattr(held["forward"], "__module__", "") == GRAPHED:
+        return True
+    return torch.cuda.is_initialized() and any(isinstance(value, torch.cuda.CUDAGraph) for value in [*held.values()])
 
 
 def is_torchs(cls: Any) -> bool:

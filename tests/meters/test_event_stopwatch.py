@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -199,3 +200,71 @@ def test_what_is_not_timed_records_no_events(standin: StandIn) -> None:
         p._model(X.to("meta"))
     assert p.report.block_time is None
     assert standin.events == 0
+
+
+CAPTURED = "captured into a graph: counted once and not timed; replays of the graph are not counted"
+
+
+@pytest.mark.parametrize("detail", ["operations", "modules", "steps"])
+def test_what_is_captured_into_a_graph_has_no_time(standin: StandIn, clock: Clock, detail: str, tmp_path: Path) -> None:
+    """Of three calls the second one is captured."""
+    model, bare = Outer(standin), Outer(standin)
+    with fxflops.profile(bare, detail=detail) as without:
+        bare(X)
+        bare(X)
+    clock.now = standin.busy_until  # as the first block began: with a device that has nothing to do
+    with fxflops.profile(model, detail=detail) as p:
+        model(X)
+        with standin.graph():
+            model(X)
+        model(X)
+    report = p.report
+    assert report.block_time == pytest.approx(without.report.block_time)
+    _, first, second, third = report._run.steps  # the first is what comes before the first call
+    ran = [step.parts["forward"] for step in without.report._run.steps[1:]]
+    assert [first.parts["forward"], third.parts["forward"]] == pytest.approx(ran)
+    assert "forward" not in second.parts
+    if detail == "operations":
+        seconds = [each.call.seconds for each in report.counted]
+        n = len(seconds) // 3
+        assert [value is None for value in seconds] == [False] * n + [True] * n + [False] * n
+        assert report.total_flops == 3 * without.report.total_flops / 2
+        assert f"{n} calls were {CAPTURED}" in " ".join(str(report).split())
+        assert report.step_times().keys() == {"step 1", "step 3", "(outside)"}
+        assert report.by_step()["step 2"].seconds is None
+        report.save(tmp_path / "report.json")
+        assert fxflops.Report.load(tmp_path / "report.json")._run.captured == n
+
+
+def test_a_block_inside_a_capture_reads_no_event(standin: StandIn, clock: Clock) -> None:
+    model = nn.Linear(4, 4)
+    with standin.graph(), fxflops.profile(model) as p:
+        model(X)
+    assert standin.events == standin.synchronized == 0
+    (call,) = p.report.counted
+    assert call.call.seconds is None
+    assert call.flops > 0
+    assert f"1 call was {CAPTURED}" in " ".join(str(p.report).split())
+    assert p.report.block_time is None
+
+
+@pytest.mark.cuda
+def test_a_graph_is_captured_and_replayed_on_cuda() -> None:
+    model = nn.Sequential(nn.Linear(16, 16), nn.GELU()).cuda().eval()
+    x = torch.randn(4, 16, device="cuda")
+    with torch.no_grad():
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            model(x)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with fxflops.profile(model) as p:
+            with torch.cuda.graph(graph):
+                y = model(x)
+            graph.replay()
+            model(x)
+    torch.cuda.synchronize()
+    assert torch.allclose(y, model(x))
+    seconds = [each.call.seconds for each in p.report.counted]
+    assert [value is None for value in seconds] == [True] * 2 + [False] * 2
+    assert f"2 calls were {CAPTURED}" in " ".join(str(p.report).split())

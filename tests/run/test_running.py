@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import gc
+import re
+import sys
 from collections.abc import Iterator
 from itertools import count
 
@@ -40,6 +44,21 @@ class Greedy(nn.Module):
         raise torch.OutOfMemoryError("stand-in out of memory. Tried to allocate 64.00 GiB.")
 
 
+class Late(nn.Module):
+    """Wants more memory than there is in the backward pass."""
+
+    def __init__(self, device: StandIn) -> None:
+        super().__init__()
+        self.device = device
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.exp()
+        y.register_hook(self.want)
+        return y
+
+    want = Greedy.want
+
+
 class Outer(nn.Module):
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -66,7 +85,10 @@ def test_each_pass_says_where_memory_ended_and_leaves_the_model_as_it_was(
         fxflops.analyze(model, X, trace="record", backward=backward, repeats=3)
     error = caught.value
     assert isinstance(error, torch.OutOfMemoryError)
-    assert "were allocated on cpu\n  fxflops.count(model, args) predicts the peak" in str(error)
+    assert re.search(
+        r"were allocated on cpu: params .*\n  fxflops.count\(model, args\) predicts the peak", str(error), re.S
+    )
+    assert ("activations and other" in str(error)) == (runs > 0)  # what is timed is not observed
     assert "the backward pass raised" in str(error) if backward else "module 'inner'" in str(error)
     assert isinstance(error.__cause__, torch.OutOfMemoryError)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -87,8 +109,56 @@ def test_a_node_is_named(full: StandIn) -> None:
     text = str(caught.value)
     assert "at node '_1' (call_module 1) in module '1' (ReLU)" in text
     assert "Tried to allocate 4096 bytes." in text
-    assert "40.50 KiB were allocated on cpu" in text
     assert caught.value.node == "_1"
+
+
+def test_what_holds_the_memory_is_named(full: StandIn) -> None:
+    """12 KiB are the program's own; the weight has 32 KiB, the input 4 KiB, each result 8 KiB."""
+    own = full.to(torch.zeros(3 * 1024))
+    model = full.to(nn.Sequential(nn.Linear(64, 128, bias=False), nn.Sigmoid()))
+    x = full.to(X.clone())
+    full.memory.capacity = full.memory.live + 8192
+    with pytest.raises(fxflops.OutOfMemoryError) as caught:
+        fxflops.analyze(model, x, repeats=0)
+    lines = [line.strip() for line in str(caught.value).splitlines()]
+    assert (
+        "56.00 KiB were allocated on cpu: params 32.00 KiB + inputs 4.00 KiB + activations 8.00 KiB + other 12.00 KiB, "
+        "of which 12.00 KiB were there before fxflops ran"
+    ) in lines
+    assert "largest of those that the run made: activations f32[16,128] 8.00 KiB by linear in '0'" in lines
+    live = caught.value.live
+    assert [(each.category, each.bytes) for each in live] == [
+        ("params", 32768),
+        ("activations", 8192),
+        ("inputs", 4096),
+    ]
+    assert own.numel() == 3 * 1024
+
+
+def test_gradients_are_named(full: StandIn) -> None:
+    """The gradient of the second weight, 16 KiB, is there when that of the first is wanted."""
+    model = full.to(nn.Sequential(nn.Linear(64, 64, bias=False), Late(full), nn.Linear(64, 64, bias=False)))
+    with pytest.raises(fxflops.OutOfMemoryError) as caught:
+        fxflops.analyze(model, X, backward=True, trace="record", repeats=0)
+    assert "gradients 16.00 KiB" in str(caught.value)
+    assert "gradients f32[64,64] 16.00 KiB" in str(caught.value)
+
+
+@pytest.mark.parametrize("trace", ["symbolic", "record"])
+@pytest.mark.parametrize("backward", [False, True])
+def test_all_is_released_with_the_error(full: StandIn, trace: str, backward: bool) -> None:
+    model = full.to(nn.Sequential(nn.Linear(64, 64), nn.Sigmoid(), nn.Linear(64, 64), nn.Sigmoid()))
+    before = full.memory.live
+    full.memory.capacity = before + (40960 if backward else 4096)
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(fxflops.OutOfMemoryError):
+            fxflops.analyze(model, X, trace=trace, backward=backward, repeats=0)
+            pytest.fail("it had memory enough")
+        assert full.memory.live == before
+    finally:
+        gc.enable()
 
 
 def test_lazy_modules_that_find_no_memory_stay_lazy(standin: StandIn) -> None:
@@ -121,6 +191,10 @@ def test_a_block_of_ones_own_raises_its_own_error(full: StandIn) -> None:
     with pytest.raises(torch.OutOfMemoryError) as caught, fxflops.profile(model):
         model(X)
     assert type(caught.value) is torch.OutOfMemoryError
+    if sys.version_info >= (3, 11):
+        (note,) = caught.value.__notes__
+        assert "were allocated on cpu: params 16.25 KiB" in note
+        assert "activations f32[16,64] 4.00 KiB by linear in 'fc'" in note
     assert not model._forward_hooks
 
 

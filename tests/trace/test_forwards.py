@@ -156,3 +156,62 @@ def test_kernels_that_a_script_hides_are_told(way: str) -> None:
     report = COUNTS[way](torch.jit.optimize_for_inference(scripted()))
     assert not report.complete
     assert [(missing.op, missing.calls) for missing in report.missing] == [("prim::mkldnn_convolution", 1)]
+
+
+def graphed(module: nn.Module) -> nn.Module:
+    """Replace the forward as torch.cuda.make_graphed_callables does: what it returns is there already."""
+    out = module(torch.ones(2, 4)).detach()
+
+    def new_fwd(x: torch.Tensor) -> torch.Tensor:
+        return out.clone()
+
+    new_fwd.__module__ = torch.cuda.make_graphed_callables.__module__
+    module.forward = new_fwd
+    return module
+
+
+@pytest.mark.parametrize("call", [fxflops.count, fxflops.analyze])
+def test_what_a_replayed_graph_computes_is_not_known(call: Any) -> None:
+    report = call(nn.Sequential(nn.Linear(4, 4), graphed(nn.Linear(4, 4))), torch.ones(2, 4))
+    assert not report.complete
+    assert [(item.op, item.path) for item in report.missing] == [("torch.cuda.CUDAGraph", "1")]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("call", [fxflops.count, fxflops.analyze])
+def test_what_a_replayed_graph_computes_is_not_known_on_cuda(call: Any) -> None:
+    x = torch.ones(2, 4, device="cuda")
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).cuda().eval()
+    with torch.no_grad():
+        torch.cuda.make_graphed_callables(model[1], (x,))
+    report = call(model, x)
+    assert not report.complete
+    assert [(item.op, item.path) for item in report.missing] == [("torch.cuda.CUDAGraph", "1")]
+
+
+class Replaying(nn.Module):
+    """Captures its layer in the first call, and replays it from then on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.graph = nn.Linear(4, 4), torch.cuda.CUDAGraph()
+        self.x = torch.ones(2, 4, device="cuda")
+
+    def capture(self) -> None:
+        with torch.cuda.graph(self.graph):
+            self.y = self.fc(self.x)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.x.copy_(x)
+        self.graph.replay()
+        return self.y.clone()
+
+
+@pytest.mark.cuda
+def test_a_module_that_has_a_graph_may_replay_it() -> None:
+    model = Replaying().cuda().eval()
+    with torch.no_grad():
+        model.capture()
+    report = fxflops.count(model, torch.ones(2, 4, device="cuda"))
+    assert not report.complete
+    assert [item.op for item in report.missing] == ["torch.cuda.CUDAGraph"]

@@ -1,0 +1,40 @@
+"""The tensors that are alive when a device runs out of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from ..errors import OutOfMemoryError
+from ..meters.accelerator import accelerator_of
+from ..meters.allocated import memory_text
+from ..meters.history import LiveTensor
+from ..meters.live_storages import LiveStorages, Named
+from ..model.optimizer import gradients_of
+from ..records import Call
+
+
+@contextmanager
+def noting_live(storages: LiveStorages, calls: Sequence[Call], parameters: Named) -> Iterator[None]:
+    """Note the tensors that are alive when an observed run runs out of memory, as ``live`` of the error.
+
+    The frames in the error's traceback still hold what the model held.
+    """
+    try:
+        yield
+    except (torch.OutOfMemoryError, OutOfMemoryError) as error:
+        storages.label(gradients_of(parameters), "gradients")
+        vars(error)["live"] = storages.history(calls).at_end
+        raise
+
+
+def add_memory_note(
+    error: torch.OutOfMemoryError, device: torch.device, live: Sequence[LiveTensor], is_observed: bool
+) -> None:
+    """Add to an error of the user's own code what holds the memory. It keeps its type and its message."""
+    accelerator = accelerator_of(device)
+    add_note = getattr(error, "add_note", None)  # since Python 3.11
+    if add_note is not None and accelerator is not None and accelerator.has_statistics:
+        add_note(memory_text(accelerator, live, is_observed))
