@@ -31,7 +31,7 @@ UNKNOWN = 50e-6
 """The seconds for which the device is held for work that was not started before."""
 NEARLY, CLEARLY = 0.9, 1.2
 """A call that took (nearly) as long as the device was held, which was (clearly) longer than it takes at best, waited for the
-device."""
+device, if the call of its kind before it did so, too."""
 UNREAD = 1000
 """After so many pieces of work their events are read, if the device is done with them, and used again."""
 
@@ -68,7 +68,7 @@ def observed_clock_of(device: torch.device) -> Callable[[], Stopwatch]:
 class QueueStopwatch(Stopwatch):
     """A stopwatch whose readings are :class:`Lapse`\\ s of a run in which nothing is observed."""
 
-    __slots__ = ("_began", "_device_free", "_events", "_held", "_items", "_kind", "_late", "_least", "_queue", "_unread", "_work")  # fmt: skip
+    __slots__ = ("_began", "_device_free", "_events", "_held", "_items", "_kind", "_late", "_least", "_queue", "_unread", "_was_long", "_work")  # fmt: skip
 
     def __init__(self, queue: FullQueue) -> None:
         super().__init__()
@@ -76,7 +76,8 @@ class QueueStopwatch(Stopwatch):
         self._items = list[HostMark | Work]()  # in their order, those since the last reading
         self._unread = deque[Work]()
         self._events = list[torch.Event]()
-        self._least = dict[Any, float]()
+        self._least = dict[Any, float]()  # the host's seconds for work of each kind, at best
+        self._was_long = dict[Any, bool]()  # whether the host took as long as the device was held, the last time
         self._work: Work | None = None
         self._kind: Any = None
         self._began = self._held = 0.0
@@ -148,7 +149,9 @@ class QueueStopwatch(Stopwatch):
         took, least = ended - self._began, self._least.get(self._kind)
         if is_whole:
             self._least[self._kind] = took if least is None else min(took, least)
-            work.waited = least is not None and took >= NEARLY * self._held and self._held >= CLEARLY * least
+            is_long = took >= NEARLY * self._held and self._held >= CLEARLY * self._least[self._kind]
+            work.waited = is_long and self._was_long.get(self._kind, False)
+            self._was_long[self._kind] = is_long
         if work.waited:
             self.own += self._held  # it waited for that, too
         elif work.start.query():  # if not, the device was busy with other work, and did not wait for this

@@ -76,9 +76,9 @@ class Stopwatch:
         self.own += self._went - since
         return now
 
-    def run(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Return ``func(*args, **kwargs)``, with the clock running meanwhile."""
-        self.go(func)
+    def run(self, func: Callable[..., Any], args: Any, kwargs: Any, work: Any = None) -> Any:
+        """Return ``func(*args, **kwargs)``, with the clock running meanwhile; ``work`` is what it runs, if not ``func``."""
+        self.go(func if work is None else work)
         try:
             return func(*args, **kwargs)
         finally:
@@ -110,7 +110,7 @@ class StoppedStopwatch(Stopwatch):
     def go(self, work: Any = None) -> None:
         """Leave the clock as it stands."""
 
-    def run(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def run(self, func: Callable[..., Any], args: Any, kwargs: Any, work: Any = None) -> Any:
         """Return ``func(*args, **kwargs)``."""
         return func(*args, **kwargs)
 

@@ -173,7 +173,7 @@ class OperatorObserver(ModuleObserver):
         return self._track(out)
 
     def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self.stopwatch.run(run_operator, (func, args, kwargs), {})
+        return self.stopwatch.run(run_operator, (func, args, kwargs), {}, work=func)
 
     def _register(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         if self._mirror is not None:
