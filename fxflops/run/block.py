@@ -48,6 +48,7 @@ class BlockWatch(Watch):
         super().__init__(paths, registry, backward=True, clock=clock)
         watch = self.observer.stopwatch
         if detail != OPERATIONS:
+            self.release()
             self.observer = ModuleTimes(paths, optimizers, clock)
         elif self._timed and type(watch) is Stopwatch:  # events tell the device's work, not torch's on the host
             watch.costs, watch.cold = entry_costs(registry)
