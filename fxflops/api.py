@@ -106,7 +106,7 @@ def analyze(
     if unknown:
         raise _not_taken("analyze", model, unknown, analyze.__kwdefaults__ or (), INPUTS.format("analyze"))
     check_flags(backward=backward, kernels=kernels, strict=strict)
-    return analyzed(
+    report, graph = analyzed(
         model,
         args,
         kwargs,
@@ -119,7 +119,11 @@ def analyze(
         repeats=repeats,
         kernels=kernels,
         progress=progress,
-    )[0].checked(strict)
+    )
+    # A GraphModule and its graph hold each other: the model's layers in it would live until the garbage collector runs.
+    for held in (graph._modules, graph._parameters, graph._buffers):
+        held.clear()
+    return report.checked(strict)
 
 
 def analyzed(

@@ -201,6 +201,15 @@ class profile:
             self._turn_off(kind, error, traceback)
         self._open.__exit__(kind, error, traceback)
         self._is_open = False
+        try:
+            self._close(kind, error)
+        finally:
+            # The user may hold this object for its report: the instruments would hold the run.
+            self._watch.release()
+            del self._watch, self._storages, self._observer, self._paths, self._packed, self._open
+
+    def _close(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
+        """Make the report of a block that has ended."""
         if kind is not None:
             self._why = f"the block raised {kind.__name__}, so there is no report"
             if isinstance(error, torch.OutOfMemoryError):

@@ -78,17 +78,18 @@ def reader_of(names: Sequence[str]) -> Reader:
 def modules_of(model: nn.Module) -> tuple[dict[nn.Module, str], dict[str, str]]:
     """Return all modules with their first path, in the order of ``named_modules()``; and the other paths, each with the first."""
     found, others = dict[nn.Module, str](), dict[str, str]()
-
-    def visit(module: nn.Module, path: str) -> None:
-        found[module] = path
-        for name, child in module._modules.items():
-            if child is not None and child not in found:
-                visit(child, f"{path}.{name}" if path else name)
-            elif child is not None:
-                others[f"{path}.{name}" if path else name] = found[child]
-
-    visit(model, "")
+    _visit(model, "", found, others)
     return found, others
+
+
+def _visit(module: nn.Module, path: str, found: dict[nn.Module, str], others: dict[str, str]) -> None:
+    # Not nested in modules_of: a function that calls itself there is a reference cycle, which would hold the model.
+    found[module] = path
+    for name, child in module._modules.items():
+        if child is not None and child not in found:
+            _visit(child, f"{path}.{name}" if path else name, found, others)
+        elif child is not None:
+            others[f"{path}.{name}" if path else name] = found[child]
 
 
 def is_training(module: nn.Module) -> bool:

@@ -20,7 +20,8 @@ The schema, version 1. Counts are ints, times are seconds, memory is bytes; null
 - ``aliases``: the further paths of modules, each with the first.
 - ``nodes``: the graph's nodes, each a :class:`~fxflops.meters.nodes.Node`; ``calls`` is ``[first, last + 1]``.
 - ``latency``, ``backward_latency``: ``{median, low, high, repeats}`` or null. ``steps``: ``[name, first, last + 1,
-  seconds by phase]``; ``instruments``: the seconds of observing them.
+  seconds by phase]``; ``instruments``: the seconds of observing them; ``captured``: the number of calls that were captured into a
+  graph of the device.
 - ``compiled``: the compiled model's own run, a :class:`~fxflops.run.outcome.Compiled`, or null.
 - ``memory``: ``peak``, ``at`` (a module and a phase), ``source``, ``categories``, ``live_at_peak``, ``timeline``; ``live``
   has one number for each of ``fxflops.meters.history.CATEGORIES``, in that order.

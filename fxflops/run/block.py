@@ -50,6 +50,7 @@ class BlockWatch(Watch):
         super().__init__(paths, registry, backward=True, clock=clock)
         watch = self.observer.stopwatch
         if detail != OPERATIONS:
+            self.release()
             self.observer = ModuleTimes(paths, optimizers, clock)
         elif self._timed and not isinstance(watch, EventStopwatch):  # it has no clock of the host's
             watch.costs, watch.cold = entry_costs(registry)

@@ -123,11 +123,7 @@ class Subject:
         inputs = " ".join(map(repr, specs_in(spec_of((self._args, self._kwargs)))))
         environment = environment_of(self.device, self.mode, self.compiled)
         run = watch.run(type(self.model).__name__, inputs, self.inventory, environment, source, trace, why)
-        # The observer is in reference cycles, which only the garbage collector would free: break them now. Another
-        # thread may still call a stand-in for a forward, which asks for its thread attributes.
-        held = vars(watch.observer)
-        for name in held.keys() - {"_thread", "_threads"}:
-            del held[name]
+        watch.release()
         return run
 
 
@@ -222,6 +218,12 @@ class Watch:
         return Run(
             model, inputs, calls, scopes, history.peak, history, source, *contents, environment, trace, why, aliases
         )
+
+    def release(self) -> None:
+        """Break the reference cycles of an observer that has done its work: only the garbage collector would free them."""
+        held = vars(self.observer)
+        for name in held.keys() - {"_thread", "_threads"}:  # another thread may still ask for these
+            del held[name]
 
     @property
     def calls(self) -> Sequence[Call]:

@@ -188,6 +188,7 @@ def _watched_graph(
         if not back:
             raise
         return _watched_graph(subject, graph, registry, False)
+    watch.release()
     return collector.calls_of, (memory.bytes, memory_back.bytes), back
 
 

@@ -186,7 +186,9 @@ class MetaMirror:
                 meta = _empty_like(tensor, tensor.requires_grad and learning)
                 if meta.requires_grad:
                     _hook(meta, tensor)
-            known = self._mirror[key] = (weakref.ref(tensor, lambda _: self._mirror.pop(key, None)), meta)
+            # The callback must not hold this object, which leads to the model: the two would be a reference cycle.
+            mirrored = self._mirror
+            known = mirrored[key] = (weakref.ref(tensor, lambda _: mirrored.pop(key, None)), meta)
             if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
                 self._weights.add(id(meta))
             self.register(meta)

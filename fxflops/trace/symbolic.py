@@ -93,6 +93,11 @@ def symbolic(
             f"torch.fx cannot trace {type(model).__name__} symbolically: {type(error).__name__}: {said}"
             f'{line_that_raised(error)}\nfxflops.analyze(model, args, trace="record") records a run of it instead'
         ) from error
+    finally:
+        # torch.fx leaves a tracer in reference cycles. A thread of the model that still runs may ask the tracer for its thread.
+        for name in vars(tracer).keys() - {"_thread", "before_write"}:
+            delattr(tracer, name)
+        tracer.before_write = lambda value: None
 
 
 def stack_of(node: fx.Node) -> tuple[str, type | None]:
