@@ -24,8 +24,8 @@ class Node:
     ``path`` and ``module`` are the path and class name of its module, ``inputs`` the names of the nodes that it takes
     values from. What was not measured is None. Bytes are those
     allocated on the device before and after the node, and at the peak within it. ``backward_*`` are those of its part of
-    the backward pass. On an accelerator ``timing`` is the device's time between two events, and ``host_timing`` the time that the
-    host took to start the work.
+    the backward pass. On an accelerator ``timing`` is the device's own time (:mod:`~fxflops.meters.full_queue`), and
+    ``host_timing`` the time that the host took to start the work.
     """
 
     name: str
