@@ -13,6 +13,7 @@ from torch import nn
 
 from fxflops.distributed import simulate
 from fxflops.distributed.rank_mode import Rank
+from fxflops.errors import RunError
 from fxflops.torch_internals import fake_tensors
 from tests.distributed import simulates
 
@@ -160,3 +161,24 @@ def test_fully_sharded_data_parallel() -> None:
         ("reduce_scatter", 4, size),
     ]
     assert (kind.params, kind.macs) == (18, 2 * 4 * 64)
+
+
+@pytest.mark.parametrize("computed", [torch.bfloat16, torch.float32], ids=str)
+@simulates
+def test_the_dtype_that_a_sharded_tensor_states_may_be_an_older_one(computed: torch.dtype) -> None:
+    """As FSDP's of torch up to 2.12, which casts what it gathered: what is computed with decides."""
+    from torch.distributed.tensor import DTensor, Replicate
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+
+    def build(mesh: Any) -> Any:
+        stated = DTensorSpec(mesh, (Replicate(),), TensorMeta(torch.Size([8, 8]), (8, 1), torch.float32))
+        weight = DTensor(torch.ones(8, 8, dtype=computed), stated, requires_grad=False)
+        x = DTensor.from_local(torch.ones(4, 8, dtype=torch.bfloat16), mesh, [Replicate()])
+        return nn.Module(), lambda: x @ weight
+
+    if computed is torch.float32:
+        with pytest.raises(RunError, match="tensors of matmul do not have the same dtype"):
+            simulate(build, {"tp": 2})
+    else:
+        (kind,) = simulate(build, {"tp": 2}).kinds
+        assert sum(each.macs for each in kind.report.counted) == 4 * 8 * 8
