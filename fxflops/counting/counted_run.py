@@ -151,6 +151,14 @@ class CountedRun:
         return sum(time.seconds for time in self._step_times.values()) or None
 
     @property
+    def device_time(self) -> float | None:
+        """Seconds for which the accelerator worked in a profiled block; None elsewhere, and where they are not known.
+
+        They are the device's own, without its waiting for the host, and so do not depend on the observer.
+        """
+        return self._run.device_busy
+
+    @property
     def instrument_time(self) -> float | None:
         """Seconds that observing a block under ``profile`` took; they are in no other time."""
         return self._run.instruments

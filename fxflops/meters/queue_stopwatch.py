@@ -68,7 +68,7 @@ def observed_clock_of(device: torch.device) -> Callable[[], Stopwatch]:
 class QueueStopwatch(Stopwatch):
     """A stopwatch whose readings are :class:`Lapse`\\ s of a run in which nothing is observed."""
 
-    __slots__ = ("_began", "_device_free", "_events", "_held", "_items", "_kind", "_late", "_least", "_queue", "_unread", "_was_long", "_work")  # fmt: skip
+    __slots__ = ("_began", "_device_free", "_events", "_held", "_items", "_kind", "_late", "_least", "_queue", "_unread", "_was_long", "_work", "busy")  # fmt: skip
 
     def __init__(self, queue: FullQueue) -> None:
         super().__init__()
@@ -83,6 +83,7 @@ class QueueStopwatch(Stopwatch):
         self._began = self._held = 0.0
         # The device's time when it is done, and the time that the host has waited for it, on the clock without observer.
         self._device_free = self._late = 0.0
+        self.busy: float = 0.0
 
     def stop(self, kind: int | None = None) -> bool:
         ended = time.perf_counter()
@@ -123,6 +124,7 @@ class QueueStopwatch(Stopwatch):
         for item in self._items:
             host = item.host + self._late
             if isinstance(item, Work):
+                self.busy += item.seconds
                 self._device_free = max(self._device_free, host) + item.seconds
                 if item.waited:
                     self._late += max(self._device_free - host, 0.0)

@@ -36,6 +36,8 @@ class Stopwatch:
 
     __slots__ = ("_owed", "_since", "_went", "cold", "costs", "own")
     runs = True
+    busy: float | None = None
+    """The seconds for which an accelerator worked, for clocks that know it."""
 
     def __init__(self) -> None:
         self.costs = self.cold = Costs()

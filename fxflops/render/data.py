@@ -97,7 +97,7 @@ class Summary:
     ``setting`` is the run in words ("cpu (2 cores) · eval · no_grad · symbolic trace"); ``unit`` is that of what
     the convention counts, for "FLOPs" in some tools "MACs" or "mult-adds"; ``root`` is the module tree of the
     forward, ``latency`` its own time, ``nodes_seconds`` that of the graph's nodes (``on_accelerator`` the device's work alone); ``steps`` are the times of a profiled
-    block, ``instruments`` the seconds of observing it; ``unsteady`` says why times are not to be relied on; ``memory`` is the
+    block, ``instruments`` the seconds of observing it, ``device_seconds`` those for which its accelerator worked; ``unsteady`` says why times are not to be relied on; ``memory`` is the
     bytes at the peak by category; ``remarks`` are sentences on calls, or on a block that has none of its models';
     ``paste`` are lines that count what is missing;
     ``utilization`` is the share of the device's peak that the model reached, if the peak is known; ``attention`` is "" of a
@@ -128,6 +128,7 @@ class Summary:
     on_accelerator: bool = False
     steps: Mapping[str, StepTime] = field(default_factory=dict)
     instruments: float | None = None
+    device_seconds: float | None = None
     unsteady: str = ""
     collectives: Sequence[Collective] = ()
     bytes_peak: int | None = None

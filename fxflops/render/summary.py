@@ -100,7 +100,7 @@ def facts(data: Summary) -> list[Fact]:
         flops, seconds = data.backward_flops or 0, data.backward_nodes_seconds
         found.append(_latency("backward", data.backward_latency, seconds, flops, data.on_accelerator))
     if data.steps:
-        found += _block(data.steps, data.instruments)
+        found += _block(data.steps, data.instruments, data.device_seconds)
     if data.unsteady:
         found.append(Fact("unsteady", "", [*data.unsteady.split("; "), "measure again on an idle machine"], ", "))
     if data.compiled_run is not None:
@@ -242,8 +242,8 @@ def _compiled(compiled: CompiledRun) -> list[Fact]:
     return facts
 
 
-def _block(steps: Mapping[str, StepTime], instruments: float | None) -> list[Fact]:
-    """Return the lines for the time of a profiled block: where it went, and how long its steps took."""
+def _block(steps: Mapping[str, StepTime], instruments: float | None, device: float | None) -> list[Fact]:
+    """Return the lines for the time of a profiled block: where it went, how long the device worked, and its steps took."""
     whole = StepTime._make(map(sum, zip(*steps.values(), strict=True)))
     parts = {"forward": whole.forward, "backward": whole.backward, "optimizer": whole.optimizer}
     details = [
@@ -252,6 +252,11 @@ def _block(steps: Mapping[str, StepTime], instruments: float | None) -> list[Fac
         *([f"without {units.seconds(instruments)} of observing"] if instruments else []),
     ]
     facts = [Fact("block", units.seconds(whole.seconds), details)]
+    if device is not None and whole.seconds:
+        said = [f"busy {device / whole.seconds:.0%} of the block"]
+        if device < WORKING * whole.seconds:
+            said.append('it waits for the host, which an observer slows: detail="steps" times the loop as it is')
+        facts.append(Fact("device", units.seconds(device), said))
     taken = [time.seconds for name, time in steps.items() if name != OUTSIDE]
     if taken:
         flops = sum(time.flops for time in steps.values())

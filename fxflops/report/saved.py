@@ -20,7 +20,7 @@ The schema, version 1. Counts are ints, times are seconds, memory is bytes; null
 - ``aliases``: the further paths of modules, each with the first.
 - ``nodes``: the graph's nodes, each a :class:`~fxflops.meters.nodes.Node`; ``calls`` is ``[first, last + 1]``.
 - ``latency``, ``backward_latency``: ``{median, low, high, repeats}`` or null. ``steps``: ``[name, first, last + 1,
-  seconds by phase]``; ``instruments``: the seconds of observing them; ``captured``: the number of calls that were captured into a
+  seconds by phase]``; ``instruments``: the seconds of observing them; ``device_busy``: those for which an accelerator worked; ``captured``: the number of calls that were captured into a
   graph of the device.
 - ``compiled``: the compiled model's own run, a :class:`~fxflops.run.outcome.Compiled`, or null.
 - ``memory``: ``peak``, ``at`` (a module and a phase), ``source``, ``categories``, ``live_at_peak``, ``timeline``; ``live``
@@ -131,6 +131,7 @@ def to_json_data(
         "backward_latency": _plain(run.backward_latency),
         "steps": [[step.name, step.calls.start, step.calls.stop, dict(step.parts)] for step in run.steps],
         "instruments": run.instruments,
+        "device_busy": run.device_busy,
         "interrupted": run.interrupted,
         "captured": run.captured,
         "compiled": _plain(run.compiled),
@@ -233,6 +234,7 @@ class Saved:
             source=memory["source"],
             steps=tuple(Step(name, range(first, end), *parts) for name, first, end, *parts in data["steps"]),
             instruments=data.get("instruments"),
+            device_busy=data.get("device_busy"),
             interrupted=data.get("interrupted", ""),
             captured=data.get("captured", 0),
             compiled=_compiled_from(data.get("compiled")),

@@ -160,6 +160,7 @@ def summary_of(report: TabledRun, root: TreeRow, utilization: float | None) -> S
         on_accelerator=any(node.host_timing is not None for node in report.nodes),
         steps=report.step_times(),
         instruments=report.instrument_time,
+        device_seconds=report.device_time,
         unsteady=report.unsteady,
         collectives=by_group(collectives(report.counted)),
         bytes_peak=report.max_memory,

@@ -79,8 +79,14 @@ class BlockWatch(Watch):
         steps = [step._replace(parts=_known_seconds(step.parts)) for step in steps]
         captured = captured_calls(self.observer.calls)
         interrupted = Usage.now().since(self._begun).interrupted
+        clock = self.observer.stopwatch
         return replace(
-            run, steps=tuple(steps), instruments=self.observer.stopwatch.own, interrupted=interrupted, captured=captured
+            run,
+            steps=tuple(steps),
+            instruments=clock.own,
+            device_busy=clock.busy,
+            interrupted=interrupted,
+            captured=captured,
         )
 
 

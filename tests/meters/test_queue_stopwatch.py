@@ -157,6 +157,32 @@ def test_a_profiled_block_is_timed_so(standin: StandIn) -> None:
     assert sum(time.seconds for time in p.report.step_times().values()) == pytest.approx(block)
     assert {call.seconds is None for call in p.report.calls} == {False}
     assert sum(call.seconds or 0.0 for call in p.report.calls) <= block
+    assert p.report.device_time == pytest.approx(
+        0.0, abs=2e-3
+    )  # what computes on the CPU takes no time of the stand-in
+    assert "% of the block · it waits for the host" in str(p.report)
+
+
+def test_the_time_that_the_device_works_is_told(standin: StandIn) -> None:
+    standin.sleeps = True
+
+    @torch.library.custom_op("queue_test::works", mutates_args=())
+    def works(x: torch.Tensor) -> torch.Tensor:
+        standin.work(2e-3)
+        return x.clone()
+
+    class Works(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return works(x)
+
+    model = Works()
+    with fxflops.profile(model) as p:
+        for _ in range(4):
+            model(X)
+    assert p.report.device_time == pytest.approx(8e-3, abs=1e-3)
+    assert (p.report.block_time or 0.0) >= (p.report.device_time or 0.0)
+    assert fxflops.Report.from_dict(p.report.to_dict()).device_time == p.report.device_time
+    assert fxflops.count(nn.ReLU(), X).device_time is None
 
 
 def test_without_a_way_to_hold_the_device(standin: StandIn) -> None:
