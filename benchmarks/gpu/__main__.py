@@ -27,6 +27,7 @@ import traceback
 import warnings
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 BEGAN = time.monotonic()
 ROOT = Path(__file__).parents[2]
@@ -61,15 +62,16 @@ def plan(names: list[str], minutes: float) -> list[str]:
     """Return a table of the parts: limit, cases, forwards, and an estimate of the seconds that they take."""
     from benchmarks.gpu.bench import Bench, markdown
 
-    rows = []
+    rows: list[list[Any]] = []
     for name in names:
         bench = Bench(Path(), 0.0, stand_in=False)
         cases = part_named(name).cases(bench)
         forwards = sum(case.forwards for case in cases)
         estimate = STARTING + CASE_SECONDS * len(cases) + FORWARD_SECONDS * forwards
-        rows.append([name, round(limit(name, minutes)), len(cases), forwards, round(estimate)])
-    totals = [sum(row[column] for row in rows) for column in range(1, 5)]
-    return markdown(["part", "limit (s)", "cases", "forwards", "estimate (s)"], [*rows, ["all", *totals]])
+        rows.append([name, limit(name, minutes), len(cases), forwards, estimate])
+    rows.append(["all", *(sum(row[column] for row in rows) for column in range(1, 5))])
+    head = ["part", "limit (s)", "cases", "forwards", "estimate (s)"]
+    return markdown(head, [[name, *map(round, numbers)] for name, *numbers in rows])
 
 
 def limit(name: str, minutes: float) -> float:
