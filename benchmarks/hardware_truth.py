@@ -247,8 +247,8 @@ def watched_by_ncu(ncu: str, metrics: list[str], file: Path, seconds: float) -> 
         "--log-file",
         str(file),
     ]
-    # The child ends itself when the time is over, as it may outlive an ncu that was killed.
-    child = [sys.executable, __file__, "--watched", "--seconds", str(int(seconds) + 1)]
+    # The child ends itself before the time is over: then ncu writes what it has seen, which it does not if it is killed.
+    child = [sys.executable, __file__, "--watched", "--seconds", str(max(int(seconds) - 4, 1))]
     command = [ncu, *options, "--metrics", ",".join(metrics), *child]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)

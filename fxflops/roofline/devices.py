@@ -1,5 +1,9 @@
 """The ceilings of devices as their makers state them: FLOP/s by dtype, and bytes/s.
 
+The bandwidth is the memory's: bounds of listed GPUs are those of data that is in memory. A call whose data an earlier one has
+left in the L2 cache may be faster (an H100 adds 8 MB of bf16 in 4.2 us there, from memory it takes at least 7.5 us), but no
+datasheet says how fast an L2 cache is, and weights that are read once a step are not in it.
+
 Peaks are dense ones: half of the figures that a datasheet gives "with sparsity". "f32" is without TF32, which is "tf32";
 "f16" and "bf16" accumulate in f32, as is PyTorch's default; "i8" is in operations/s. If a device has matrix units for a
 dtype, the figure is theirs, since no operation can be faster.
