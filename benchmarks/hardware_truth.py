@@ -47,6 +47,14 @@ PERF = {
     "fp_ret_sse_avx_ops.all": 1,
 }
 """Events with the operations that one of them stands for; a fused multiply-add counts twice in all of them."""
+TENSOR_COUNTERS = (
+    "sm__ops_path_tensor_src_bf16_dst_fp32",
+    "sm__ops_path_tensor_src_fp16",
+    "sm__ops_path_tensor_src_tf32_dst_fp32",
+    "sm__ops_path_tensor_src_fp64",
+)
+"""Counters of the operations of tensor cores that Nsight Compute has for an H100 (CC 9.0). A multiply-add is 2: a bf16 product of
+1024 x 1024 matrices has 2,147,483,648. Each counter more is another pass over every kernel, so only these are asked for."""
 NCU = {
     "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum": 2,
     "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum": 1,
@@ -55,9 +63,7 @@ NCU = {
 
 
 TENSOR = re.compile(r"sm__ops_path_tensor_src_(fp16|bf16|tf32|fp64)(_dst_fp(16|32))?")
-"""Counters of the operations of tensor cores, a multiply-add as 2. Those that end in _sparsity_on or _off are parts of these."""
-INSTRUCTIONS = re.compile(r"sm__inst_executed_pipe_tensor(_op_hmma|_op_gmma|_subpipe_hmma)?")
-"""Instructions of tensor cores: not in the sum, they show whether one of the counters above has missed a kernel."""
+"""Counters like :data:`TENSOR_COUNTERS` of other cards. Those that end in _sparsity_on or _off are parts of these."""
 MARKER = "spin_kernel"
 """The kernel of torch.cuda._sleep, which stands before and after each case."""
 
@@ -102,10 +108,12 @@ GPU_CASES = [
     *(GPUCase(name, "f32", make) for name, make in CASES.items()),
     *(GPUCase(name, "bf16", make) for name, make in CASES.items()),
     GPUCase("causal " + ATTENTION, "bf16", lambda: (Attention(causal=True), torch.randn(4, 12, 512, 64))),
-    *(GPUCase(f"{name}, with backward", "bf16", CASES[name], backward=True) for name in CASES),
+    *(GPUCase(f"{name}, with backward", "bf16", CASES[name], backward=True) for name in (GEMM, ATTENTION)),
     GPUCase(GEMM, "f16", CASES[GEMM]),
     GPUCase(GEMM, "tf32", CASES[GEMM]),
     GPUCase(CONV, "tf32", CASES[CONV]),
+    # Last, as it has 16 kernels: what the time may not be enough for.
+    GPUCase(f"{CONV}, with backward", "bf16", CASES[CONV], backward=True),
 ]
 
 
@@ -163,33 +171,39 @@ def run_gpu_cases() -> None:
     torch.cuda.synchronize()
 
 
-def counted_by_fxflops(case: GPUCase, device: str) -> int:
-    """Return the FLOPs of a case: of causal attention those of the pairs that are computed."""
+def counted_by_fxflops(case: GPUCase, device: str) -> tuple[int, int]:
+    """Return FLOPs and MACs of a case: of causal attention those of the pairs that are computed."""
     model, x = case.ready(device)
     report = fxflops.count(model, x, backward=case.backward, attention="exact")
-    return int(report.total_flops + (report.total_backward_flops or 0))
+    flops = report.total_flops + (report.total_backward_flops or 0)
+    return flops, report.total_macs + (report.total_backward_macs or 0)
 
 
 def by_ncu(seconds: float, folder: Path) -> dict[str, Any]:
     """Return ``rows`` of all cases, and ``why`` there are none, by Nsight Compute in so many seconds.
 
-    ``folder`` gets ``ncu_metrics.txt``, the names of all counters of tensor cores that this ncu has, and ``ncu.csv``,
-    the counters of each kernel.
+    If the time is over before the last case, ``rows`` are those of the cases before, and ``why`` says so. ``folder`` gets
+    ``ncu.csv``, the counters of each kernel; if this ncu has other counters of tensor cores than an H100's, also
+    ``ncu_metrics.txt`` with their names.
     """
     end = time.monotonic() + seconds
     ncu = ncu_path()
     if ncu is None:
         return {"rows": [], "why": "ncu is not installed"}
     try:
-        tensor = tensor_metrics(ncu, folder, seconds / 2)
-        # A counter that is listed may still not be there for kernels: then at least the others.
-        for chosen in (tensor, []) if tensor else ([],):
-            metrics = [*NCU, *(f"{name}.sum" for name in chosen)]
+        # Another card may not have these counters; of those that it lists, some may still not be there for kernels.
+        choices: list[Callable[[], list[str]]] = [
+            lambda: [*TENSOR_COUNTERS],
+            lambda: tensor_metrics(ncu, folder, max(5.0, (end - time.monotonic()) / 2)),
+            list,
+        ]
+        why = ""
+        for choose in choices:
+            metrics = [*NCU, *(f"{name}.sum" for name in choose())]
             why = watched_by_ncu(ncu, metrics, folder / "ncu.csv", max(5.0, end - time.monotonic()))
-            if not why:
-                return {"rows": rows_of(folder / "ncu.csv"), "why": ""}
-    except subprocess.TimeoutExpired as error:
-        why = f"ncu took more than {error.timeout:.0f} s"
+            rows = rows_of(folder / "ncu.csv")
+            if rows or time.monotonic() > end:
+                return {"rows": rows, "why": why if len(rows) < len(GPU_CASES) else ""}
     except (OSError, ValueError) as error:
         why = f"{type(error).__name__}: {error}"
     return {"rows": [], "why": why}
@@ -215,7 +229,7 @@ def tensor_metrics(ncu: str, folder: Path, seconds: float) -> list[str]:
     chosen = [name for name in listed if TENSOR.fullmatch(name)]
     # "src_fp16" has the operations of "src_fp16_dst_fp32" too: never both.
     chosen = [name for name in chosen if "_dst_" not in name or name.partition("_dst_")[0] not in chosen]
-    return chosen + [name for name in listed if INSTRUCTIONS.fullmatch(name)]
+    return chosen
 
 
 def watched_by_ncu(ncu: str, metrics: list[str], file: Path, seconds: float) -> str:
@@ -233,10 +247,13 @@ def watched_by_ncu(ncu: str, metrics: list[str], file: Path, seconds: float) -> 
         "--log-file",
         str(file),
     ]
-    # The child ends itself when the time is over, as it may outlive an ncu that was killed.
-    child = [sys.executable, __file__, "--watched", "--seconds", str(int(seconds) + 1)]
+    # The child ends itself before the time is over: then ncu writes what it has seen, which it does not if it is killed.
+    child = [sys.executable, __file__, "--watched", "--seconds", str(max(int(seconds) - 4, 1))]
     command = [ncu, *options, "--metrics", ",".join(metrics), *child]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return f"ncu took more than {seconds:.0f} s"
     written = file.read_text(encoding="utf8") if file.exists() else ""
     if done.returncode or '"ID"' not in written:
         errors = [
@@ -248,9 +265,15 @@ def watched_by_ncu(ncu: str, metrics: list[str], file: Path, seconds: float) -> 
     return ""
 
 
-def rows_of(file: Path) -> list[dict[str, Any]]:
-    """Return a row for each case from Nsight Compute's table: the kernels between two markers are a case's."""
-    text = file.read_text(encoding="utf8")
+def rows_of(file: Path, device: str = "cuda") -> list[dict[str, Any]]:
+    """Return a row for each case in Nsight Compute's table: the kernels between two markers are a case's.
+
+    A table that was cut off has the cases before.
+    """
+    text = file.read_text(encoding="utf8") if file.exists() else ""
+    if '"ID"' not in text:
+        return []
+    text = text[: text.rindex("\n") + 1]  # the last line may be cut off
     lines = [line for line in text[text.index('"ID"') :].splitlines() if line.startswith('"')]
     kernels: dict[str, str] = {}
     counters: dict[str, dict[str, float]] = {}
@@ -260,29 +283,33 @@ def rows_of(file: Path) -> list[dict[str, Any]]:
         if not value.replace(".", "", 1).isdigit():
             raise ValueError(f"ncu has no value of {row['Metric Name']} for {row['Kernel Name']}: {value!r}")
         counters.setdefault(row["ID"], {})[row["Metric Name"]] = float(value)
-    markers, by_case = 0, [[] for _ in GPU_CASES]  # type: tuple[int, list[list[str]]]
+    markers, by_case = 0, [[] for _ in range(len(GPU_CASES) + 1)]  # type: tuple[int, list[list[str]]]
     for number in sorted(kernels, key=int):
         if MARKER in kernels[number]:
             markers += 1
         elif markers % 2:
             by_case[markers // 2].append(number)
-    if markers != 2 * len(GPU_CASES):
+    if markers > 2 * len(GPU_CASES):
         raise ValueError(f"ncu saw {markers} markers of {2 * len(GPU_CASES)}: the kernels cannot be told apart")
     found = []
-    for case, numbers in zip(GPU_CASES, by_case, strict=True):
+    for case, numbers in list(zip(GPU_CASES, by_case, strict=False))[: markers // 2]:
         totals: dict[str, float] = {}
         for number in numbers:
             for metric, value in counters[number].items():
                 totals[metric] = totals.get(metric, 0) + value
         units = sum(NCU.get(metric, 0) * value for metric, value in totals.items())
         tensor = sum(value for metric, value in totals.items() if TENSOR.fullmatch(metric.removesuffix(".sum")))
+        counted, macs = counted_by_fxflops(case, device)
         found.append(
             {
                 "case": case.name,
                 "dtype": case.dtype,
-                "counted": counted_by_fxflops(case, "cuda"),
+                "counted": counted,
                 "units": units,
                 "tensor": tensor,
+                "ratio": counted / (units + tensor) if units + tensor else None,
+                # 2 where a counter takes a multiply-add as 2 operations.
+                "per multiply-add": (units + tensor) / macs,
                 "metrics": totals,
                 "kernels": [kernels[number][:80] for number in numbers],
             }
@@ -295,12 +322,11 @@ def gpu_table(rows: list[dict[str, Any]], why: str) -> list[str]:
     if not rows:
         return [f"- ({why})"]
     lines = [
-        "| case | dtype | counted | FP32 units | tensor cores | counted / hardware | kernels |",
-        "|---|---|---:|---:|---:|---:|---|",
+        "| case | dtype | counted | FP32 units | tensor cores | counted / hardware | hardware / MAC | kernels |",
+        "|---|---|---:|---:|---:|---:|---:|---|",
     ]
     for row in rows:
-        hardware = row["units"] + row["tensor"]
-        ratio = f"{row['counted'] / hardware:.4f}" if hardware else "-"
+        ratio = f"{row['ratio']:.4f}" if row["ratio"] else "-"
         names = ", ".join(f"`{name[:40]}`" for name in row["kernels"])
         cells = [
             row["case"],
@@ -309,10 +335,11 @@ def gpu_table(rows: list[dict[str, Any]], why: str) -> list[str]:
             f"{row['units']:,.0f}",
             f"{row['tensor']:,.0f}",
             ratio,
+            f"{row['per multiply-add']:.4f}",
             names,
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    return lines
+    return [*lines, "", f"{len(rows)} of {len(GPU_CASES)} cases: {why}."] if why else lines
 
 
 def main() -> None:

@@ -332,7 +332,7 @@ def counters(bench: Bench) -> Row:
     if bench.stand_in:
         return {"kind": "counters", "rows": [], "why": "the stand-in has no counters"}
     with tf32(False):  # its cases choose for themselves, and leave it so
-        counted = hardware_truth.by_ncu(min(25.0, max(15.0, bench.left)), bench.out)
+        counted = hardware_truth.by_ncu(min(30.0, max(15.0, bench.left)), bench.out)
     return {"kind": "counters", **counted}
 
 

@@ -31,6 +31,8 @@ class Operation:
     """A call of ``function`` on the inputs that ``make()`` returns, or its backward pass.
 
     ``around`` returns a context for the call, e.g. one that chooses the kernel of attention; fxflops counts without it.
+    ``observed`` is True for a backward pass that the device has a kernel for and the meta device has not: there ``count``
+    has the operators that it is written out in, so it is counted from a run on the device instead.
     """
 
     family: str
@@ -41,6 +43,7 @@ class Operation:
     layout: str = ""
     backward: bool = False
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    observed: bool = False
 
     @property
     def name(self) -> str:
@@ -108,7 +111,10 @@ def counts_of(operation: Operation, device: Device) -> Counts:
     """Return what fxflops counts for an operation, and its bound on a device."""
     inputs = operation.make_with_gradients() if operation.backward else operation.make()
     with tf32(operation.dtype == "tf32"):
-        report = fxflops.count(Called(operation.function), inputs, backward=operation.backward)
+        if operation.observed:
+            report = observed(operation, inputs)
+        else:
+            report = fxflops.count(Called(operation.function), inputs, backward=operation.backward)
         phase = "backward" if operation.backward else "forward"
         rows = report.roofline(device, phase=phase).rows
     if operation.backward:
@@ -120,6 +126,15 @@ def counts_of(operation: Operation, device: Device) -> Counts:
         sum(row.bound_seconds for row in rows),
         largest.binds,
     )
+
+
+def observed(operation: Operation, inputs: tuple[Any, ...]) -> fxflops.Report:
+    """Return the report of the call and its backward pass as the device runs them."""
+    model = Called(operation.function)
+    with fxflops.profile(model) as profiled:
+        out = model(*inputs)
+        out.backward(torch.ones_like(out))
+    return profiled.report
 
 
 def device_of(bench: Bench) -> Device:

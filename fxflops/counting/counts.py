@@ -16,10 +16,10 @@ from ..errors import FormulaError, near
 from ..names import name_of
 from ..ops import ESCAPE, Formula, FormulaRegistry, apply
 from ..ops._cost import COMPLEX
-from ..ops._masks import leaves_all
+from ..ops._masks import causal_pairs, leaves_all
 from ..ops._registry import entry_for
 from ..records import Call, Cost, Count, Counted, FormulaFunction, Operation, Scope, Spec, specs_in
-from ..records.pairs import ATTENTIONS, pairs_in
+from ..records.pairs import ATTENTIONS, pairs_in, with_facts
 from ..run.outcome import Run
 from .masked import dense, of_pairs_left
 from .module_charges import NOT_COUNTED, seen_by_tool
@@ -153,7 +153,11 @@ class _Counts:
         # A run counted with attention="dense" did not read its masks: then there is no exact count.
         exact = ran.op in ATTENTIONS and self.attention == "exact"
         if exact and pairs_in(ran.out) is None and not leaves_all(entry, ran.target, ran.args, ran.kwargs):
-            return Count(None, "", UNKNOWN_PAIRS)
+            # What causality leaves follows from the shapes.
+            pairs = causal_pairs(entry, ran.target, ran.args, ran.kwargs, ran.out)
+            if pairs is None:
+                return Count(None, "", UNKNOWN_PAIRS)
+            ran = ran._replace(out=with_facts(ran.out, pairs=pairs))
         inputs = [*specs_in(ran.args), *(specs_in(ran.kwargs) if ran.kwargs else ())]
         tensors = [*inputs, *specs_in(ran.out)]
         rule: Any = entry.reason or entry.function

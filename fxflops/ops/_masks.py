@@ -1,16 +1,23 @@
-"""The masks among the arguments of attention, under all the names that functions and operators give them."""
+"""The masks among the arguments of attention, under all the names that functions and operators give them, and the pairs that
+causality leaves."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
+from ..records import Spec
 from ._apply import names_of
 from ._registry import Formula
 
 MASKS = ("attn_mask", "attn_bias", "bias")
 STARTS = ("cum_seq_q", "cum_seq_k", "cu_seqlens_q", "cu_seqlens_k")
 """Arguments with the cumulative sequence lengths of a packed batch."""
+ATTENTION = "attention"
+
+NONE, TOP_LEFT, BOTTOM_RIGHT = range(3)
+"""Causal masks, with the numbers of ``custom_mask_type`` and of ``torch.nn.attention.bias.CausalVariant``."""
 
 
 def leaves_all(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -24,3 +31,51 @@ def given_to(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mapping
     """Return the arguments of a call by the names of the formula's parameters, or by the op's own."""
     names = (entry.parameters[0] if entry.function else ()) or names_of(target)
     return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def causal_pairs(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int | None:
+    """Return the query-key pairs of a call whose arguments alone say what it masks: by causality. Its arguments are specs.
+
+    None if there is no causality, or a tensor besides it that masks, whose values a spec does not have.
+    """
+    given = given_to(entry, target, args, kwargs)
+    corner = corner_of(given)
+    if corner == NONE or any(given.get(name) is not None for name in (*MASKS, *STARTS, "block_mask")):
+        return None
+    query, key = given.get("query"), given.get("key")
+    if not isinstance(query, Spec) or not isinstance(key, Spec) or "parts" in query.facts:
+        return None  # each part of a nested tensor has pairs of its own
+    batch, n, s = sizes_of(entry, given, out)
+    return batch * triangle(n, s, corner)
+
+
+def sizes_of(entry: Formula, given: Mapping[str, Any], out: Any) -> tuple[int, int, int]:
+    """Return the heads of all samples, and the queries and keys of each, in a call with tensors or specs."""
+    query, key = given["query"], given["key"]
+    heads_last = "max_q" in given or "max_seqlen_q" in given
+    n, s = (query.shape[-3], key.shape[-3]) if heads_last else (query.shape[-2], key.shape[-2])
+    result, width = query, query.shape[-1]
+    if entry.op == ATTENTION:
+        # What it returns: the query may be broadcast to the batch of keys.
+        first = out if hasattr(out, "dtype") else out[0]
+        result, width = first, given["value"].shape[-1]
+    return (prod(result.shape) // (n * width) if n and width else 0), n, s
+
+
+def corner_of(given: Mapping[str, Any]) -> int:
+    """Return the causal mask that the arguments ask for, one of :data:`NONE`, :data:`TOP_LEFT` and :data:`BOTTOM_RIGHT`."""
+    return int(given.get("custom_mask_type") or bool(given.get("is_causal")))
+
+
+def triangle(n: int, s: int, corner: int) -> int:
+    """Return the number of pairs of n queries and s keys: all, or those of a causal mask aligned to ``corner``."""
+    if corner == NONE:
+        return n * s
+    shift = s - n if corner == BOTTOM_RIGHT else 0
+    return _kept(n + shift, s) - _kept(shift, s)
+
+
+def _kept(last: int, s: int) -> int:
+    """Return the pairs with s keys of queries up to the ``last``, of which the i-th sees the first i keys."""
+    rising = min(max(last, 0), s)
+    return rising * (rising + 1) // 2 + max(last - s, 0) * s

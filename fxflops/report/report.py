@@ -56,9 +56,9 @@ class Report(OtherTools, OverProcesses, Exports, View):
     ) -> Report:
         """Return this run counted under another convention, another ``attention``, or with other ``formulas``.
 
-        Nothing is run again. ``attention="exact"`` needs to know which pairs a mask leaves; a report of ``count()`` knows
-        it only if it was made with ``attention="exact"``, otherwise masked attention becomes missing. A report read from
-        a file keeps the counts that the user's own formulas gave, unless ``formulas`` replaces them.
+        Nothing is run again. ``attention="exact"`` needs to know which pairs a mask leaves; of causality it always
+        does. A report of ``count()`` knows of other masks only if it was made with ``attention="exact"``, otherwise attention
+        with such a mask becomes missing. A report read from a file keeps the counts that the user's own formulas gave, unless ``formulas`` replaces them.
 
         Raises InputError for a report read from a file that was counted under a convention of the user's own, if no
         ``convention`` is given.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 
 from ..errors import InputError
 from ..meters.accelerator import accelerator_of, waiter
+from ..meters.full_queue import FullQueue
 from .devices import Device, find_device, listed, parts_of
 
 SECONDS_PER_SIZE = 0.03
@@ -29,7 +31,11 @@ REPEATS = 4
 BURST = {"cpu": 1, "accelerator": 20}
 """Operations that are timed together: an accelerator is given the next one while the last one runs."""
 
-DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = {
+    "f64": torch.float64, "f32": torch.float32, "tf32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
+}  # fmt: skip
+KERNELS = 20
+"""Kernels of which the least time of one is measured."""
 
 
 class Peak(NamedTuple):
@@ -56,6 +62,22 @@ def tf32_allowed() -> TF32:
     if hasattr(backends.cudnn, "conv"):  # since torch 2.9, where the older attributes raise if the newer ones were set
         return TF32(backends.cuda.matmul.fp32_precision == "tf32", backends.cudnn.conv.fp32_precision == "tf32")
     return TF32(backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32)
+
+
+@contextmanager
+def computed_in_tf32(allowed: bool) -> Iterator[None]:
+    """Let products of matrices compute f32 in TF32, or not, while a peak is measured."""
+    matmul: Any = torch.backends.cuda.matmul
+    try:
+        # The older name if it can be read: once the newer one is set, reading this one raises, and other libraries do.
+        name, wanted, before = "allow_tf32", allowed, matmul.allow_tf32
+    except RuntimeError:
+        name, wanted, before = "fp32_precision", "tf32" if allowed else "ieee", matmul.fp32_precision
+    setattr(matmul, name, wanted)
+    try:
+        yield
+    finally:
+        setattr(matmul, name, before)
 
 
 def device_for(wanted: str | Device, place: str, dtypes: Iterable[str] = ("f32",)) -> tuple[Device, bool]:
@@ -100,16 +122,20 @@ def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
     sums and copies of vectors.
 
     f32 is measured in any case. Results are cached for the process, by number of threads. It takes about 0.5 s for each
-    dtype (up to 2 s on a busy machine) and 0.5 s for the bandwidths. On an NVIDIA GPU, torch's settings decide whether f32 is
-    computed in TF32.
+    dtype (up to 2 s on a busy machine) and 0.5 s for the bandwidths. On a GPU TF32 has a peak of its own, if torch's settings
+    allow it anywhere: by default it does for convolutions.
     """
     threads, kind, accelerator = torch.get_num_threads(), _kind(where), accelerator_of(where)
-    known = [dtype for dtype in dict.fromkeys(["f32", *dtypes]) if dtype in DTYPES]
+    also = ["tf32"] if where.startswith("cuda") and any(tf32_allowed()) else []
+    known = [dtype for dtype in dict.fromkeys(["f32", *also, *dtypes]) if dtype in DTYPES]
     sizes = FOOTPRINTS[kind]
     # A smaller footprint is never slower than a larger one: take the maximum from the largest footprint down.
     slowest_first = accumulate((_bandwidth(where, threads, size) for size in reversed(sizes)), max)
     speeds = list(zip(sizes, reversed(list(slowest_first)), strict=True))
-    peaks = {dtype: _gemm(where, threads, dtype) for dtype in known}
+    peaks = {}
+    for dtype in known:
+        with computed_in_tf32(dtype == "tf32") if kind == "accelerator" else nullcontext():
+            peaks[dtype] = _gemm(where, threads, dtype)
     reproducible = all(peak.is_reproducible for peak in peaks.values())
     return Device(
         where if accelerator is None else accelerator.name,
@@ -175,9 +201,26 @@ def _bandwidth(where: str, threads: int, footprint: int) -> float:
 
 @cache
 def _launch(where: str, threads: int) -> float:
-    """Measure the seconds of the smallest possible operation."""
+    """Measure the seconds of the smallest possible operation; of an accelerator its own, without its waiting for the host."""
     x = torch.ones(1, dtype=torch.float32, device=where)
-    return _fastest(where, partial(torch.neg, x, out=x), 500)
+    run, accelerator = partial(torch.neg, x, out=x), accelerator_of(where)
+    by_host, queue = _fastest(where, run, 500), FullQueue.of(accelerator)
+    return by_host if queue is None else min(by_host, *(_on_device(queue, run, by_host) for _ in range(REPEATS)))
+
+
+def _on_device(queue: FullQueue, run: Callable[[], object], host_seconds: float) -> float:
+    """Return the device's seconds for a kernel of several, which are all in its queue before it starts the first."""
+    accelerator = queue.accelerator
+    start, end = accelerator.event(), accelerator.event()
+    # The host is slower where the queue was empty before: hold the device for twice as long.
+    queue.hold(2 * KERNELS * host_seconds)
+    accelerator.record(start)
+    with torch.no_grad():
+        for _ in range(KERNELS):
+            run()
+    accelerator.record(end)
+    accelerator.synchronize()
+    return queue.seconds_between(start, end) / KERNELS
 
 
 def _fastest(where: str, run: Callable[[], object], times: int = REPEATS) -> float:

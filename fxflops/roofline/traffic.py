@@ -1,7 +1,8 @@
 """The least bytes that a call has to read from memory and write to it: each of its tensors once.
 
-Intermediate results of a call are taken to stay in caches; a view moves nothing, and a lookup reads only the rows it
-takes. An argument that is expanded, or given twice, is counted in full: a spec does not tell.
+Intermediate results of a call are taken to stay in caches; a view moves nothing, a lookup reads only the rows it takes, and
+windows only what they touch. A spec has no strides and no identity: an argument that is expanded, or given twice, is counted
+in full, and ``contiguous`` and ``to`` that keep shape and dtype as if they had nothing to do, also where they copy.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 
 from ..ops._traits import EMPTY, LOOKUPS, MAYBE_NOTHING, OVERWRITES
 from ..records import COMMUNICATION, Call, Counted, Spec, specs_in
+from .windows import unread_bytes
 
 UNREAD = {"num_batches_tracked"}
 """Buffers of modules that are not read."""
@@ -50,7 +52,7 @@ def traffic_of(counted: Counted, each_row: bool = False) -> Traffic:
     if call.op in MAYBE_NOTHING and not counted.flops and alike:
         return Traffic()
     own = [spec for name, value in call.settings.items() if name not in UNREAD for spec in specs_in(value)]
-    return Traffic(_sum(inputs) + _sum(own), _sum(out))
+    return Traffic(_sum(inputs) + _sum(own) - unread_bytes(call), _sum(out))
 
 
 def inputs_of(call: Call) -> list[Spec]:

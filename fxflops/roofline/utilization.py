@@ -32,7 +32,7 @@ def roofline(
 
     ``counted`` are the calls with the model's work, for the MFU. ``exact`` and ``dense`` are the same calls counted with
     ``attention="exact"`` and "dense": the pairs that a mask leaves, where they are known, are the least that attention
-    has to compute. ``place`` is the device of the run's Environment; ``timing`` is the latency of the phase.
+    has to compute. Of causality they always are; of a mask with values if it was read. ``place`` is the device of the run's Environment; ``timing`` is the latency of the phase.
 
     Raises InputError if the run had no such phase.
     """

@@ -9,15 +9,13 @@ from typing import Any
 
 import torch
 
-from ..ops import Formula
-from ..ops._masks import MASKS, STARTS, given_to
+from ..ops import BASE, Formula
+from ..ops._masks import MASKS, STARTS, causal_pairs, corner_of, given_to, sizes_of, triangle
 from ..records import Call, Operation, Spec, specs_in
 from ..records.pairs import ATTENTION, SHARE, pairs_in, with_facts
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, disable_current_modes, is_fake
 
-NONE, TOP_LEFT, BOTTOM_RIGHT = range(3)
-"""Causal masks, with the numbers of ``custom_mask_type`` and of ``torch.nn.attention.bias.CausalVariant``."""
 PRODUCT, SOFTMAX, SUM = "matmul", "softmax_backward", "sum"
 
 
@@ -39,6 +37,13 @@ def with_pairs_left(
     return with_facts(result, pairs=pairs)
 
 
+def has_causal_bias(given: tuple[tuple[Any, ...], Mapping[str, Any]]) -> bool:
+    """Return whether a call is given a mask of torch.nn.attention.bias: which one it is, its spec does not say."""
+    biases = sys.modules.get("torch.nn.attention.bias")  # importing it would load the compiler
+    args, kwargs = given
+    return biases is not None and any(isinstance(each, biases.CausalBias) for each in (*args, *kwargs.values()))
+
+
 def with_shares(calls: Sequence[Call], owner_of: Mapping[int, int]) -> Sequence[Call]:
     """Return the calls of a run; what computes the gradients of masked attention pair by pair, with its share of the pairs.
 
@@ -48,7 +53,7 @@ def with_shares(calls: Sequence[Call], owner_of: Mapping[int, int]) -> Sequence[
     latest: dict[int, int] = {}
     for i, owner in owner_of.items():
         forward, ran = calls[owner].operation, calls[i].operation
-        left = pairs_in(forward.out) if forward.op == ATTENTION else None
+        left = _pairs_of(forward) if forward.op == ATTENTION else None
         before = latest.get(owner, i)
         if left is not None and _is_of_pairs(ran, calls[before].op):
             key = {**dict(zip(("query", "key"), forward.args, strict=False)), **forward.kwargs}["key"]
@@ -59,6 +64,13 @@ def with_shares(calls: Sequence[Call], owner_of: Mapping[int, int]) -> Sequence[
                 result[before] = _with_share(calls[before], left, pairs, summed=False)
             latest[owner] = i
     return calls if result is None else result
+
+
+def _pairs_of(forward: Operation) -> int | None:
+    """Return the pairs that the mask of a call of attention left; None if they are not known."""
+    left: int | None = pairs_in(forward.out)
+    entry = None if left is not None else BASE.find(forward.target)
+    return left if entry is None else causal_pairs(entry, forward.target, forward.args, forward.kwargs, forward.out)
 
 
 def _is_of_pairs(ran: Operation, before: str) -> bool:
@@ -96,20 +108,16 @@ def pairs_left(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mappi
     Raises NotImplementedError for a mask on the meta device, which has no values, and for nested tensors.
     """
     given = given_to(entry, target, args, kwargs)
-    query, key, value = given["query"], given["key"], given["value"]
+    query = given["query"]
     if query.is_nested:
         raise NotImplementedError("each part of a nested tensor has pairs of its own, which are counted from its shape")
-    made = out if isinstance(out, torch.Tensor) else out[0]
-    result, width = (made, value.shape[-1]) if entry.op == ATTENTION else (query, query.shape[-1])
-    heads_last = "max_q" in given or "max_seqlen_q" in given
-    n, s = (query.shape[-3], key.shape[-3]) if heads_last else (query.shape[-2], key.shape[-2])
-    batch = result.numel() // (n * width) if n and width else 0
-    corner = int(given.get("custom_mask_type") or bool(given.get("is_causal")))
+    batch, n, s = sizes_of(entry, given, out)
+    corner = corner_of(given)
     starts = [given[name] for name in STARTS if given.get(name) is not None and given[name].numel()]
     with DisableTorchFunction(), disable_current_modes():
         if starts:
             lengths = [_values(start).diff().tolist() for start in starts]
-            return int(query.shape[-2]) * sum(_triangle(q, k, corner) for q, k in zip(*lengths, strict=True))
+            return int(query.shape[-2]) * sum(triangle(q, k, corner) for q, k in zip(*lengths, strict=True))
         mask = next((given[name] for name in MASKS if isinstance(given.get(name), torch.Tensor)), None)
         if isinstance(given.get("block_mask"), tuple):
             mask = _flex_mask(given["block_mask"], n, s, query.device)
@@ -117,7 +125,7 @@ def pairs_left(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mappi
         if biases is not None and isinstance(mask, biases.CausalBias):
             corner, mask = int(mask.variant), None
         if mask is None or mask.numel() == 0:
-            return batch * _triangle(n, s, corner)
+            return batch * triangle(n, s, corner)
         kept = _values(mask) if mask.dtype is torch.bool else _values(mask) > torch.finfo(mask.dtype).min
         return int(batch * n * s * int(kept.sum()) // mask.numel())
 
@@ -126,20 +134,6 @@ def _values(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.device.type == "meta" or is_fake(type(tensor)):
         raise NotImplementedError("an attention mask on the meta device, or a fake one, has no values to count")
     return tensor
-
-
-def _triangle(n: int, s: int, corner: int) -> int:
-    """Return the number of pairs of n queries and s keys: all, or those of a causal mask aligned to ``corner``."""
-    if corner == NONE:
-        return n * s
-    shift = s - n if corner == BOTTOM_RIGHT else 0
-    return _kept(n + shift, s) - _kept(shift, s)
-
-
-def _kept(last: int, s: int) -> int:
-    """Return the pairs with s keys of queries up to the ``last``, of which the i-th sees the first i keys."""
-    rising = min(max(last, 0), s)
-    return rising * (rising + 1) // 2 + max(last - s, 0) * s
 
 
 def _flex_mask(block_mask: tuple[Any, ...], n: int, s: int, device: torch.device) -> torch.Tensor:

@@ -23,7 +23,7 @@ from ..torch_internals import (
     of_checkpoint,
     python_kernel,
 )
-from .attention_pairs import with_learning, with_pairs_left
+from .attention_pairs import has_causal_bias, with_learning, with_pairs_left
 from .autocast import Autocast
 from .autograd_owners import roots_of
 from .call_log import Made
@@ -134,8 +134,8 @@ class OperatorObserver(ModuleObserver):
             run(roots, ones)
 
     def _result(self, entry: Formula | None, func: Any, given: tuple[tuple[Any, ...], dict[str, Any]], out: Any) -> Any:
-        if self._facts and entry is not None and entry.op in ATTENTIONS:
-            return with_pairs_left(entry, func, given, out, must=self._mirror is not None)
+        if entry is not None and entry.op in ATTENTIONS and (self._facts or has_causal_bias(given)):
+            return with_pairs_left(entry, func, given, out, must=self._facts and self._mirror is not None)
         is_lookup = self._mirror is not None and entry is not None and entry.op == LOOKUP
         return with_row(spec_of(out), given[0]) if is_lookup else spec_of(out)
 

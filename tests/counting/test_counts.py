@@ -100,11 +100,13 @@ def attention(facts: dict[str, Any], **given: Any) -> Call:
 
 
 def test_exact_attention_is_of_the_pairs_left_and_dense_of_all() -> None:
-    masked, causal, full = attention({"pairs": 5}), attention({}, is_causal=True), attention({})
-    dense, exact = (counts(masked, causal, full, attention=how) for how in map(check_attention, ("dense", "exact")))
-    assert [each.macs for each in dense] == [4 * 6 * 8 * 2] * 3
-    assert [each.macs for each in exact] == [5 * 8 * 2, 0, 4 * 6 * 8 * 2]
-    assert [each.missing != "" for each in exact] == [False, True, False]
+    read, unread, full = attention({"pairs": 5}), attention({}, attn_mask=Spec((4, 6))), attention({})
+    causal = attention({}, is_causal=True)  # follows from the shapes
+    calls = read, unread, full, causal
+    dense, exact = (counts(*calls, attention=how) for how in map(check_attention, ("dense", "exact")))
+    assert [each.macs for each in dense] == [4 * 6 * 8 * 2] * 4
+    assert [each.macs for each in exact] == [5 * 8 * 2, 0, 4 * 6 * 8 * 2, (1 + 2 + 3 + 4) * 8 * 2]
+    assert [each.missing != "" for each in exact] == [False, True, False, False]
     with pytest.raises(InputError, match="unknown attention 'EXACT': one of 'dense', 'exact'"):
         check_attention("EXACT")
 

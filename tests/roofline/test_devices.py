@@ -96,3 +96,9 @@ def test_bandwidth_of_caches() -> None:
 def test_devices_that_cannot_be(peaks: dict[str, float], bandwidth: float) -> None:
     with pytest.raises(InputError, match="must be above 0"):
         Device("mine", peaks, bandwidth)
+
+
+def test_no_kernel_was_measured_faster_than_the_launch_of_a_listed_device() -> None:
+    in_a_stream, in_a_graph = 1.13e-6, 1.0007e-6  # an H100 SXM, by benchmarks/gpu
+    for device in DEVICES:
+        assert 0 < device.launch < min(in_a_stream, in_a_graph)

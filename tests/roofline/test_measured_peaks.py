@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from functools import partial
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fxflops.errors import InputError
+from fxflops.meters.accelerator import accelerator_of
 from fxflops.roofline import measured_peaks
 from fxflops.roofline.devices import Device, find_device
-from fxflops.roofline.measured_peaks import device_for, measured, tf32_allowed
+from fxflops.roofline.measured_peaks import TF32, device_for, measured, tf32_allowed
 
 from ..standin import NAME, StandIn
 
@@ -134,8 +136,43 @@ def test_an_accelerator_at_hand_is_measured(standin: StandIn, monkeypatch: pytes
         device_for("auto", f"xpu:1 ({NAME})")
 
 
+def test_a_launch_is_the_devices_time_not_the_hosts(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Queue:
+        accelerator = accelerator_of("cpu")
+        held: list[float] = []
+
+        def hold(self, seconds: float) -> None:
+            self.held.append(seconds)
+
+        def seconds_between(self, start: object, end: object) -> float:
+            return 1e-9 * measured_peaks.KERNELS
+
+    monkeypatch.setattr(measured_peaks.FullQueue, "of", lambda accelerator: Queue())
+    measured_peaks._launch.cache_clear()
+    assert measured_peaks._launch("cpu", 1) == pytest.approx(1e-9)
+    assert len(Queue.held) == measured_peaks.REPEATS
+    measured_peaks._launch.cache_clear()
+
+
+def test_the_peak_of_tf32_is_measured_in_it_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def peak(where: str, threads: int, dtype: str) -> measured_peaks.Peak:
+        return measured_peaks.Peak(8e12 if tf32_allowed().matmul else 1e12, True)
+
+    settings = tf32_allowed()
+    monkeypatch.setattr(measured_peaks, "accelerator_of", lambda where: SimpleNamespace(name="Mine"))
+    monkeypatch.setattr(measured_peaks, "_gemm", peak)
+    monkeypatch.setattr(measured_peaks, "_bandwidth", lambda where, threads, size: 1e12)
+    monkeypatch.setattr(measured_peaks, "_launch", lambda where, threads: 1e-6)
+    assert measured("cuda:0", ["bf16"]).peaks == {"f32": 1e12, "tf32": 8e12, "bf16": 1e12}
+    with measured_peaks.computed_in_tf32(True):
+        assert measured("cuda:0").peaks == {"f32": 1e12, "tf32": 8e12}
+    monkeypatch.setattr(measured_peaks, "tf32_allowed", lambda: TF32(matmul=False, cudnn=False))
+    assert "tf32" not in measured("cuda:0").peaks
+    assert tf32_allowed() == settings
+
+
 @pytest.mark.cuda
 def test_measured_gpu() -> None:
     device = measured("cuda:0", ["bf16"])
-    assert device.peaks["bf16"] > device.peaks["f32"] > 1e12
-    assert device.launch < 1e-4
+    assert device.peaks["bf16"] > device.peaks["tf32"] > device.peaks["f32"] > 1e12
+    assert device.launch < 5e-6  # the device's own: the host takes longer

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 import fxflops
 from fxflops.errors import InputError
@@ -123,6 +126,45 @@ def test_what_a_mask_leaves_is_the_least() -> None:
     pairs = 100 * 101 // 2
     assert 2 * 2 * 16 * pairs <= row.flops < report.total_flops
     assert report.mfu(FAST) == pytest.approx(2 * report.total_macs / (report.latency * 1e15))  # the model's work: dense
+
+
+class Attends(nn.Module):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.options = options
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, k, **self.options)
+
+
+MASKED: dict[str, Callable[[], dict[str, Any]]] = {
+    "causal": lambda: {"is_causal": True},
+    "grouped": lambda: {"is_causal": True, "enable_gqa": True},
+    "lower right": lambda: {"attn_mask": causal_lower_right(16, 24)},
+    "upper left": lambda: {"attn_mask": causal_upper_left(16, 24)},
+    "without a kernel": lambda: {"is_causal": True, "dropout_p": 0.5},  # on a CPU: its backward is plain products
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", MASKED)
+def test_what_the_arguments_mask_is_known_without_reading_it(name: str) -> None:
+    """A count of all pairs has the bounds of one that reads the masks, which a device need not compute either."""
+    q = torch.randn(2, 4, 16, 8, requires_grad=True)
+    k = torch.randn(2, 4 if name != "grouped" else 2, 24, 8, requires_grad=True)
+    dense, exact = (
+        fxflops.count(Attends(**MASKED[name]()), (q, k), backward=True, attention=how) for how in ("dense", "exact")
+    )
+    assert exact.total_macs < dense.total_macs == 2 * 4 * 16 * 24 * 2 * 8
+    for phase in ("forward", "backward"):
+        assert dense.roofline(MADE_UP, phase).rows == exact.roofline(MADE_UP, phase).rows
+
+
+def test_a_mask_on_meta_is_not_known() -> None:
+    """Its values decide: then all pairs are the bound, as the summary of the roofline does not lessen them."""
+    q, mask = torch.empty(1, 1, 8, 4, device="meta"), torch.empty(8, 8, device="meta", dtype=torch.bool)
+    masked, plain = (fxflops.count(Attends(attn_mask=given), (q, q)).roofline(MADE_UP) for given in (mask, None))
+    assert masked.total.flops == plain.total.flops + 8 * 8  # its additions
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)

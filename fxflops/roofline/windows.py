@@ -1,0 +1,122 @@
+"""The bytes of its arguments that a call over windows leaves unread: a stride above the kernel's size leaves gaps.
+
+A 1 x 1 convolution with stride 2 reads a quarter of its input. So do pools, and resampling to a smaller size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from ..ops._apply import names_of
+from ..records import Call, Spec, specs_in
+
+POOLS = frozenset({"avg_pool", "max_pool", "lp_pool"})
+POOL_NAMES = ("input", "kernel_size", "stride", "padding", "dilation")
+"""The first parameters of F.max_pool2d and the like, of which torch hides the signature."""
+OF_GRADIENTS = frozenset(
+    {"avg_pool_backward", "max_pool_backward", "adaptive_avg_pool_backward", "adaptive_max_pool_backward"}
+)
+"""Ops that take the input of their forward for its sizes alone: the gradients, and the indices of maxima, have the rest."""
+TAPS = {"nearest": 1, "nearest-exact": 1, "linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4}
+"""Elements of each dim that an output of an interpolation is made of, by its mode; "area" reads all."""
+
+
+def unread_bytes(call: Call) -> int:
+    """Return the bytes of a call's arguments that it does not have to read, as none of its windows touches them."""
+    if call.op == "conv" or call.op in POOLS:
+        given = _arguments(call)
+        return _gaps(given, _input(given), next(specs_in(call.out), None))
+    if call.op == "conv_backward":
+        return _unread_by_gradients(_arguments(call))
+    if call.op in OF_GRADIENTS:
+        whole = _arguments(call).get("self")
+        return whole.nbytes if isinstance(whole, Spec) else 0
+    return _unread_by_resampling(call) if call.op == "interpolate" else 0
+
+
+def _arguments(call: Call) -> dict[str, Any]:
+    names = names_of(call.target) or (POOL_NAMES if call.op in POOLS else ())
+    if isinstance(call.target, type):  # a module's forward takes its input first
+        names = ("input",)
+    return {**call.settings, **dict(zip(names, call.args, strict=False)), **call.kwargs}
+
+
+def _input(given: Mapping[str, Any]) -> Any:
+    return given.get("input", given.get("self"))
+
+
+def _unread_by_gradients(given: Mapping[str, Any]) -> int:
+    """Return the unread bytes of a convolution's backward: its weight's gradient alone needs the input, and the input's the
+    weight."""
+    whole, weight = _input(given), given.get("weight")
+    to_input, to_weight, *_ = given.get("output_mask", (True, True))
+    if not isinstance(whole, Spec) or not isinstance(weight, Spec):
+        return 0
+    unread = 0 if to_input else weight.nbytes
+    if not to_weight:
+        return unread + whole.nbytes
+    # Where the input's gradient is asked for too, it is written whole, with zeros in the gaps.
+    return unread + (0 if given.get("transposed") else _gaps(given, whole, given.get("grad_output")))
+
+
+def _gaps(given: Mapping[str, Any], whole: Any, out: Any) -> int:
+    """Return the bytes of the input ``whole`` that lie in no window, of which there is one for each place of ``out``."""
+    weight = given.get("weight")
+    kernel = given.get("kernel_size") or (weight[2:] if isinstance(weight, Spec) else None)
+    known = all(isinstance(spec, Spec) and not spec.facts for spec in (whole, out))
+    if kernel is None or not known or "stride" not in given and "dilation" not in given:
+        return 0
+    if given.get("transposed") or given.get("padding_mode", "zeros") != "zeros" or given.get("padding") == "same":
+        return 0
+    # An int as kernel size of a pool means that length in every dim: the dims are those that shrink with the strides.
+    dims = len(kernel) if isinstance(kernel, tuple) else _dims_of(whole, out)
+    padding = 0 if given.get("padding") == "valid" else given.get("padding") or 0
+    touched = [
+        _touched(s, m, k, step, gap, pad)
+        for s, m, k, step, gap, pad in zip(
+            whole[-dims:] if dims else (),
+            out[-dims:] if dims else (),
+            _each(kernel, dims),
+            _each(given.get("stride") or kernel, dims),
+            _each(given.get("dilation") or 1, dims),
+            _each(padding, dims),
+            strict=True,
+        )
+    ]
+    read = prod(whole[: len(whole) - dims]) * prod(touched)
+    return whole.nbytes - read * whole.dtype.itemsize
+
+
+def _dims_of(whole: Spec, out: Spec) -> int:
+    """Return the number of dims with windows: those before them are the same in both."""
+    same = 0
+    while same < len(whole) and whole[same] == out[same]:
+        same += 1
+    return len(whole) - max(same, len(whole) - 3)
+
+
+def _each(value: Any, dims: int) -> tuple[int, ...]:
+    values = tuple(value) if isinstance(value, tuple) else (value,)
+    return values * dims if len(values) == 1 else values
+
+
+def _touched(s: int, m: int, k: int, step: int, gap: int, pad: int) -> int:
+    """Return how many of ``s`` elements ``m`` windows touch, of ``k`` elements each ``gap`` after the other."""
+    starts = range(-pad, m * step - pad, step)
+    if gap > 1 and k > 1:
+        return len({start + gap * j for start in starts for j in range(k)} & set(range(s)))
+    if step <= k:  # without gaps
+        return max(min(starts[-1] + k, s) - max(starts[0], 0), 0) if starts else 0
+    return sum(max(min(start + k, s) - max(start, 0), 0) for start in starts)
+
+
+def _unread_by_resampling(call: Call) -> int:
+    given, out = _arguments(call), next(specs_in(call.out), None)
+    whole, mode = _input(given), given.get("mode", "nearest" if "nearest" in str(call.target).lower() else "")
+    taps = 0 if given.get("antialias") else TAPS.get(mode, 0)
+    if not taps or not isinstance(whole, Spec) or out is None or len(whole) < 3:
+        return 0
+    touched = [min(s, taps * m) for s, m in zip(whole[2:], out[2:], strict=True)]
+    return whole.nbytes - prod((*whole[:2], *touched)) * whole.dtype.itemsize
