@@ -101,9 +101,11 @@ class Asked:
         str | None, typer.Option(metavar="SHAPE", help="Random tokens as input_ids, of a shape such as 1,128.")
     ] = None
     batch: Annotated[int | None, typer.Option(min=1, metavar="N", help="The first dimension of every input.")] = None
-    device: Annotated[str | None, typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:1 or meta.")] = None
+    # Their names are written out: typer 0.27 takes a metavar that is the parameter's name in capitals for the option's name.
+    device: Annotated[str | None, typer.Option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 or meta.")] = None
     dtype: Annotated[
-        str | None, typer.Option(metavar="DTYPE", help="Dtype of weights and real inputs: bf16, f16, f64 ...")
+        str | None,
+        typer.Option("--dtype", metavar="DTYPE", help="Dtype of weights and real inputs: bf16, f16, f64 ..."),
     ] = None
     train: Annotated[bool, typer.Option("--train", help="Run in train mode instead of eval mode.")] = False
     backward: Annotated[

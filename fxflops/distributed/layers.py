@@ -154,9 +154,14 @@ def _rows(report: Report, lists: Mapping[tuple[str, ...], int]) -> dict[Hashable
 
 
 def _peaks(report: Report) -> Any:
-    """Return the live bytes at the peak of each call; of a run in this process, not of one that was read from a file."""
+    """Return the live bytes at the peak of each call that makes or frees any; of a run in this process, not of one that was read
+    from a file. A call that changes none, as those for the empty tensors of torch 2.11's checkpoint, is no layer's, and
+    has no peak that is not another call's, too."""
     history: Any = report._run.history
-    return history.peaks
+    changes = [*zip(history.changes[1::3], history.changes[2::3], strict=True)]
+    numbers = dict.fromkeys(number for _, number in changes if 0 <= number < len(history.calls))
+    changing = {number for change, number in changes if change}
+    return [moment for number, moment in zip(numbers, history.peaks, strict=True) if number in changing]
 
 
 def _place(path: str, lists: Mapping[tuple[str, ...], int]) -> tuple[str, int, int]:

@@ -10,6 +10,7 @@ import torch
 
 from ..torch_internals import (
     MESH_FILES,
+    SHARDING_FILE,
     DisableTorchDispatch,
     DispatchMode,
     OpOverload,
@@ -17,6 +18,7 @@ from ..torch_internals import (
     done,
     fake_tensors,
 )
+from ..trace.dtypes import MixedDtypesError
 from ..trace.fake_constants import Constants
 from ..trace.fake_results import FakeResults
 from ..trace.modes import has_own_dispatch
@@ -66,11 +68,21 @@ class Rank(DispatchMode):
             with DisableTorchDispatch():
                 return func(*args, **kwargs)
         if self.constants is None:
-            out = self.results.run(func, args, kwargs)
+            out = self._run(func, args, kwargs)
         else:
-            out = self.constants.run(func, args, kwargs, partial(self.results.run, func, args, kwargs))
+            out = self.constants.run(func, args, kwargs, partial(self._run, func, args, kwargs))
         is_collective = func.namespace == "c10d" and type(out) is tuple and type(out[-1]) is torch.ScriptObject
         return (*out[:-1], done(out[0])) if is_collective else out
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return what an operator returns. A DTensor asks for the shape of its result with tensors of the dtypes that it states,
+        and up to torch 2.12 that of a parameter which FSDP has cast is the one from before: what it computes is checked after."""
+        try:
+            return self.results.run(func, args, kwargs)
+        except MixedDtypesError:
+            if frame_in(SHARDING_FILE) is None:
+                raise
+            return func(*args, **kwargs)
 
 
 def _tells_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

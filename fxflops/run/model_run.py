@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -288,12 +289,12 @@ def _on_real(subject: Subject, registry: FormulaRegistry, why: str) -> Run:
 def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
     """Observe a step of the optimizer on the mirrored parameters.
 
-    An optimizer without state steps once unobserved: its first step creates the state, and every later one finds it.
-    """
+    An optimizer without state steps once unobserved: its first step creates the state, and every later one finds it. What it
+    makes for itself is on the CPU, not on a default device of meta: Adam reads how many steps it made."""
     storages, name = watch.storages, getattr(given, "__name__", type(given).__name__)
     try:
         optimizer = stand_in(given, subject.model.parameters(), watch.mirror_of)
-        with torch.no_grad():
+        with torch.device("cpu") if torch.get_default_device().type == "meta" else nullcontext(), torch.no_grad():
             if not optimizer.state:
                 subject.snapshot.before_write([*subject.model.parameters()])
                 optimizer.step()

@@ -60,7 +60,8 @@ def ran_compiled(call: Callable[[], T]) -> tuple[T, bool]:
 def once_loaded(run: Callable[[], T]) -> T:
     """Return the result of a run; of a second one, if the first raised RunError and the compiler was loaded in it.
 
-    What a model then compiles has the observer's modes in it. In the second run the compiler is there, and told not to.
+    What a model then compiles has the observer's modes in it. In the second run the compiler is there, and told not to. What it
+    took from the first one for good, as torch up to 2.13 passes over code that it failed on, is of no use and goes.
     """
     was_loaded = COMPILER in sys.modules
     try:
@@ -68,4 +69,5 @@ def once_loaded(run: Callable[[], T]) -> T:
     except RunError:
         if was_loaded or COMPILER not in sys.modules:
             raise
+    torch.compiler.reset()
     return run()

@@ -97,16 +97,29 @@ class Collectives:
         if group is None:
             return {}
         described = "" if group.group_desc in NOT_DESCRIBED else group.group_desc.removeprefix(MESH)
-        name = self._dimensions.get(group.group_name) or described or ("world" if is_world else "")
+        name = self._dimensions.get(group.group_name) or described
+        if not name and group.group_desc.startswith(MESH):  # of an equal mesh, for which torch made a group of its own
+            name = self._dimensions_of_ranks.get(tuple(torch.distributed.get_process_group_ranks(group)), "")
+        name = name or ("world" if is_world else "")
         return {"group": name, "ranks": group.size(), "rank": group.rank()}
 
     @cached_property
     def _dimensions(self) -> dict[str, str]:
         """The dimensions of the meshes of the model's parameters, by the names of their groups."""
+        return {group.group_name: name for group, name in self._groups}
+
+    @cached_property
+    def _dimensions_of_ranks(self) -> dict[tuple[int, ...], str]:
+        """The same, by the processes in their groups."""
+        return {tuple(torch.distributed.get_process_group_ranks(group)): name for group, name in self._groups}
+
+    @cached_property
+    def _groups(self) -> list[tuple[Any, str]]:
+        """The groups of the meshes of the model's parameters, and their dimensions."""
         own = [parameter for module in self._paths for parameter in module._parameters.values()]
         meshes = {tensor.device_mesh for tensor in own if tensor is not None and is_sharded(tensor)}  # type: ignore[attr-defined]
         named = [(mesh, name) for mesh in meshes for name in mesh.mesh_dim_names or ()]
-        return {mesh.get_group(name).group_name: name for mesh, name in named}
+        return [(mesh.get_group(name), name) for mesh, name in named]
 
     def cause(self) -> str | None:
         """Return the path of the module whose parameters FSDP gathers now, or whose gradients it reduces; None if it does

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from typer.testing import CliRunner
 
 import fxflops
@@ -573,6 +574,14 @@ def test_a_users_mistake_is_a_message(command: str, said: str) -> None:
     assert result.exit_code == 2
     assert said in result.stderr
     assert result.stdout == ""
+
+
+def test_options_are_in_small_letters() -> None:
+    """typer 0.27 takes the metavar for the name, --DEVICE, where the two differ in letters' case alone."""
+    commands = typer.main.get_command(app).commands.values()
+    options = [name for command in commands for each in command.params for name in each.opts if name.startswith("-")]
+    assert "--device" in options
+    assert [name for name in options if name != name.lower()] == []
 
 
 def test_the_arguments_that_become_options_are_those_that_errors_name() -> None:

@@ -126,7 +126,8 @@ def test_in_a_process_of_its_own() -> None:
 
         copies.map_in_copies(kill, [0, 1], 2, str)
     """
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    # Beside an accelerator there are no copies.
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(  # which waits until the last copy has closed its stdout
         [sys.executable, "-W", "ignore", "-c", code], env=environment, capture_output=True, timeout=LONG, check=False
     )

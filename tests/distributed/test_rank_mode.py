@@ -13,7 +13,8 @@ from torch import nn
 
 from fxflops.distributed import simulate
 from fxflops.distributed.rank_mode import Rank
-from fxflops.torch_internals import fake_tensors
+from fxflops.errors import RunError
+from fxflops.torch_internals import fake_group, fake_tensors
 from tests.distributed import simulates
 
 CALLS: dict[str, Callable[..., Any]] = {
@@ -160,3 +161,45 @@ def test_fully_sharded_data_parallel() -> None:
         ("reduce_scatter", 4, size),
     ]
     assert (kind.params, kind.macs) == (18, 2 * 4 * 64)
+
+
+@pytest.mark.parametrize("computed", [torch.bfloat16, torch.float32], ids=str)
+@simulates
+def test_the_dtype_that_a_sharded_tensor_states_may_be_an_older_one(computed: torch.dtype) -> None:
+    """As FSDP's of torch up to 2.12, which casts what it gathered: what is computed with decides."""
+    from torch.distributed.tensor import DTensor, Replicate
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+
+    def build(mesh: Any) -> Any:
+        stated = DTensorSpec(mesh, (Replicate(),), TensorMeta(torch.Size([8, 8]), (8, 1), torch.float32))
+        weight = DTensor(torch.ones(8, 8, dtype=computed), stated, requires_grad=False)
+        x = DTensor.from_local(torch.ones(4, 8, dtype=torch.bfloat16), mesh, [Replicate()])
+        return nn.Module(), lambda: x @ weight
+
+    if computed is torch.float32:
+        with pytest.raises(RunError, match="tensors of matmul do not have the same dtype"):
+            simulate(build, {"tp": 2})
+    else:
+        (kind,) = simulate(build, {"tp": 2}).kinds
+        assert sum(each.macs for each in kind.report.counted) == 4 * 8 * 8
+
+
+@simulates
+def test_a_dimension_is_named_in_groups_of_its_own() -> None:
+    """Where there is a GPU, each mesh of all processes on Gloo has a group of its own, and torch takes that of an equal mesh."""
+    from torch import distributed as dist
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    from fxflops.trace.processes import Collectives
+
+    with fake_group(0, 2):
+        mesh = dist.device_mesh.init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+        layer = nn.Linear(2, 2)
+        layer.weight = nn.Parameter(distribute_tensor(torch.ones(2, 2), mesh, [Replicate()]))
+        others = [dist.new_group([0, 1], group_desc=told) for told in ("mesh_default", "of_mine", "undefined")]
+        func = torch.ops._c10d_functional.all_reduce.default
+        groups = [
+            Collectives({layer: ""}).group_of(func, (None, "sum", group.group_name), {})["group"]
+            for group in (mesh.get_group(), *others)
+        ]
+    assert groups == ["dp", "dp", "of_mine", "world"]

@@ -75,6 +75,25 @@ def test_adams_state_by_hand() -> None:
     assert "in the optimizer" in str(report)
 
 
+class Counts(SGD):
+    """It counts its steps as Adam of torch up to 2.13: in a tensor that names no device, and whose value it reads."""
+
+    def step(self, closure: Any = None) -> Any:
+        for weight in self.param_groups[0]["params"]:
+            count = self.state[weight].setdefault("step", torch.tensor(0.0))
+            count += 1
+            weight.mul_(1 / count.item())
+
+
+def test_meta_as_the_default_device_is_not_the_optimizers() -> None:
+    inside, x = mlp(), torch.randn(32, 64)
+    outside = fxflops.count(inside, x, backward=True, optimizer=Counts)
+    with torch.device("meta"):
+        report = fxflops.count(mlp(), x.to("meta"), backward=True, optimizer=Counts)
+    assert report.total_optimizer_flops == outside.total_optimizer_flops
+    assert report.memory["optimizer"] == 4 * 4
+
+
 @pytest.mark.parametrize("made", [True, False], ids=["instance", "class"])
 def test_the_state_is_there_where_the_peak_is_in_the_backward_pass(made: bool) -> None:
     model, x = mlp(), torch.randn(4096, 64)

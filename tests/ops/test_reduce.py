@@ -221,6 +221,9 @@ def test_histc() -> None:
     assert cost_of("histc", x) == Cost(adds=6 + 6, others=6 + 2 * (6 - 1))
 
 
+@pytest.mark.filterwarnings(
+    "ignore:Sparse invariant checks are implicitly disabled"
+)  # torch 2.11, where they are on, too
 def test_the_sum_of_a_sparse_tensor_is_of_what_it_holds() -> None:
     """[3, 4] matrices of 2 elements each, of which 6 are held: over the columns into 3 rows, then all of them."""
     held = [(0, 0), (0, 1), (0, 3), (1, 2), (2, 0), (2, 3)]

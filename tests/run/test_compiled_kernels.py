@@ -18,6 +18,9 @@ from fxflops.run.compiled_kernels import Emitted, called, compiled_kernels
 from fxflops.run.outcome import CompiledKernel
 
 X = torch.randn(4, 8)
+compiles_in_copies = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="a copy of a process that has used CUDA cannot use it, and so compiles nothing"
+)
 
 
 class Parts(nn.Module):
@@ -31,6 +34,7 @@ class Parts(nn.Module):
         return self.last(x).softmax(-1)
 
 
+@compiles_in_copies
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 def test_kernels_have_the_modules_they_compute_and_the_cache_is_as_it_was() -> None:
     torch._dynamo.reset()
@@ -51,6 +55,7 @@ def test_kernels_have_the_modules_they_compute_and_the_cache_is_as_it_was() -> N
     assert rows["first"].compiled_seconds == view.kernels[0].seconds
 
 
+@compiles_in_copies
 def test_a_backend_without_kernels() -> None:
     torch._dynamo.reset()
     model = torch.compile(nn.Linear(8, 8).eval(), backend="eager")

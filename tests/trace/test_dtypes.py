@@ -80,6 +80,7 @@ def test_what_runs_is_counted_and_nothing_else(name: str, device: str) -> None:
                 assert isinstance(found.value, RuntimeError), (a, b)
 
 
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.parametrize("name", CASES)
 def test_what_runs_is_simulated_and_nothing_else(name: str) -> None:
     function, (first, *others) = CASES[name]
