@@ -64,7 +64,7 @@ class DeviceKernels:
 
     def __init__(self, device: torch.device) -> None:
         self.on_meta = device.type == "meta"
-        self._device = torch.device("cpu") if self.on_meta else device
+        self.device = torch.device("cpu") if self.on_meta else device
         self._decompositions: dict[Any, Decomposition | None] = {}
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -97,7 +97,7 @@ class DeviceKernels:
 
         On the CPU torch names the kernel itself, given tensors of a few bytes with the same shapes.
         """
-        if fused_sdp_choice is None or self._device.type != "cpu" or any(tensor.ndim < 2 for tensor in tensors):
+        if fused_sdp_choice is None or self.device.type != "cpu" or any(tensor.ndim < 2 for tensor in tensors):
             return self._decompose(func, template, tensors)
         with DisableTorchDispatch():
             small = [_small_like(tensor) for tensor in tensors]
@@ -124,7 +124,7 @@ class DeviceKernels:
         # checkpoint around it keeps none of it.
         with disable_current_modes(), saved_tensors_hooks(lambda t: None, torch.Tensor), FakeTensorMode() as mode:
             fakes = [
-                FakeTensor(mode, alone, self._device).requires_grad_(tensor.requires_grad)
+                FakeTensor(mode, alone, self.device).requires_grad_(tensor.requires_grad)
                 for alone, tensor in zip(plain, tensors, strict=True)
             ]
             args, kwargs = fill(template, *fakes)
