@@ -62,14 +62,7 @@ def events_of(run: Callable[[], Any], device: str = "cpu") -> list[Event]:
 
 def account(events: list[Event], before: int = 0) -> Allocated:
     """Return the peaks of a sequence of allocations and frees."""
-    workspaces, open_at = set[int](), dict[int, int]()
-    for number, event in enumerate(events):
-        if event.nbytes > 0:
-            open_at[event.address] = number
-        elif event.address in open_at:
-            made = open_at.pop(event.address)
-            if set(events[made].kernels) & set(event.kernels):
-                workspaces |= {made, number}
+    workspaces = workspaces_in(events)
     live = held = peak = held_peak = before
     operator = ""
     for number, event in enumerate(events):
@@ -79,6 +72,19 @@ def account(events: list[Event], before: int = 0) -> Allocated:
             peak, operator = live, event.operator if number in workspaces else ""
         held_peak = max(held_peak, held)
     return Allocated(peak, held_peak, operator)
+
+
+def workspaces_in(events: list[Event]) -> set[int]:
+    """Return the numbers of the events that allocate and free workspaces."""
+    workspaces, open_at = set[int](), dict[int, int]()
+    for number, event in enumerate(events):
+        if event.nbytes > 0:
+            open_at[event.address] = number
+        elif event.address in open_at:
+            made = open_at.pop(event.address)
+            if set(events[made].kernels) & set(event.kernels):
+                workspaces |= {made, number}
+    return workspaces
 
 
 def _events(node: Any, device: str, kernels: tuple[int, ...], operator: str = "") -> Iterator[tuple[int, Event]]:

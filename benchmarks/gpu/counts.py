@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import re
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -108,6 +109,8 @@ MODELS: dict[str, Callable[[], Built]] = {
     "transformers: distilbert": partial(memory_zoo.build, "distilbert"),
 }
 """The libraries take turns, so that a run that is stopped has seen each of them."""
+FIRST = (*MODELS,)[:10]
+"""The models that come before all else, and are also counted without a training step."""
 
 
 def facts_of(report: fxflops.Report, training: bool, exact: bool = True, dtypes: bool = False) -> Row:
@@ -117,6 +120,7 @@ def facts_of(report: fxflops.Report, training: bool, exact: bool = True, dtypes:
     if training:
         row |= {"backward FLOPs": report.total_backward_flops, "backward MACs": report.total_backward_macs}
         row["backward calls"] = sum(call.phase == "backward" for call in report.calls)
+        row["backward by op"] = {op: sums.flops for op, sums in report.by_operator("backward").items() if sums.flops}
     if exact:
         row["calls"] = len(forward)
     if exact and dtypes:
@@ -155,6 +159,7 @@ class Ways:
     def row(self, **more: Any) -> Row:
         """Return the row of the case: the ways, and every fact that is not the same in all of them."""
         lines = differences(self.rows)
+        keep_what_differs(self.rows)
         if more.get("ours", more.get("FlopCounterMode")) != more.get("FlopCounterMode"):
             lines.append(f"MACs by FlopCounterMode: {more['FlopCounterMode']}; under its convention {more['ours']}")
         return {"ways": self.rows, "differences": lines, **more}
@@ -174,6 +179,40 @@ def differences(ways: dict[str, Row]) -> list[str]:
     return lines
 
 
+def keep_what_differs(ways: dict[str, Row]) -> None:
+    """Leave of each way's backward FLOPs by operator the operators that do not have the same in all ways."""
+    sums = [row["backward by op"] for row in ways.values() if "backward by op" in row]
+    same = {op for each in sums for op in each if len({other.get(op) for other in sums}) == 1}
+    for row in ways.values():
+        if "backward by op" in row:
+            left = {op: flops for op, flops in row.pop("backward by op").items() if op not in same}
+            if left:
+                row["backward by op"] = left
+
+
+CAUSES = {
+    "attention_backward": "attention by plain products, which scale queries and keys, where a fused kernel counts a scale of the scores",
+    "rnn_backward": "a recurrent layer step by step, where the other has one kernel",
+    "lstm_cell_backward": "a recurrent layer by a kernel for each step's gates",
+}
+"""Why operators differ, by the one that only some of the ways have."""
+
+
+def by_op(ways: dict[str, Row]) -> list[str]:
+    """Return the sums of the operators that differ, a line for each distinct set of them, and their cause where it is known."""
+    sets: dict[str, list[str]] = {}
+    for name, row in ways.items():
+        if "backward by op" in row:
+            text = ", ".join(f"{op} {flops:,}" for op, flops in sorted(row["backward by op"].items()))
+            sets.setdefault(text or "none of these", []).append(name)
+    lines = [f"{text} ({', '.join(names)})" for text, names in sets.items()] if len(sets) > 1 else []
+    found = [set(row["backward by op"]) for row in ways.values() if "backward by op" in row]
+    for op, cause in CAUSES.items():
+        if any(op in each for each in found) and not all(op in each for each in found):
+            lines.append(f"cause: {cause}")
+    return lines
+
+
 def by_flop_counter(model: nn.Module, args: Any, kwargs: Any, training: bool) -> int:
     """Return the MACs that FlopCounterMode counts, without the fast path of attention that it does not know."""
     model.train(training)
@@ -190,6 +229,18 @@ def by_flop_counter(model: nn.Module, args: Any, kwargs: Any, training: bool) ->
     return counter.get_total_flops() // 2
 
 
+@cache
+def libraries() -> None:
+    """Import the models' libraries, and keep the garbage collector from going through their objects after every case."""
+    import timm
+    import torchvision
+    import transformers
+
+    del timm, torchvision, transformers
+    gc.collect()
+    gc.freeze()
+
+
 def on_meta(value: Any) -> Any:
     """Return a copy of a module, or of the tensors in a structure, on meta."""
     if isinstance(value, nn.Module):
@@ -201,12 +252,16 @@ def analyzed(model: nn.Module, args: Any, kwargs: Any, **settings: Any) -> fxflo
     return fxflops.analyze(model, args, kwargs, repeats=1, progress=False, **settings)
 
 
-def counted_everywhere(bench: Bench, name: str) -> Row:
-    """Count a model on the CPU, on meta and on the device, and run it there, forward and in training."""
+def counted_everywhere(bench: Bench, name: str, both: bool = True) -> Row:
+    """Count a model on the CPU, on meta and on the device, and run it there, in training and with ``both`` also forward."""
+    if not bench.stand_in:
+        libraries()
     torch.manual_seed(0)
     model, args, kwargs = MODELS[name]()
     abstract = on_meta(model), on_meta(args), on_meta(kwargs)
-    passes = {"forward": Ways(bench, f"{name}, forward", False), "training": Ways(bench, f"{name}, training", True)}
+    passes = {"training": Ways(bench, f"{name}, training", True)}
+    if both:
+        passes = {"forward": Ways(bench, f"{name}, forward", False), **passes}
     oracles: dict[str, Row] = {}
     for name_of_pass, ways in passes.items():
         settings = pass_settings(ways.training)
@@ -232,7 +287,7 @@ def oracle_of(abstract: tuple[nn.Module, Any, Any], training: bool, report: fxfl
     try:
         macs = by_flop_counter(*abstract, training)
     except Exception as error:  # it runs the model on meta, where some models need values
-        oracle["why no FlopCounterMode"] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        oracle["why no FlopCounterMode"] = raised(error)
     else:
         oracle["FlopCounterMode"] = macs
         if report is not None:
@@ -240,6 +295,10 @@ def oracle_of(abstract: tuple[nn.Module, Any, Any], training: bool, report: fxfl
             ours = report.recount("torch")
             oracle["ours"] = (ours.total_training_flops if training else ours.total_flops) // 2
     return oracle
+
+
+def raised(error: Exception) -> str:
+    return f"FlopCounterMode raises {type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 class Attention(nn.Module):
@@ -316,9 +375,13 @@ def attention(bench: Bench, backend: str, kind: str) -> Row:
     if bench.stand_in or ran is None:  # FlopCounterMode does not know the CPU's kernel in all versions
         return ways.row()
     # It counts the kernels that ran: most compute the scores again in the backward pass.
-    with FlopCounterMode(display=False) as counter:
-        model(x_there).sum().backward()
-    model.zero_grad()
+    try:
+        with FlopCounterMode(display=False) as counter:
+            model(x_there).sum().backward()
+    except Exception as error:  # it asserts that queries have as many heads as keys
+        return ways.row(**{"why no FlopCounterMode": raised(error)})
+    finally:
+        model.zero_grad()
     ours = ran.recount("torch").total_training_flops // 2
     return ways.row(FlopCounterMode=counter.get_total_flops() // 2, ours=ours)
 
@@ -462,12 +525,16 @@ def graphed(bench: Bench) -> Row:
 
 
 def cases(bench: Bench) -> list[Case]:
-    """Models first by turns with attention's kernels, then the variants of a few models."""
+    """Some models first, then attention's kernels, the variants of a few models, and the other models."""
     names = [*MODELS]
     if bench.stand_in:
         torch.set_num_threads(1)  # small models, beside other processes
         names = ["timm: resnet10t", "torch: nn.MultiheadAttention"]
-    models = [Case(name, partial(counted_everywhere, bench, name), 14) for name in names]
+    # A training step has a forward pass, too: apart it is run for the first models only, which leaves time for all.
+    models = [
+        Case(name, partial(counted_everywhere, bench, name, number < len(FIRST)), 14 if number < len(FIRST) else 10)
+        for number, name in enumerate(names)
+    ]
     backends = ["torch's choice"] if bench.stand_in else [*BACKENDS]
     kinds = ["causal"] if bench.stand_in else [*KINDS]
     kernels = [
@@ -475,7 +542,7 @@ def cases(bench: Bench) -> list[Case]:
         for kind in kinds
         for backend in backends
     ]
-    return [*kernels, *models[:12], *variants(bench), *models[12:], *graphs(bench)]
+    return [*models[: len(FIRST)], *kernels, *variants(bench), *models[len(FIRST) :], *graphs(bench)]
 
 
 def variants(bench: Bench) -> Iterator[Case]:
@@ -514,29 +581,21 @@ def table(rows: list[Row]) -> list[str]:
         for name, part in row.get("parts", {"": row}).items()
     ]
     compared = [row for row in rows if row["ways"]]
-    differ = [row for row in compared if row["differences"] and not only_meta_differs(row)]
-    by_meta = [row for row in compared if only_meta_differs(row)]
     refused = [row for row in rows if not row["ways"]]
-    equal = len(compared) - len(differ) - len(by_meta)
+    kinds = {row["case"]: kind_of(row) for row in compared}
+    equal = sum(kind == "" for kind in kinds.values())
     lines = [
         f"The same in every way: {equal} of {len(compared)} cases. Compared are "
         "FLOPs, MACs, completeness and calls of the forward pass, FLOPs and MACs of the backward pass and of the optimizer's step.",
         "",
     ]
-    lines += ["## What differs", ""] if differ else []
-    for row in differ:
-        lines += [f"- {row['case']}", *(f"  - {line}" for line in row["differences"])]
-    if by_meta:
-        lines += ["", "## Where only the model built on meta has other backward FLOPs", ""]
-        lines += [
-            "There the backward passes of attention and of recurrent layers are plain products, without a kernel.",
-            "",
-        ]
-    for row in by_meta:
-        meta, *others = (
-            row["ways"][name]["backward FLOPs"] for name in sorted(row["ways"], key=lambda name: "meta" not in name)
-        )
-        lines.append(f"- {row['case']}: {meta:,} for {others[0]:,} ({100 * (meta / others[0] - 1):+.2f}%)")
+    for kind, text in KINDS_OF_DIFFERENCES.items():
+        differ = [row for row in compared if kinds[row["case"]] == kind]
+        lines += [f"## {kind}: {len(differ)}", "", text, ""]
+        for row in differ:
+            lines += [f"- {row['case']}", *(f"  - {line}" for line in [*row["differences"], *by_op(row["ways"])])]
+        lines += [""] if differ else []
+    lines = lines[:-1]
     lines += ["", "## Kernels that torch refuses", ""] if refused else []
     lines += [f"- {row['case']}: {row['refused by torch']}" for row in refused]
     lines += ["", "## All cases", ""]
@@ -553,11 +612,27 @@ def table(rows: list[Row]) -> list[str]:
     ]
 
 
-def only_meta_differs(row: Row) -> bool:
-    """Whether a case's one difference is the backward pass on meta."""
-    ways = {name: way for name, way in row["ways"].items() if "meta" not in name}
-    one_fact = [line.partition(":")[0] for line in row["differences"]] == ["backward FLOPs"]
-    return len(ways) < len(row["ways"]) and one_fact and not differences(ways)
+KINDS_OF_DIFFERENCES = {
+    "Different on the device itself": "`count` of the model on the device, `analyze` there, and a profiled step are to have one count.",
+    "Different from the CPU": "The device's own ways agree. Its kernels are others than the CPU's: beside the totals are the sums of the "
+    "backward pass's operators that are not the same.",
+    "Different on meta alone": "CPU and device agree. On meta the backward passes of attention and recurrent layers are plain "
+    "products, without a kernel.",
+    "Different from FlopCounterMode": "All ways agree, but the oracle does not, under its own convention.",
+}
+
+
+def kind_of(row: Row) -> str:
+    """Return the kind of a case's differences, by its first one: "" where there is none."""
+    ways = row["ways"]
+    if not row["differences"]:
+        return ""
+    itself, *kinds = KINDS_OF_DIFFERENCES
+    if differences({name: way for name, way in ways.items() if "device" in name}):
+        return itself
+    if differences({name: way for name, way in ways.items() if "meta" not in name}):
+        return kinds[0]
+    return kinds[1] if differences(ways) else kinds[2]
 
 
 def cells(row: Row) -> list[Any]:
@@ -573,7 +648,7 @@ def cells(row: Row) -> list[Any]:
     counter = row.get("FlopCounterMode")
     return [
         row["case"],
-        "not on meta" if only_meta_differs(row) else "no" if row["differences"] else "yes",
+        kind_of(row).lower() or "yes",
         one("FLOPs"),
         one("MACs"),
         one("backward FLOPs"),

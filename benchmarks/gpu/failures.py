@@ -78,7 +78,12 @@ def cases(bench: Bench) -> list[Case]:
         8,
         True,
     )
-    add("inputs on the CPU", "the error of each call names both devices, and all is released", wrong_device, 3)
+    add(
+        "inputs on the CPU",
+        "count, which computes nothing, counts as with inputs on the device; the errors of analyze and profile name both devices; all is released",
+        wrong_device,
+        3,
+    )
     add("a second device", "counts on the second device are those on the first; times are known", second_device, 8)
     add("pinned memory", "copies without waiting are observed; counts and results are as without", pinned, 3)
     add(
@@ -538,9 +543,11 @@ def split_model(bench: Bench) -> Seen:
 def wrong_device(bench: Bench) -> Seen:
     model, x = net(bench), torch.randn(64, WIDTH)
     bench.empty()
-    before, held = bench.allocated, True
-    seen: dict[str, Any] = {}
-    for name, call in {"count": CALLS["count"], "analyze": analyzed, "profile": in_profile}.items():
+    before = bench.allocated
+    flops = {place: fxflops.count(model, x.to(place)).total_flops for place in ("cpu", bench.device)}
+    held = len({*flops.values()}) == 1
+    seen: dict[str, Any] = {"FLOPs by count": [*flops.values()]}
+    for name, call in {"analyze": analyzed, "profile": in_profile}.items():
         try:
             call(model, x)
             seen[name] = "raised nothing"

@@ -805,26 +805,37 @@ CANNOT: dict[str, str] = {
 ABSTRACT = {"ModelMixin"}  # classes to inherit from
 
 
+PACKAGES = [f"diffusers.models.{kind}" for kind in ("autoencoders", "controlnets", "transformers", "unets")]
+
+
 def names() -> list[str]:
     return sorted({*classes(), *VARIANTS})
 
 
 def classes() -> dict[str, type[nn.Module]]:
     """Every model class that diffusers, or one of its packages of models, exports."""
-    packages = [f"diffusers.models.{kind}" for kind in ("autoencoders", "controlnets", "transformers", "unets")]
     found = {}
-    for package in [diffusers, *map(importlib.import_module, packages)]:
+    for package in [diffusers, *map(importlib.import_module, PACKAGES)]:
         for name in dir(package):
-            member = getattr(package, name)
+            member = getattr(package, name, None)  # diffusers lists pipelines that it lacks without other packages
             if inspect.isclass(member) and issubclass(member, nn.Module) and name not in ABSTRACT:
                 found[name] = member
     return found
 
 
+def class_of(name: str) -> type[nn.Module]:
+    """Return a model class. The packages of models are asked first: diffusers itself would import its pipelines."""
+    for package in PACKAGES:
+        member = getattr(importlib.import_module(package), name, None)
+        if member is not None:
+            return member
+    return classes()[name]
+
+
 def build(name: str) -> Built:
     """The model in eval mode, and the args and kwargs of its forward."""
     torch.manual_seed(0)
-    model, case = classes()[name.partition("@")[0]], CASES.get(name, Case())
+    model, case = class_of(name.partition("@")[0]), CASES.get(name, Case())
     config = chosen(model.__init__, SMALL, case.config)
     inputs = chosen(model.forward, INPUTS, case.inputs)
     module = model(**drawn(config)).eval()

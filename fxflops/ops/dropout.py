@@ -1,4 +1,4 @@
-"""Dropout: in training 2 multiplies per output, by the mask and by the scale; in eval nothing."""
+"""Dropout: in training 2 multiplies per output, by the mask and by the scale, and 1 back, by their product; in eval nothing."""
 
 from __future__ import annotations
 
@@ -36,6 +36,14 @@ def native_dropout(input: Spec, p: float, train: bool | None = True, *, out: tup
 
 
 @native_dropout.backward(*named("native_dropout_backward"), op="dropout_backward")
+def native_dropout_backward(*, out: Spec) -> Cost:
+    """grad[*], mask[*] -> out[*]: grad * noise, the scaled mask of the forward pass: 1 per output.
+
+    On a CPU that is what autograd saved. A GPU's kernel scales its mask again, which is left out: a model costs the same there.
+    """
+    return Cost(muls=out.numel())
+
+
 @formula(*named("_fused_dropout", "_masked_scale"), op="dropout")
 def masked_and_scaled(*, out: Any) -> Cost:
     """x[*], mask[*] -> out[*]: x * mask * scale: 2 per output."""

@@ -2,29 +2,31 @@
 
 The gradients go back through time: per step the gates' derivatives, and a product of their gradients with each weight matrix,
 transposed; the gradient of a matrix is one contraction over all steps, that of a bias a sum over them, each of its own. The
-products of a layer's two directions with its input are added up. The gates are taken as the forward saved them.
+products of a layer's two directions with its input are added up. The gates and tanh(c) are taken as the forward computed them: a
+kernel that did not save them computes them again, which is left out, as a model costs the same by whatever kernel.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ._extend import Cost, Spec, contraction, formula, named, specs_in, summed, times, when
-from .rnn import GATES, steps_of
+from .rnn import GATES, GATES_OF, steps_of
 
 KINDS = ("rnn", "rnn", "lstm", "gru")
 """Kinds by the number of their mode in cuDNN, MIOpen and oneDNN: relu, tanh, LSTM, GRU."""
 BY_MODE = ("relu", "tanh", *KINDS[2:])
 GATE_GRADIENTS = {
-    "lstm": Cost(muls=16, adds=6, others=1),
+    "lstm": Cost(muls=16, adds=6),
     "gru": Cost(muls=11, adds=4),
     "tanh": Cost(muls=2, adds=1),
     "relu": Cost(others=1),
 }
 """Per step and hidden unit, from the gradient of the state to those of the gates before their sigmoid or tanh:
-do = dh*t, dc += dh*o*(1-t*t), t = tanh(c); di = dc*g, dg = dc*i, df = dc*c', dc' = dc*f; times i*(1-i), f*(1-f), o*(1-o), 1-g*g;
+do = dh*t, dc += dh*o*(1-t*t), where t = tanh(c) is known from the forward pass; di = dc*g, dg = dc*i, df = dc*c', dc' = dc*f; times i*(1-i), f*(1-f), o*(1-o), 1-g*g;
 dz = dh*(h'-n), dn = dh*(1-z), dh' = dh*z; times z*(1-z), 1-n*n; dr = dn*hn, dhn = dn*r; times r*(1-r);
 dh * (1-h*h); dh where h > 0."""
 STATE_GRADIENTS = {"lstm": 1, "gru": 2, "tanh": 1, "relu": 1}
@@ -64,9 +66,12 @@ def gru_gates_backward(grad_hy: Spec, *, has_bias: bool, out: Any) -> Cost:
 
 
 @formula("aten::_cudnn_rnn", "aten::miopen_rnn", op="rnn")
-def cudnn_rnn(input: Spec, weight: Any, *, hx: Spec, mode: int, hidden_size: int, out: Any) -> Cost:
+def cudnn_rnn(
+    input: Spec, weight: Any, weight_stride0: int, *, hx: Spec, mode: int, hidden_size: int, out: Any
+) -> Cost:
     """input[*, i], weights -> out[*, h]: as nn.RNN, nn.LSTM or nn.GRU by the mode; hx counts layers and directions."""
-    return steps_of(KINDS[mode], math.prod(input[:-1]), specs_in(weight), hx[0] * hidden_size)
+    weights = itertools.chain(*unflattened(weight, weight_stride0, KINDS[mode], hidden_size))
+    return steps_of(KINDS[mode], math.prod(input[:-1]), weights, hx[0] * hidden_size)
 
 
 @cudnn_rnn.backward(*named("_cudnn_rnn_backward", "miopen_rnn_backward"), op="rnn_backward")
@@ -84,7 +89,7 @@ def cudnn_rnn_backward(
 ) -> Cost:
     """x[*, i], weights, grad[*, h] -> out[*, i], out_hx, out_cx, out_weights: per step and layer the gates, 2 products per matrix."""
     to = To(input=output_mask[0], state=output_mask[1], weights=output_mask[3])  # and [2] to the cell state
-    layers = chunked(weight, weight_stride0)
+    layers = unflattened(weight, weight_stride0, KINDS[mode], hidden_size)
     return layers_backward(BY_MODE[mode], input, layers, hidden_size, hx, 1 + bidirectional, to)
 
 
@@ -111,6 +116,21 @@ def chunked(weights: Any, each: int) -> list[list[Spec]]:
     return [every[at : at + each] for at in range(0, len(every), each)]
 
 
+def unflattened(weights: Any, each: int, kind: str, hidden: int) -> list[list[Spec]]:
+    """The weights of each layer and direction, in the shapes that the module has them in.
+
+    Under autocast cuDNN is given its copies of them in half precision, which have one column each, also those of biases.
+    """
+    rows, has_biases, has_projection = GATES_OF[kind] * hidden, each >= 4, each % 2 == 1
+    layers = []
+    for layer in chunked(weights, each):
+        shapes = [Spec((rows, matrix.numel() // rows)) for matrix in layer[:2]]
+        shapes += [Spec((rows,))] * 2 * has_biases
+        shapes += [Spec((layer[-1].numel() // hidden, hidden))] * has_projection
+        layers.append(shapes)
+    return layers
+
+
 class To(NamedTuple):
     """The gradients that are asked for."""
 
@@ -125,7 +145,12 @@ def layers_backward(
     """The cost of all layers. ``state`` [*, b, h] is what they begin with: without its gradient its step has no product."""
     steps = math.prod(input[:-1])
     back = steps if to.state else steps - math.prod(state[-2:-1])
-    total = times(len(layers) * steps * hidden, GATE_GRADIENTS[kind].plus(Cost(adds=STATE_GRADIENTS[kind])))
+    # The first state has no output: without its own gradient nothing is added there, and no cell's gradient goes there.
+    into_states = steps + (STATE_GRADIENTS[kind] - 1) * back
+    unasked = (steps - back) * (kind == "lstm")
+    of_gates = times(steps * hidden, GATE_GRADIENTS[kind])
+    of_gates = of_gates.plus(Cost(muls=-unasked * hidden, adds=into_states * hidden))
+    total = times(len(layers), of_gates)
     for position, (of_input, *others) in enumerate(layers):
         joined = Cost(adds=steps * of_input[1] * (position % directions))
         to_weights = (

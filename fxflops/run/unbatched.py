@@ -24,22 +24,32 @@ MOST_DIMS = 4
 
 
 def batch_advice(model: nn.Module, inventory: Inventory, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return the shapes to give, if a model that raised on these inputs runs on meta with one dimension more; "" otherwise."""
+    """Return the shapes to give, if a model that raised on these inputs runs on meta with one dimension more; "" otherwise.
+
+    A model that also runs on meta without it raised for another reason: in its backward pass or a step of the optimizer, say,
+    or by a warning that is an error.
+    """
     template, tensors = template_of((args, kwargs))
     plain = all(0 < tensor.ndim <= MOST_DIMS and not tensor.is_nested for tensor in tensors)
     if not tensors or not plain or inventory.shapeless:
         return ""
     with torch.no_grad():
         batched = [tensor.detach().unsqueeze(0) for tensor in tensors]
-        args, kwargs = fill(template, *batched)
-        subject = Subject(model, inventory, args, kwargs, mode="", lazy=True)
-        try:
-            meta_run(subject, BASE, facts=False, observe_dispatch=False)
-        except Exception:  # whatever a user's model raises
+        if _runs(model, inventory, args, kwargs) or not _runs(model, inventory, *fill(template, *batched)):
             return ""
-        finally:
-            subject.snapshot.rewind()
     return f"\n  it runs with a batch dimension: give {' '.join(repr(spec_of(t)) for t in batched)}{UNBATCHED}"
+
+
+def _runs(model: nn.Module, inventory: Inventory, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a model runs on meta with these inputs."""
+    subject = Subject(model, inventory, args, kwargs, mode="", lazy=True)
+    try:
+        meta_run(subject, BASE, facts=False, observe_dispatch=False)
+    except Exception:  # whatever a user's model raises
+        return False
+    finally:
+        subject.snapshot.rewind()
+    return True
 
 
 def size_advice(error: BaseException | None) -> str:

@@ -1,7 +1,8 @@
-"""Attention and recurrent layers on the meta device, by the kernels that torch would choose on the model's device.
+"""Attention, recurrent layers and dropout on the meta device, by the kernels that torch would choose on the model's device.
 
 On a real device ``scaled_dot_product_attention`` runs a fused kernel where one supports its arguments, and an LSTM that
-of oneDNN or cuDNN. On meta both fall back to plain matrix products, whose intermediate and saved tensors differ.
+of oneDNN or cuDNN. On meta both fall back to plain matrix products, whose intermediate and saved tensors differ. On a GPU
+dropout saves a mask of booleans, where the CPU and meta save the scaled mask in the input's dtype.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from ..torch_internals import (
 )
 
 RECURRENT = [getattr(torch, name) for name in "lstm gru rnn_tanh rnn_relu".split()]
+DROPOUTS = F.dropout, torch.dropout, torch.ops.aten.dropout.default
 COMPOSITES = frozenset(
-    {F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default, *RECURRENT}
+    {F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default, *RECURRENT, *DROPOUTS}
 )
 
 NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
@@ -64,12 +66,14 @@ class DeviceKernels:
 
     def __init__(self, device: torch.device) -> None:
         self.on_meta = device.type == "meta"
-        self._device = torch.device("cpu") if self.on_meta else device
+        self.device = torch.device("cpu") if self.on_meta else device
         self._decompositions: dict[Any, Decomposition | None] = {}
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the result of a call of a composite on meta tensors; NotImplemented for any other call."""
         if func not in COMPOSITES or (self.on_meta and torch.is_grad_enabled()):
+            return NotImplemented
+        if func in DROPOUTS and self.device.type == "cpu":  # meta does as the CPU does
             return NotImplemented
         template, tensors = template_of((args, kwargs))
         if not all(tensor.is_meta for tensor in tensors):
@@ -77,7 +81,7 @@ class DeviceKernels:
         forms = tuple((tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in tensors)
         key = func, repr(template), forms, torch.is_grad_enabled(), _enabled_kernels()
         if key not in self._decompositions:
-            find = self._decompose if func in RECURRENT else self._attention
+            find = self._decompose if func in RECURRENT or func in DROPOUTS else self._attention
             self._decompositions[key] = find(func, template, tensors)
         found = self._decompositions[key]
         if found is None:
@@ -97,7 +101,7 @@ class DeviceKernels:
 
         On the CPU torch names the kernel itself, given tensors of a few bytes with the same shapes.
         """
-        if fused_sdp_choice is None or self._device.type != "cpu" or any(tensor.ndim < 2 for tensor in tensors):
+        if fused_sdp_choice is None or self.device.type != "cpu" or any(tensor.ndim < 2 for tensor in tensors):
             return self._decompose(func, template, tensors)
         with DisableTorchDispatch():
             small = [_small_like(tensor) for tensor in tensors]
@@ -124,7 +128,7 @@ class DeviceKernels:
         # checkpoint around it keeps none of it.
         with disable_current_modes(), saved_tensors_hooks(lambda t: None, torch.Tensor), FakeTensorMode() as mode:
             fakes = [
-                FakeTensor(mode, alone, self._device).requires_grad_(tensor.requires_grad)
+                FakeTensor(mode, alone, self.device).requires_grad_(tensor.requires_grad)
                 for alone, tensor in zip(plain, tensors, strict=True)
             ]
             args, kwargs = fill(template, *fakes)

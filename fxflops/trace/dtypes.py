@@ -1,4 +1,4 @@
-"""Calls on tensors of different dtypes that the kernels of real devices refuse, and those of the meta device take."""
+"""Calls on tensors of different dtypes that the kernels of a real device refuse, and those of the meta device take."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ ALIKE_FLOATS = frozenset(
 """Operations whose floating tensors must be of one dtype; the others are indices."""
 NORMS = frozenset("batch_norm layer_norm group_norm instance_norm".split())
 """Operations whose weights may also be float32 where the input is of half the width."""
+ALIKE_ON_GPUS = frozenset("layer_norm group_norm".split())
+"""Those of them whose kernels on a GPU take no such weights: they read them in the input's dtype."""
 HALF = (torch.float16, torch.bfloat16)
 CHECKED = ALIKE | ALIKE_FLOATS | NORMS | {ATTENTION}  # whose mask may also be float32 or bool
 
 
 class MixedDtypesError(RuntimeError):
-    """A call on meta or fake tensors that no real device makes. torch's own error there is a RuntimeError, too."""
+    """A call on meta or fake tensors that the device they stand for does not make. torch's own error there is a RuntimeError, too."""
 
     def __init__(self, op: str, dtypes: Sequence[torch.dtype]) -> None:
         found = ", ".join(dict.fromkeys(str(dtype).removeprefix("torch.") for dtype in dtypes))
@@ -34,21 +36,22 @@ class MixedDtypesError(RuntimeError):
         )
 
 
-def are_refused(op: str, dtypes: Sequence[torch.dtype]) -> bool:
-    """Return whether an operation refuses tensors of these dtypes, on a CPU as on a GPU."""
+def are_refused(op: str, dtypes: Sequence[torch.dtype], device: str) -> bool:
+    """Return whether an operation refuses tensors of these dtypes on a type of device."""
     if op not in CHECKED:
         return False
     if op not in ALIKE:
         dtypes = [dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex]
     first = next(iter(dtypes), None)
     different = {dtype for dtype in dtypes if dtype is not first}
-    may_be_single = op == ATTENTION or (op in NORMS and first in HALF)
+    takes_single = NORMS - ALIKE_ON_GPUS if device == "cuda" else NORMS
+    may_be_single = op == ATTENTION or (op in takes_single and first in HALF)
     return bool(different) and not (may_be_single and different == {torch.float32})
 
 
-def check_dtypes(func: Any, dtypes: Sequence[torch.dtype], registry: FormulaRegistry) -> None:
-    """Raise MixedDtypesError if no real device calls a function or an operator with tensors of these dtypes."""
+def check_dtypes(func: Any, dtypes: Sequence[torch.dtype], registry: FormulaRegistry, device: str) -> None:
+    """Raise MixedDtypesError if this type of device calls no function or operator with tensors of these dtypes."""
     if len({*dtypes}) > 1:
         entry = registry.find(func)
-        if entry is not None and are_refused(entry.op, dtypes):
+        if entry is not None and are_refused(entry.op, dtypes, device):
             raise MixedDtypesError(entry.op, dtypes)

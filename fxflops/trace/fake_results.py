@@ -161,5 +161,8 @@ class FakeResults:
 
 def _checked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return what an operator returns; raise MixedDtypesError where only fake tensors take tensors of such dtypes."""
-    check_dtypes(func, [tensor.dtype for tensor in tensors_given((args, kwargs))], BASE)
+    tensors = tensors_given((args, kwargs))
+    dtypes = [tensor.dtype for tensor in tensors]
+    if len({*dtypes}) > 1:
+        check_dtypes(func, dtypes, BASE, tensors[0].device.type)
     return func(*args, **kwargs)

@@ -37,7 +37,7 @@ class MetaObserver(Observer):
     def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         dtypes = [tensor.dtype for tensor in tensors_given((args, kwargs)) if tensor.is_meta]
         if len({*dtypes}) > 1 and not self._may_cast():
-            check_dtypes(func, dtypes, self._registry)
+            check_dtypes(func, dtypes, self._registry, self._device_kernels.device.type)
         out = self._device_kernels.run(func, args, kwargs)
         if out is not NotImplemented:
             return out

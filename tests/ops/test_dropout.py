@@ -8,6 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import nn
 
+import fxflops
 from fxflops.records import Cost, Spec
 from tests.ops.draws import DTYPES, Draw, Made, dims, draws, tensor
 from tests.ops.textbook import agrees
@@ -45,7 +46,17 @@ def test_masks_of_dropout() -> None:
 def test_the_gradient() -> None:
     mask = torch.rand(3, 4) > 0.5
     given = torch.randn(3, 4, dtype=torch.double), mask, 2.0
-    agrees(aten.native_dropout_backward.default, lambda g, mask, scale: g * mask * scale, *given)
+    noise = (mask * 2.0).double().numpy()
+    agrees(aten.native_dropout_backward.default, lambda g, mask, scale: g * noise, *given)
+
+
+def test_the_gradient_is_the_cpus() -> None:
+    """There autograd makes the noise in the forward pass, and multiplies by it in the backward pass."""
+    x = torch.randn(3, 4, requires_grad=True)
+    report = fxflops.count(nn.Dropout(), x, backward=True, mode="train")
+    spec = Spec((3, 4))
+    kernel = cost_by_name("aten::native_dropout_backward", spec, spec, 2.0, out=spec)
+    assert kernel.flops == report.total_backward_flops == 12
 
 
 @draws("dropout")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import fxflops
 from fxflops.records import Cost, Spec
 from fxflops.records.tensors import spec_of
 from tests.ops import through_time
@@ -44,7 +45,7 @@ def test_layers_of_cudnn_and_miopen(kind: str, cls: Any, mode: int, options: dic
     states = Spec((options.get("num_layers", 1) * (1 + options.get("bidirectional", 0)), B, H))
     expected = cost_of(module, X)
     params = weights(module)
-    args = Spec((T, B, D)), params, 4
+    args = Spec((T, B, D)), params, 4 if module.bias else 2
     assert cost_by_name("aten::_cudnn_rnn", *args, None, states, states, mode, H, 0, out=None) == expected
     assert cost_by_name("aten::miopen_rnn", *args, states, states, mode, H, out=None) == expected
     if kind == "lstm":
@@ -105,6 +106,38 @@ def test_gradients_of_layers_of_cudnn_and_miopen(
         assert expected == cost_by_name("aten::lstm_mps_backward", *specs, *rest, out=None)
 
 
+@pytest.mark.parametrize("each", [2, 3, 4, 5])
+def test_copies_with_one_column_count_as_the_weights(each: int) -> None:
+    """Under autocast cuDNN's weights and biases have their numbers in one column."""
+    matrices = [Spec((4 * H, D)), Spec((4 * H, H))]
+    weights = [*matrices, *[Spec((4 * H,))] * 2 * (each >= 4), *[Spec((3, H))] * (each % 2)]
+    columns = tuple(Spec((weight.numel(), 1)) for weight in weights)
+    y = Spec((T, B, 3 if each % 2 else H))
+
+    def costs(given: tuple[Spec, ...]) -> list[Cost]:
+        start, rest = (Spec((T, B, D)), given, each, None, STATES, STATES), (1, False, 0.0, True, False, (), None)
+        kind = 2, H, 3 if each % 2 else 0
+        forward = cost_by_name("aten::_cudnn_rnn", *start, *kind, *rest, out=None)
+        masks = [(False, False, False, True), (True,) * 4]
+        grads = y, y, None, None, *kind, *rest, None
+        return [forward, *(cost_by_name("aten::_cudnn_rnn_backward", *start, *grads, m, out=None) for m in masks)]
+
+    assert costs(columns) == costs(tuple(weights))
+
+
+@pytest.mark.parametrize(("cls", "mode"), [(nn.LSTM, 2), (nn.GRU, 3), (nn.RNN, 1)])
+def test_gradients_without_those_of_the_first_state(cls: Any, mode: int) -> None:
+    """They are as many as autograd makes, which goes through the steps on meta one by one."""
+    with torch.device("meta"):
+        module, x = cls(D, H, num_layers=2), torch.empty(T, B, D)
+    by_step = fxflops.count(module, x, backward=True)
+    packed, y = spec_of(tuple(module._flat_weights)), Spec((T, B, H))
+    start = Spec((T, B, D)), packed, 4, None, STATES, STATES, y, y, None, None, mode, H, 0
+    rest = 2, False, 0.0, True, False, (), None, None, (False, False, False, True)
+    found = cost_by_name("aten::_cudnn_rnn_backward", *start, *rest, out=None)
+    assert found.flops == by_step.total_backward_flops
+
+
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_gradients_of_gates_of_one_step(has_bias: bool) -> None:
     """The step alone, and the sums over the batch that the biases are."""
@@ -133,4 +166,4 @@ def test_gradients_of_a_projection_are_those_of_a_matrix_like_the_others() -> No
     rest = 1, False, 0.0, True, False, (), None, None, (True,) * 4
     found = cost_by_name("aten::_cudnn_rnn_backward", *start, *rest, out=None)
     assert found.macs == 2 * T * B * (4 * H * D + 4 * H * proj + proj * H)
-    assert found.others == Cost(others=T * B * H).others
+    assert found.muls == found.macs + 16 * T * B * H

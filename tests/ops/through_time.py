@@ -25,7 +25,8 @@ def lstm(x, state, w_ih, w_hh, b_ih, b_hh):
     i, f, g, o = np.split(x @ w_ih.T + b_ih + h @ w_hh.T + b_hh, 4, axis=-1)
     i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
     new = f * c + i * g
-    return (i, f, g, o, c, new), (o * np.tanh(new), new)
+    t = np.tanh(new)
+    return (i, f, g, o, c, t), (o * t, new)
 
 
 def gru(x, state, w_ih, w_hh, b_ih, b_hh):
@@ -44,8 +45,7 @@ def rnn(x, state, w_ih, w_hh, b_ih, b_hh, activation=np.tanh):
 # From the gradient of the state after a step to those of the sums of both products, and of the state before
 
 
-def lstm_back(dh, dc, i, f, g, o, before, c):
-    t = np.tanh(c)
+def lstm_back(dh, dc, i, f, g, o, before, t):
     do = dh * t
     dc = dc + dh * o * (1 - t * t)
     parts = dc * g * (i * (1 - i)), dc * before * (f * (1 - f)), dc * i * (1 - g * g), do * (o * (1 - o))

@@ -86,3 +86,48 @@ def test_a_product_of_the_model_itself_is_no_layers() -> None:
     with pytest.raises(RunError, match=r"cannot be multiplied") as error:
         fxflops.count(nn.Sequential(Product(3, 4)), torch.ones(2, 3))
     assert "takes" not in str(error.value)
+
+
+class Backward(torch.autograd.Function):
+    """Raises in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        raise ValueError("not this one")
+
+
+class Raises(nn.Module):
+    """Raises in the backward pass, or where its tensors have memory; its layer takes inputs with and without a batch."""
+
+    def __init__(self, in_backward: bool) -> None:
+        super().__init__()
+        self.layer, self.in_backward = nn.Linear(3, 4), in_backward
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.in_backward:
+            return Backward.apply(self.layer(x))
+        float(x.sum())
+        raise ValueError("not this one")
+
+
+@pytest.mark.parametrize("in_backward", [True, False])
+def test_what_is_not_raised_over_the_inputs_has_no_advice(in_backward: bool) -> None:
+    with pytest.raises(RunError, match="not this one") as error:
+        fxflops.count(Raises(in_backward), torch.ones(2, 3), backward=in_backward)
+    assert "batch dimension" not in str(error.value)
+
+
+class Steps(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        raise ValueError("not this one")
+
+
+def test_an_optimizer_that_raises_has_no_advice() -> None:
+    model = nn.Linear(3, 4)
+    with pytest.raises(RunError, match="not this one") as error:
+        fxflops.count(model, torch.ones(2, 3), backward=True, optimizer=Steps(model.parameters(), lr=0.1))
+    assert "batch dimension" not in str(error.value)

@@ -238,7 +238,7 @@ def is_of_meta_alone(step: Step, tensors: list[torch.Tensor]) -> bool:
     given = [t for value in (filled(args, tensors), *filled(kwargs, tensors).values()) for t in tensors_of(value)]
     parameters = function.parameters() if isinstance(function, nn.Module) else ()
     entry = BASE.find(type(function) if isinstance(function, nn.Module) else function)
-    return entry is not None and are_refused(entry.op, [t.dtype for t in (*given, *parameters)])
+    return entry is not None and are_refused(entry.op, [t.dtype for t in (*given, *parameters)], "cpu")
 
 
 def make(step: Step, tensors: list[torch.Tensor]) -> list[Any]:

@@ -204,3 +204,25 @@ def test_a_call_is_made_again_where_all_its_tensors_are_known(
         out = DeviceKernels(torch.device("cpu")).run(function, (meta(2, 3),), {})
     assert (out is not NotImplemented) is known
     assert not known or out.shape == (2, 3)
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_dropout_of_a_gpu_saves_a_mask_of_booleans(learns: bool) -> None:
+    """Torch knows its kernel by the device of a fake tensor: no GPU is needed."""
+    x = meta(2, 3).requires_grad_(learns)
+    for device, names in [("cuda", ["aten::native_dropout"]), ("cpu", [])]:
+        with torch.set_grad_enabled(learns), Dispatched() as seen:
+            out = DeviceKernels(torch.device(device)).run(F.dropout, (x, 0.1), {})
+        assert [name for name, _ in seen.seen] == names
+        assert (out is NotImplemented) is (device == "cpu")
+    with Dispatched() as seen:
+        assert DeviceKernels(torch.device("cuda")).run(F.dropout, (x, 0.1, False), {}) is x
+    assert seen.seen == []
+
+
+def test_the_gradient_of_a_gpus_dropout() -> None:
+    x = meta(2, 3).requires_grad_()
+    out = DeviceKernels(torch.device("cuda")).run(F.dropout, (x,), {"p": 0.1})
+    with Dispatched() as seen:
+        out.backward(meta(2, 3))
+    assert "aten::native_dropout_backward" in [name for name, _ in seen.seen]

@@ -16,6 +16,7 @@ import fxflops
 from fxflops.distributed.rank_mode import Rank
 from fxflops.errors import RunError
 from fxflops.torch_internals import fake_tensors
+from fxflops.trace.dtypes import MixedDtypesError
 
 DTYPES = torch.float16, torch.bfloat16, torch.float32, torch.float64
 INDEX = torch.zeros(2, dtype=torch.long)
@@ -95,6 +96,21 @@ def test_what_runs_is_simulated_and_nothing_else(name: str) -> None:
             fakes = [mode.from_tensor(tensor) for tensor in inputs]
             with nullcontext() if runs else pytest.raises(RuntimeError):
                 function(*fakes)
+
+
+@pytest.mark.parametrize("name", ["layer norm", "group norm", "batch norm"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_norms_weights_are_refused_as_the_device_refuses_them(name: str, device: str) -> None:
+    """Of a GPU's norms only the batch norm takes weights in float32 beside an input of half the width. Fake tensors need no GPU."""
+    function, (first, *others) = CASES[name]
+    fake, mode_of = fake_tensors()
+    with mode_of() as mode, Rank(mode), torch.no_grad():
+        tensors = [torch.empty(first, dtype=torch.bfloat16, device="meta")]
+        tensors += [torch.empty(shape, device="meta") for shape in others]
+        fakes = [fake(mode, tensor, torch.device(device)) for tensor in tensors]
+        refused = device == "cuda" and name != "batch norm"
+        with pytest.raises(MixedDtypesError) if refused else nullcontext():
+            function(*fakes)
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
