@@ -68,6 +68,8 @@ def tf32_allowed() -> TF32:
 def computed_in_tf32(allowed: bool) -> Iterator[None]:
     """Let products of matrices compute f32 in TF32, or not, while a peak is measured."""
     matmul: Any = torch.backends.cuda.matmul
+    name: str
+    wanted: Any
     try:
         # The older name if it can be read: once the newer one is set, reading this one raises, and other libraries do.
         name, wanted, before = "allow_tf32", allowed, matmul.allow_tf32

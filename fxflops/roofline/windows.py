@@ -66,7 +66,7 @@ def _gaps(given: Mapping[str, Any], whole: Any, out: Any) -> int:
     weight = given.get("weight")
     kernel = given.get("kernel_size") or (weight[2:] if isinstance(weight, Spec) else None)
     known = all(isinstance(spec, Spec) and not spec.facts for spec in (whole, out))
-    if kernel is None or not known or "stride" not in given and "dilation" not in given:
+    if kernel is None or not known or ("stride" not in given and "dilation" not in given):
         return 0
     if given.get("transposed") or given.get("padding_mode", "zeros") != "zeros" or given.get("padding") == "same":
         return 0
@@ -85,8 +85,8 @@ def _gaps(given: Mapping[str, Any], whole: Any, out: Any) -> int:
             strict=True,
         )
     ]
-    read = prod(whole[: len(whole) - dims]) * prod(touched)
-    return whole.nbytes - read * whole.dtype.itemsize
+    read: int = prod(whole[: len(whole) - dims]) * prod(touched) * whole.dtype.itemsize
+    return int(whole.nbytes) - read
 
 
 def _dims_of(whole: Spec, out: Spec) -> int:
