@@ -358,7 +358,7 @@ def peak_of(
     for number, entry in enumerate(entries[: marks["second step"]]):
         if number == marks["first step"]:
             most = live
-        in_step, address = number >= marks["first step"], entry["addr"]
+        in_step, address = number >= marks["first step"], entry.get("addr", 0)
         if entry["action"] == "alloc":
             if in_step:
                 open_at[address] = made

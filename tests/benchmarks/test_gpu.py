@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.allocator import Event
 from benchmarks.gpu import __main__ as gpu
+from benchmarks.gpu import memory
 from benchmarks.gpu.bench import Bench, run_part, saved_rows
 
 from . import unruly_part
@@ -143,3 +145,27 @@ def test_a_wrong_name_is_a_message() -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
     assert done.returncode == 2
     assert "no part named tme; the parts are suite, counts" in done.stderr
+
+
+def test_a_workspace_is_left_out_of_the_traces_peak() -> None:
+    """Allocations of 100 before the step; in it 50 that stay, a workspace of 30, and 10 after it is freed."""
+    entries = [
+        {"action": "alloc", "addr": 1, "size": 100},
+        {"action": "snapshot", "size": 100},
+        {"action": "alloc", "addr": 2, "size": 50},
+        {"action": "alloc", "addr": 3, "size": 30},
+        {"action": "free_requested", "addr": 3, "size": 30},
+        {"action": "free_completed", "addr": 3, "size": 30},
+        {"action": "alloc", "addr": 3, "size": 10},
+    ]
+    events = [
+        Event(2, 64, (1,), "aten::conv"),
+        Event(3, 32, (1,), "aten::conv"),
+        Event(3, -32, (1,)),
+        Event(3, 16, (2,), "aten::add"),
+    ]
+    marks = {"first step": 1, "second step": len(entries)}
+    peak, alive = memory.peak_of(entries, marks)
+    assert (peak, alive) == (180, [0, 1])
+    found = memory.without_workspaces(entries, marks, events, peak)
+    assert found == {"held": 160, "workspace": 20, "workspace of": "aten::conv"}
