@@ -215,7 +215,9 @@ class profile:
             if isinstance(error, torch.OutOfMemoryError):
                 self._label_gradients()
                 live = self._storages.history(self._observer.calls).at_end
-                add_memory_note(error, self._watch.device, live, is_observed=self._wanted == OPERATIONS)
+                is_observed = self._wanted == OPERATIONS
+                failed = self._observer.failed if is_observed else None
+                add_memory_note(error, self._watch.device, live, is_observed, failed)
             return
         begun = min(self._iterations.values(), default=None)
         is_empty = not (self._observer.calls or self._observer.scopes)

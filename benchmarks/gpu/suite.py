@@ -23,7 +23,7 @@ NEEDS = ("pytest", "xdist", "hypothesis")
 ROOT = Path(__file__).parents[2]
 MARKS = ("mark.cuda", "tests.devices import", "device: str")
 WORKERS = 8
-FORWARDS = 600
+FORWARDS = 400
 """About as many forwards one after the other take as long as the tests: some 275 of them, in all workers, which start first."""
 SPARE = 4.0
 """Seconds that are left after pytest has been stopped, to read its results."""

@@ -31,10 +31,18 @@ def noting_live(storages: LiveStorages, calls: Sequence[Call], parameters: Named
 
 
 def add_memory_note(
-    error: torch.OutOfMemoryError, device: torch.device, live: Sequence[LiveTensor], is_observed: bool
+    error: torch.OutOfMemoryError,
+    device: torch.device,
+    live: Sequence[LiveTensor],
+    is_observed: bool,
+    failed: tuple[str, str, object] | None,
 ) -> None:
-    """Add to an error of the user's own code what holds the memory. It keeps its type and its message."""
+    """Add to an error of the user's own code where it was raised, and what holds the memory.
+
+    It keeps its type and its message. ``failed`` has the name and the module of the call that raised, if that is known.
+    """
     accelerator = accelerator_of(device)
     add_note = getattr(error, "add_note", None)  # since Python 3.11
     if add_note is not None and accelerator is not None and accelerator.has_statistics:
-        add_note(memory_text(accelerator, live, is_observed))
+        where = f"raised at {failed[0]} in {f'module {failed[1]!r}' if failed[1] else 'the root'}\n" if failed else ""
+        add_note(where + memory_text(accelerator, live, is_observed))

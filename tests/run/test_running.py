@@ -193,6 +193,7 @@ def test_a_block_of_ones_own_raises_its_own_error(full: StandIn) -> None:
     assert type(caught.value) is torch.OutOfMemoryError
     if sys.version_info >= (3, 11):
         (note,) = caught.value.__notes__
+        assert note.startswith("raised at Greedy in the root\n")
         assert "were allocated on cpu: params 16.25 KiB" in note
         assert "activations f32[16,64] 4.00 KiB by linear in 'fc'" in note
     assert not model._forward_hooks
