@@ -35,6 +35,7 @@ from torch.utils._pytree import tree_map_only
 import fxflops
 from benchmarks.machine import processor
 
+ROOT = Path(__file__).parents[2]
 Row = dict[str, Any]
 T = TypeVar("T")
 
@@ -172,7 +173,8 @@ def write_table(part: ModuleType, name: str, versions: str, bench_out: Path, not
     lines += part.table([row for row in rows if "error" not in row])
     if errors:
         lines += ["", "## Cases that raised", "", *(f"- {row['case']}: {row['error']}" for row in errors)]
-    (bench_out / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf8")
+    text = "\n".join(lines).replace(f"{ROOT}/", "")  # error messages have paths
+    (bench_out / f"{name}.md").write_text(text + "\n", encoding="utf8")
 
 
 def run_part(part: ModuleType, name: str, bench: Bench) -> str:
@@ -205,6 +207,7 @@ def run_part(part: ModuleType, name: str, bench: Bench) -> str:
         write_table(part, name, versions, bench.out)
         bench.empty()
     done = sum(case.name in known for case in cases)
-    missing = f"{done} of {len(cases)} cases, the time was over" if done < len(cases) else f"{done} cases"
+    whole = f"{done} case{'s' * (done != 1)}"
+    missing = f"{done} of {len(cases)} cases, the time was over" if done < len(cases) else whole
     write_table(part, name, versions, bench.out, f"{missing}." if done < len(cases) else "")
     return missing + (f", {failed} raised" if failed else "")

@@ -35,7 +35,7 @@ def test_every_part_runs_with_the_stand_in(name: str, tmp_path: Path) -> None:
     rows = saved_rows(tmp_path / f"{name}.jsonl")
     assert [row["error"] for row in rows if "error" in row] == []
     assert rows
-    assert ended == f"{len(rows)} cases"
+    assert ended == f"{len(rows)} case{'s' * (len(rows) != 1)}"
     text = (tmp_path / f"{name}.md").read_text(encoding="utf8")
     assert text.startswith(f"# {part.TITLE}\n\na stand-in on ")
     assert f"torch {torch.__version__}" in text
