@@ -68,7 +68,21 @@ def observed_clock_of(device: torch.device) -> Callable[[], Stopwatch]:
 class QueueStopwatch(Stopwatch):
     """A stopwatch whose readings are :class:`Lapse`\\ s of a run in which nothing is observed."""
 
-    __slots__ = ("_began", "_device_free", "_events", "_held", "_items", "_kind", "_late", "_least", "_queue", "_unread", "_was_long", "_work", "busy")  # fmt: skip
+    __slots__ = (
+        "_began",
+        "_device_free",
+        "_events",
+        "_held",
+        "_items",
+        "_kind",
+        "_late",
+        "_least",
+        "_queue",
+        "_unread",
+        "_was_long",
+        "_work",
+        "busy",
+    )
 
     def __init__(self, queue: FullQueue) -> None:
         super().__init__()
