@@ -191,7 +191,7 @@ def keep_what_differs(ways: dict[str, Row]) -> None:
 
 
 CAUSES = {
-    "attention_backward": "attention by plain products, which scale queries and keys, where a fused kernel counts a scale of the scores",
+    "attention_backward": "attention by plain products, where the other has one kernel",
     "rnn_backward": "a recurrent layer step by step, where the other has one kernel",
     "lstm_cell_backward": "a recurrent layer by a kernel for each step's gates",
 }

@@ -1,7 +1,8 @@
 """Scaled dot-product attention, the same from every kernel: every query meets every key, whatever the mask leaves.
 
 Its gradients are 4 products, and the softmax's. Fused kernels compute the scores again, which they did not save; that fifth
-product, which FlopCounterMode counts, is left out, as a model costs the same by whatever kernel.
+product, which FlopCounterMode counts, is left out, as a model costs the same by whatever kernel. So does the scale: torch's plain
+products scale queries and keys, and their gradients with them; of a fused kernel the same is counted, whatever it scales.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ def attention_backward(
     grad_input_mask: Sequence[bool] = (True, True, True, False),
     out: Any,
 ) -> Cost:
-    """grad[*, n, v], query[*, n, d], key[*, s, d], value[*, s, v] -> out_q[*, n, d], out_k[*, s, d], out_v[*, s, v]: 4 products.
+    """grad[*, n, v], query[*, n, d], key[*, s, d], value[*, s, v] -> out_q[*, n, d], out_k[*, s, d], out_v[*, s, v]: 4 products; out_q, out_k scaled.
 
     With weights P = softmax(scale * q k'): out_v = P' grad; dP = grad v', times the dropout's mask if there is one (1);
-    dS = P * (dP - sum of P * dP) * scale; out_q = dS k; out_k = dS' q. The gradient of a bias, if asked for, is dS / scale
-    summed over what the bias is broadcast to.
+    dS = P * (dP - sum of P * dP); out_q = dS k * scale; out_k = dS' q * scale, scaled before the heads of a group are summed.
+    The gradient of a bias, if asked for, is dS summed over what the bias is broadcast to.
     """
     bias = attn_bias if grad_input_mask[3] else None
-    return products_of(query, key, value, math.prod(query[:-1]), key[-2], dropout_p, out, bias)
+    return products_of(query, key, value, math.prod(query[:-2]), query[-2], key[-2], dropout_p, out, bias)
 
 
 @formula(*named("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu"), op="attention")
@@ -117,18 +118,29 @@ def flex_attention(
 @flex_attention.backward("higher_order::flex_attention_backward", op="attention_backward")
 def flex_attention_backward(*, query: Spec, key: Spec, value: Spec, out: Any) -> Cost:
     """query[*, n, d], key[*, s, d], value[*, s, v] -> out_q, out_k, out_v: as attention_backward, without score_mod's gradient."""
-    return products_of(query, key, value, math.prod(query[:-1]), key[-2], 0.0, out)
+    return products_of(query, key, value, math.prod(query[:-2]), query[-2], key[-2], 0.0, out)
 
 
 def products_of(
-    query: Spec, key: Spec, value: Spec, rows: int, s: int, dropout_p: float, out: Any, bias: Spec | None = None
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    heads: int,
+    n: int,
+    s: int,
+    dropout_p: float,
+    out: Any,
+    bias: Spec | None = None,
 ) -> Cost:
-    """The products of the backward pass, for ``rows`` queries of all batches and heads, each with ``s`` keys or those that
-    the mask leaves."""
-    pairs, d, v = pairs_in(out, rows * s), query[-1], value[-1]
+    """The products of the backward pass, for ``heads`` of all samples, each with ``n`` queries and ``s`` keys; the pairs are those
+    that the mask leaves."""
+    rows, d, v = heads * n, query[-1], value[-1]
+    pairs = pairs_in(out, rows * s)
+    # The heads of a group share a key, whose gradient has as many parts to scale: torch's plain products copy the key for each head.
+    scaled = rows * d + heads * s * d
     return summed(
         contraction(v, pairs),
-        Cost(muls=pairs * (3 + (dropout_p > 0)), adds=max(2 * pairs - rows, 0)),
+        Cost(muls=pairs * (2 + (dropout_p > 0)) + scaled, adds=max(2 * pairs - rows, 0)),
         Cost(adds=max(pairs - bias.numel(), 0) if bias is not None else 0),
         added_up(pairs * v, value.numel()),
         added_up(pairs * d, rows * d),

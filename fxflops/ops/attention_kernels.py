@@ -46,9 +46,11 @@ def heads_last_backward(
     Packed sequences, [sum of n, h, d], count as the longest, each; ``cum_seq_q`` are their starts.
     """
     given = bias if bias_requires_grad else None
-    if cum_seq_q is None:
-        return products_of(query, key, value, math.prod(query[:-1]), key[-3], dropout_p, out, given)
-    return products_of(query, key, value, (cum_seq_q[0] - 1) * max_q * query[-2], max_k, dropout_p, out, given)
+    n, h, _ = query[-3:]
+    b, s = math.prod(query[:-3]), key[-3]
+    if cum_seq_q is not None:
+        b, n, s = cum_seq_q[0] - 1, max_q, max_k
+    return products_of(query, key, value, b * h, n, s, dropout_p, out, given)
 
 
 @formula(*named("_efficient_attention_forward"), op="attention")
@@ -104,7 +106,7 @@ def cudnn_attention_backward(
     if cum_seq_q is not None:
         packed: dict[str, Any] = {"cum_seq_q": cum_seq_q, "max_q": max_q, "max_k": max_k}
         return heads_last_backward(query=query, key=key, value=value, **packed, dropout_p=dropout_p, out=out)
-    return products_of(query, key, value, math.prod(query[:-1]), key[-2], dropout_p, out)
+    return products_of(query, key, value, math.prod(query[:-2]), query[-2], key[-2], dropout_p, out)
 
 
 def _heads_last(

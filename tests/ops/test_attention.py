@@ -11,8 +11,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+import fxflops
 from fxflops.records import Cost, Spec
 from fxflops.records.tensors import spec_of
 from tests.ops.textbook import computes, tally_of
@@ -103,8 +108,8 @@ def gradients(g, q, k, v, weights, dropped=None, bias=False):
     to_weights = g @ v.swapaxes(-1, -2)
     to_weights = to_weights if dropped is None else to_weights * dropped
     to_scores = weights * (to_weights - (weights * to_weights).sum(axis=-1, keepdims=True))
-    scaled = to_scores * D**-0.5
-    parts = scaled @ k, scaled.swapaxes(-1, -2) @ q, used.swapaxes(-1, -2) @ g
+    # The scale multiplies the gradients of q and k, not the scores': so do torch's plain products, and FlashAttention-2.
+    parts = to_scores @ k * D**-0.5, to_scores.swapaxes(-1, -2) @ q * D**-0.5, used.swapaxes(-1, -2) @ g
     return (*parts, to_scores.sum(axis=(0, 1))) if bias else parts
 
 
@@ -195,3 +200,84 @@ def test_gradients_with_another_width_of_values() -> None:
     args = Spec(g.shape), Q, K, Spec(v.shape), Spec(g.shape), LSE
     name = "aten::_scaled_dot_product_flash_attention_for_cpu_backward"
     assert tally == cost_by_name(name, *args, 0.0, False, out=(Q, K, Spec(v.shape)))
+
+
+class Attends(nn.Module):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.settings = settings
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, **self.settings)
+
+
+def backward_flops(device: str, shapes: tuple[Spec, Spec, Spec], attention: str = "dense", **settings: Any) -> Any:
+    """What `count` says of the backward pass: by torch's plain products on meta, on a CPU by the kernel that torch chooses."""
+    q, k, v = (torch.zeros(shape, device=device, requires_grad=True) for shape in shapes)
+    settings["enable_gqa"] = q.shape[1] != k.shape[1]
+    report = fxflops.count(Attends(**settings), (q, k, v), backward=True, attention=attention)
+    assert report.complete
+    return report.total_backward_flops
+
+
+SIZES = st.integers(1, 9)
+
+
+@given(batch=SIZES, kv_heads=SIZES, group=st.integers(1, 3), n=SIZES, s=SIZES, d=SIZES, dropout=st.booleans())
+def test_gradients_cost_the_same_by_every_kernel_and_by_plain_products(
+    batch: int, kv_heads: int, group: int, n: int, s: int, d: int, dropout: bool
+) -> None:
+    """What torch dispatches where no kernel is fused is the oracle: its products, softmax_backward, multiplies by the scale."""
+    heads, p = kv_heads * group, 0.1 * dropout
+    q, k, rows = Spec((batch, heads, n, d)), Spec((batch, kv_heads, s, d)), Spec((batch, heads, n))
+    out, sizes, no_bias = (q, k, k), (None, None, n, s, p, False), (True, True, True, False)
+    start = q, q, k, k
+    calls = {
+        "_scaled_dot_product_flash_attention_for_cpu_backward": (*start, q, rows, p, False),
+        "_scaled_dot_product_flash_attention_backward": (*start, q, rows, *sizes),
+        "_scaled_dot_product_efficient_attention_backward": (*start, None, q, rows, None, None, p, no_bias, False),
+        "_scaled_dot_product_cudnn_attention_backward": (*start, q, rows, None, None, None, *sizes),
+        "_cudnn_attention_backward": (*start, q, rows, None, None, None, *sizes),
+        "_scaled_dot_product_fused_attention_overrideable_backward": (*start, None, no_bias, q, rows, *sizes),
+    }
+    costs = {name: cost_by_name(f"aten::{name}", *args, out=out).flops for name, args in calls.items()}
+    q_last, k_last = Spec((batch, n, heads, d)), Spec((batch, s, kv_heads, d))
+    out_last, start_last = (q_last, k_last, k_last), (q_last, q_last, k_last, k_last)
+    calls = {
+        "_flash_attention_backward": (*start_last, q_last, rows, *sizes, None, None),
+        "_efficient_attention_backward": (*start_last, None, q_last, None, None, n, s, rows, p, None, None, 0, False),
+    }
+    costs |= {name: cost_by_name(f"aten::{name}", *args, out=out_last).flops for name, args in calls.items()}
+    if not dropout:
+        args = q, k, k, q, rows, q, None, None, None, (), 1.0, {}
+        costs["flex_attention_backward"] = cost_by_name("higher_order::flex_attention_backward", *args, out=out).flops
+    assert costs == dict.fromkeys(costs, backward_flops("meta", out, dropout_p=p))
+
+
+@given(batch=SIZES, heads=SIZES, n=SIZES, s=SIZES, d=SIZES, each_head=st.booleans())
+def test_a_bias_that_learns_costs_the_same(batch: int, heads: int, n: int, s: int, d: int, each_head: bool) -> None:
+    q, k, rows = Spec((batch, heads, n, d)), Spec((batch, heads, s, d)), Spec((batch, heads, n))
+    bias = Spec((heads, n, s) if each_head else (n, s))
+    args = q, q, k, k, bias, q, rows, None, None, 0.0, (True, True, True, True), False
+    name = "aten::_scaled_dot_product_efficient_attention_backward"
+    mask = torch.zeros(bias, device="meta", requires_grad=True)
+    assert cost_by_name(name, *args, out=(q, k, k, bias)).flops == backward_flops("meta", (q, k, k), attn_mask=mask)
+
+
+CAUSAL, DROPPED, MASKED = {"is_causal": True}, {"dropout_p": 0.1}, {"attn_mask": torch.ones(N, S).tril().bool()}
+
+
+@pytest.mark.parametrize("attention", ["dense", "exact"])
+@pytest.mark.parametrize("settings", [{}, CAUSAL, DROPPED, MASKED], ids=["plain", "causal", "dropout", "mask"])
+@pytest.mark.parametrize("kv_heads", [H, 1])
+@pytest.mark.parametrize("width", [D, 7])
+def test_gradients_cost_the_same_on_a_cpu_by_either_way(
+    attention: str, settings: dict[str, Any], kv_heads: int, width: int
+) -> None:
+    """A mask leaves fewer pairs, but as many gradients to scale."""
+    shapes = Q, Spec((B, kv_heads, S, D)), Spec((B, kv_heads, S, width))
+    chosen = backward_flops("cpu", shapes, attention, **settings)
+    with sdpa_kernel(SDPBackend.MATH):
+        assert chosen == backward_flops("cpu", shapes, attention, **settings)
+    if settings is not MASKED:  # a mask on meta has no values
+        assert chosen == backward_flops("meta", shapes, attention, **settings)
