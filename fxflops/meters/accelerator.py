@@ -41,9 +41,8 @@ class Accelerator:
     def record(self, event: torch.Event) -> None:
         """Let the event happen when the current stream has done the work that it was given so far."""
         with DisableTorchFunction():
-            event.record(
-                torch.accelerator.current_stream(self.device.index)
-            )  # to find it by the device takes 4 us more
+            # To find the stream by the device, not by its number, takes 4 us more.
+            event.record(torch.accelerator.current_stream(self.device.index))
 
     @property
     def capturing(self) -> bool:
