@@ -8,7 +8,7 @@ a case that raised in ``PART.errors.txt``, and ``FOLDER/summary.md`` says how fa
 folder, it goes on: parts that are done are skipped, the others run their missing cases.
 
 ``--stand-in`` runs everything at tiny sizes on the CPU, which takes a GPU's place. ``--plan`` shows the limits beside an
-estimate of the time from the number of forwards. ``--needs`` lists the packages that are missing here.
+estimate of the time from the number of forwards. ``--needs`` lists the packages that are missing here, by the names that pip knows.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ SHARES = {
     "failures": 0.065,
 }
 """The parts in order of importance, with the share of the whole time that is each part's limit."""
+PIP_NAMES = {"xdist": "pytest-xdist"}
 STARTING = 10.0
 """Seconds until a part has imported its libraries and opened the device, in a run on an H100."""
 CASE_SECONDS, FORWARD_SECONDS = 0.39, 0.082
@@ -54,9 +55,10 @@ def part_named(name: str) -> ModuleType:
 
 
 def needs(names: list[str]) -> list[str]:
-    """Return the packages that the parts import and this Python lacks."""
+    """Return the packages that the parts import and this Python lacks, as pip names them."""
     wanted = {"tabulate", "rich", "typer", *(package for name in names for package in part_named(name).NEEDS)}
-    return sorted(package for package in wanted if importlib.util.find_spec(package) is None)
+    missing = [package for package in sorted(wanted) if importlib.util.find_spec(package) is None]
+    return [PIP_NAMES.get(package, package) for package in missing]
 
 
 def plan(names: list[str], minutes: float) -> list[str]:
@@ -134,12 +136,16 @@ def main() -> int:
     parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    names = options.parts.split(",")
-    if unknown := [name for name in names if name not in SHARES]:
+    names = [name.strip() for name in options.parts.split(",")]
+    if unknown := [name for name in names if name not in SHARES and not options.part]:
         parser.error(f"no part named {', '.join(unknown)}; the parts are {', '.join(SHARES)}")
     if options.needs:
-        print("\n".join(needs(names)))
+        print("\n".join(needs(names)) or "none is missing")
         return 0
+    if (shortest := min(SHARES.values()) * options.minutes * 60) < STARTING:
+        parser.error(
+            f"--minutes {options.minutes:g} gives a part {shortest:.0f} s, which is less than it takes to start"
+        )
     if options.plan:
         print("\n".join(plan(names, options.minutes)))
         return 0
@@ -149,31 +155,66 @@ def main() -> int:
     if options.part:
         run_here(options.part, out, options.seconds, options.stand_in)
         return 0
+    device = STAND_IN if options.stand_in else gpu_name()
+    if not device:
+        parser.error("torch finds no CUDA device here; --stand-in runs everything on the CPU, at tiny sizes")
     out.mkdir(parents=True, exist_ok=True)
-    return run_all(names, out, options.minutes, options.stand_in)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the part that runs is ended, too
+    try:
+        return run_all(names, out, options.minutes, options.stand_in, device)
+    except OtherDeviceError as error:
+        parser.error(str(error))
 
 
-def run_all(names: list[str], out: Path, minutes: float, stand_in: bool) -> int:
-    """Run the parts that are not done; return 1 if one of them did not end as it should."""
+STAND_IN = "a stand-in"
+
+
+class OtherDeviceError(Exception):
+    """The folder has the results of another device."""
+
+
+def gpu_name() -> str:
+    """Return the name of the GPU; "" where torch finds none."""
+    import torch  # only here: the parts import it in their own processes
+
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else ""
+
+
+def run_all(names: list[str], out: Path, minutes: float, stand_in: bool, device: str) -> int:
+    """Run the parts that are not done; return 1 if one of them did not end as it should, 130 after Ctrl-C."""
     file = out / "summary.json"
-    ended: dict[str, dict[str, str | float]] = json.loads(file.read_text()) if file.exists() else {}
+    state: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"device": device, "parts": {}}
+    if state["device"] != device:
+        raise OtherDeviceError(f"{out} has the results of {state['device']}, not of {device}: give another --out")
+    ended = state["parts"]
     for name in names:
         if ended.get(name, {}).get("done"):
+            print(f"{name}: done before", flush=True)
             continue
         seconds, start = limit(name, minutes), time.monotonic()
-        words = run_in_process(name, out, seconds, stand_in)
-        done = not words.startswith(("stopped", "failed")) and "over" not in words and "raised" not in words
+        interrupted = False
+        try:
+            words = run_in_process(name, out, seconds, stand_in)
+        except KeyboardInterrupt:
+            words, interrupted = "interrupted", True
+        done = (
+            not words.startswith(("stopped", "failed", "interrupted")) and "over" not in words and "raised" not in words
+        )
         ended[name] = {
             "ended": words,
             "done": done,
             "seconds": round(time.monotonic() - start),
             "limit": round(seconds),
         }
-        file.write_text(json.dumps(ended, indent=1))
+        file.write_text(json.dumps(state, indent=1))
         rows = [f"| {part} | {row['ended']} | {row['seconds']} | {row['limit']} |" for part, row in ended.items()]
-        head = ["# The parts of the GPU run", "", "| part | ended | seconds | limit |", "|---|---|---:|---:|"]
+        head = ["# The parts of the GPU run", "", f"On {device}. The seconds are those of a part's last call.", ""]
+        head += ["| part | ended | seconds | limit |", "|---|---|---:|---:|"]
         (out / "summary.md").write_text("\n".join([*head, *rows]) + "\n", encoding="utf8")
         print(f"{name}: {words} ({ended[name]['seconds']} of {seconds:.0f} s)", flush=True)
+        if interrupted:
+            print("the same command goes on from here", flush=True)
+            return 130
     return int(not all(ended[name]["done"] for name in names))
 
 

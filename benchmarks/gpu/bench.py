@@ -9,7 +9,8 @@ A part is a module of this package with::
 
 :func:`run_part` runs the cases one after the other. Each row is saved as soon as it is there, as a line of
 ``NAME.jsonl``, and the table ``NAME.md`` is written again, so a part that is stopped leaves what it has; started again,
-it runs only the cases that have no row yet. A case that raises leaves its traceback in ``NAME.errors.txt``.
+it runs only the cases that have no row yet. A case that raises leaves its traceback in ``NAME.errors.txt``. It runs again the
+next time, as does one whose row says that its time was ``over``.
 """
 
 from __future__ import annotations
@@ -180,9 +181,9 @@ def write_table(part: ModuleType, name: str, versions: str, bench_out: Path, not
 def run_part(part: ModuleType, name: str, bench: Bench) -> str:
     """Run the cases of a part that have no row yet, while there is time; return in words how far it came."""
     file = bench.out / f"{name}.jsonl"
-    known = {row["case"] for row in saved_rows(file) if "error" not in row}
-    kept = [row for row in saved_rows(file) if "error" not in row]
-    file.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf8")  # those that raised run again
+    kept = [row for row in saved_rows(file) if "error" not in row and not row.get("over")]
+    file.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf8")
+    known = {row["case"] for row in kept}
     cases, versions = part.cases(bench), bench.versions()
     failed = 0
     for case in cases:
@@ -200,7 +201,8 @@ def run_part(part: ModuleType, name: str, bench: Bench) -> str:
             with (bench.out / f"{name}.errors.txt").open("a", encoding="utf8") as errors:
                 errors.write(f"{case.name}\n{traceback.format_exc()}\n")
         row = {"case": case.name, **row, "seconds spent": round(time.monotonic() - start, 2)}
-        known.add(case.name)
+        if not row.get("over"):
+            known.add(case.name)
         with file.open("a", encoding="utf8") as rows:
             rows.write(json.dumps(row) + "\n")
         print(json.dumps(row), file=sys.stderr, flush=True)

@@ -361,12 +361,27 @@ def table(rows: list[Row]) -> list[str]:
     lines = [
         f"{len(operations)} operations; {len(fast)} faster than their bound, {len(cached)} more if their data is in the cache.",
         "",
+        "The time is the device's, of calls whose data is in memory (inputs and results rotate through 200 MB), or in the L2 cache; the "
+        "bound is that of `report.roofline`. Spread is the range of the samples, without the outer tenths, as a share of the median.",
+        "",
     ]
     for title, chosen in (("Faster than the bound", fast), ("Faster than the bound only in the cache", cached)):
         lines += [f"## {title}", "", *(operation_rows(chosen) if chosen else ["None."]), ""]
     lines += peak_rows(of_kind.get("peak", []), of_kind.get("own", []))
-    lines += ["", "## Utilization", "", *utilization_rows(of_kind.get("mfu", []))]
+    lines += [
+        "",
+        "## Utilization",
+        "",
+        "MFU and HFU as the report has them; by hand: 2 x MACs over the device's time, at the peak.",
+        "",
+    ]
+    lines += utilization_rows(of_kind.get("mfu", []))
     lines += ["", "## FLOPs against the hardware's counters", ""]
+    lines += [
+        "Operations of a call by Nsight Compute. A kernel may compute more than is counted: attention in f32 makes three products in "
+        "TF32 of each, its backward pass computes the scores again, and causal kernels compute whole tiles.",
+        "",
+    ]
     for row in of_kind.get("counters", []):
         lines += hardware_truth.gpu_table(row["rows"], row["why"])
     return [*lines, "", "## All operations", "", *operation_rows(operations)]
@@ -407,7 +422,13 @@ def peak_rows(rows: list[Row], own: list[Row]) -> list[str]:
         share = seen / sheet if sheet else None
         body.append([row["of"], sheet, seen, share, row.get("ones"), by_fxflops.get(row["of"]), row["how"]])
     head = ["ceiling", "datasheet", "measured", "measured / datasheet", "with ones", "by fxflops.measured", "how"]
-    lines = ["## Ceilings", "", *markdown(head, body)]
+    lines = [
+        "## Ceilings",
+        "",
+        "FLOP/s, bytes/s, or seconds; measured with random numbers, and with ones, which take less power.",
+        "",
+    ]
+    lines += markdown(head, body)
     for row in own:
         steady = "reproducibly" if row["reproducible"] else "not reproducibly"
         lines += ["", f"fxflops measured its own in {row['took']:.1f} s, {steady}."]

@@ -585,7 +585,7 @@ def table(rows: list[Row]) -> list[str]:
     kinds = {row["case"]: kind_of(row) for row in compared}
     equal = sum(kind == "" for kind in kinds.values())
     lines = [
-        f"The same in every way: {equal} of {len(compared)} cases. Compared are "
+        f"The same in every way: {equal} of {len(compared)} rows (a model's case has one for each pass). Compared are "
         "FLOPs, MACs, completeness and calls of the forward pass, FLOPs and MACs of the backward pass and of the optimizer's step.",
         "",
     ]
@@ -608,6 +608,7 @@ def table(rows: list[Row]) -> list[str]:
         "",
         "Several numbers in a cell are those of the ways, where they differ: count on the CPU, on meta and on the device, then "
         "analyze on the device, or a profiled step. Autocast and the other changes have the plain model on the CPU first.",
+        "FlopCounterMode's MACs of a training row have the backward pass in them, and a grouped convolution's weight gradient `groups` times.",
         "Backward calls and peaks may differ: each device has its own kernels. The last peak was measured, the others predicted.",
     ]
 

@@ -448,17 +448,21 @@ def cause_of(row: Row) -> str | None:
 def table(rows: list[Row]) -> list[str]:
     """Return medians and the worst for each way, then every row."""
     lines = [BASELINE.replace("\n", " "), ""]
+    lines += [
+        "All bytes are in MB. Alive: allocated before the case began; left: after it, beside that. A cause is given from 5% on.",
+        "",
+    ]
     lines += markdown(["way", "runs", *(f"{name}: median, worst" for name in ratios_of(rows))], summed(rows))
     head = [
         "model",
         "way",
         "requested (MB)",
-        "other",
-        "reserved",
-        "workspace",
+        "other (MB)",
+        "reserved (MB)",
+        "workspace (MB)",
         *ratios_of(rows),
-        "alive",
-        "left",
+        "alive (MB)",
+        "left (MB)",
         "cause",
     ]
     lines += ["", "## Every run", "", *markdown(head, [line_of(row) for row in rows])]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from functools import partial
@@ -54,17 +53,15 @@ def run_tests(bench: Bench) -> Row:
     environment = {**os.environ, "SUITE_REPORT": str(outcomes), "PYTHONPATH": str(ROOT)}
     log = bench.out / "suite.pytest.log"
     with log.open("w", encoding="utf8") as file:
-        # In a session of its own, so that its workers are stopped with it.
-        child = subprocess.Popen(
-            command(bench.stand_in), cwd=ROOT, env=environment, stdout=file, stderr=file, start_new_session=True
-        )
+        # In the part's own session, so that it is stopped with the part. Its workers end when they no longer hear of it.
+        child = subprocess.Popen(command(bench.stand_in), cwd=ROOT, env=environment, stdout=file, stderr=file)
         try:
             status: int | None = child.wait(max(bench.left - SPARE, 1))
         except subprocess.TimeoutExpired:
             status = None
         finally:
             if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
+                child.kill()
                 child.wait()
     lines = outcomes.read_text(encoding="utf8").splitlines() if outcomes.exists() else []
     results = [json.loads(line) for line in lines]
@@ -73,7 +70,7 @@ def run_tests(bench: Bench) -> Row:
             f"pytest ended with status {status} before any test: {log.read_text(encoding='utf8')[-1000:]}"
         )
     ended = "stopped: its time was over" if status is None else f"pytest ended with status {status}"
-    return {"ended": ended, "results": results}
+    return {"ended": ended, "results": results, "over": status is None}
 
 
 def cases(bench: Bench) -> list[Case]:
@@ -95,7 +92,7 @@ def table(rows: list[Row]) -> list[str]:
             [file, *(count_of(tests, outcome) for outcome in OUTCOMES), seconds_of(tests)]
             for file, tests in sorted(by_file.items())
         ]
-        lines += [f"{row['case']}: {row['ended']}.", ""]
+        lines += [f"{row['case']}: {row['ended']}. The seconds are those of all workers together.", ""]
         lines += markdown(["file", *OUTCOMES, "seconds"], [*cells, ["all", *sums[0], seconds_of(results)]])
         lines += details("Files that could not be collected", results, "not collected")
         lines += details("Tests that failed", results, "failed")

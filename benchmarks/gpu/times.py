@@ -331,10 +331,12 @@ def table(rows: list[Row]) -> list[str]:
             "",
             "Stream: the model's kernels one after the other in a stream that never waits for the host (- where it has more kernels "
             "than the stream's queue holds). Graph: a replay of the model as a CUDA graph. Latency: the model's wall time without "
-            "fxflops, from an idle device to an idle device. All in milliseconds.",
+            "fxflops, from an idle device to an idle device; fxflops's latency is the one that its report has. An empty node is an "
+            "input or the output: what the events themselves add to a node. Launch bound are the nodes that the host takes longer to "
+            "start than the device to run. Times are in milliseconds, where nothing else is said.",
             "",
             *markdown(
-                ["model", "nodes", "stream", "graph", "sum of nodes", "sum / stream", "sum / graph", "latency", "its latency", "ratio", "an empty node (us)", "launch bound", "analyze took (s)", "no graph"],
+                ["model", "nodes", "stream", "graph", "sum of nodes", "sum / stream", "sum / graph", "latency", "fxflops's latency", "fxflops's / latency", "an empty node (us)", "launch bound", "analyze took (s)", "why no graph"],
                 [
                     [r["case"], r["nodes"], ms(r["stream"]), ms(r["device"]), ms(r["sum of nodes"]), ratio(r["sum of nodes"], r["stream"]), ratio(r["sum of nodes"], r["device"]), ms(r["latency"]), ms(r["its latency"]), ratio(r["its latency"], r["latency"]), 1e6 * r["an empty node"], r["launch bound"], r["analyze took"], r["graph"]]
                     for r in found
@@ -342,8 +344,8 @@ def table(rows: list[Row]) -> list[str]:
             ),
         ]  # fmt: skip
     if found := kinds.get("loop"):
-        lines += ["", "## Profiled loops beside their time without fxflops", "", "Milliseconds for the whole loop; a call costs what the profiled loop takes longer, per call.", ""]  # fmt: skip
-        head = ["loop", "bare", "block", "block / bare", "wall", "calls", "us per call", "modules: block / bare", "wall / bare", "steps: block / bare", "wall / bare", "equal results"]  # fmt: skip
+        lines += ["", "## Profiled loops beside their time without fxflops", "", "Milliseconds for the whole loop. Bare: without fxflops. Block: `report.block_time`. Wall: what the block really took. A call costs what the profiled loop takes longer, per call.", ""]  # fmt: skip
+        head = ["loop", "bare", "block", "block / bare", "wall", "calls", "us per call", "modules: block / bare", "modules: wall / bare", "steps: block / bare", "steps: wall / bare", "equal results"]  # fmt: skip
         body = [
             [
                 r["case"], ms(r["bare"]), ms(r["operations block"]), ratio(r["operations block"], r["bare"]), ms(r["operations wall"]), r["calls"],

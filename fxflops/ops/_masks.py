@@ -15,6 +15,10 @@ MASKS = ("attn_mask", "attn_bias", "bias")
 STARTS = ("cum_seq_q", "cum_seq_k", "cu_seqlens_q", "cu_seqlens_k")
 """Arguments with the cumulative sequence lengths of a packed batch."""
 ATTENTION = "attention"
+HEADS_LAST = frozenset(
+    f"_{kernel}_attention_{way}" for kernel in ("flash", "efficient") for way in ("forward", "backward")
+) | {"_flash_attention_forward_no_dropout_inplace"}
+"""Operators whose tensors are [batch, length, heads, width], and not [batch, heads, length, width]."""
 
 NONE, TOP_LEFT, BOTTOM_RIGHT = range(3)
 """Causal masks, with the numbers of ``custom_mask_type`` and of ``torch.nn.attention.bias.CausalVariant``."""
@@ -45,14 +49,14 @@ def causal_pairs(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Map
     query, key = given.get("query"), given.get("key")
     if not isinstance(query, Spec) or not isinstance(key, Spec) or "parts" in query.facts:
         return None  # each part of a nested tensor has pairs of its own
-    batch, n, s = sizes_of(entry, given, out)
+    batch, n, s = sizes_of(entry, target, given, out)
     return batch * triangle(n, s, corner)
 
 
-def sizes_of(entry: Formula, given: Mapping[str, Any], out: Any) -> tuple[int, int, int]:
+def sizes_of(entry: Formula, target: Any, given: Mapping[str, Any], out: Any) -> tuple[int, int, int]:
     """Return the heads of all samples, and the queries and keys of each, in a call with tensors or specs."""
     query, key = given["query"], given["key"]
-    heads_last = "max_q" in given or "max_seqlen_q" in given
+    heads_last = getattr(target, "__name__", "").partition(".")[0] in HEADS_LAST
     n, s = (query.shape[-3], key.shape[-3]) if heads_last else (query.shape[-2], key.shape[-2])
     result, width = query, query.shape[-1]
     if entry.op == ATTENTION:

@@ -111,7 +111,7 @@ def pairs_left(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mappi
     query = given["query"]
     if query.is_nested:
         raise NotImplementedError("each part of a nested tensor has pairs of its own, which are counted from its shape")
-    batch, n, s = sizes_of(entry, given, out)
+    batch, n, s = sizes_of(entry, target, given, out)
     corner = corner_of(given)
     starts = [given[name] for name in STARTS if given.get(name) is not None and given[name].numel()]
     with DisableTorchFunction(), disable_current_modes():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from benchmarks.gpu.bench import Bench, run_part, saved_rows
 
 from . import unruly_part
 
+ROOT = Path(__file__).parents[2]
 UNRULY = "tests.benchmarks.unruly_part"
 
 
@@ -55,11 +57,15 @@ def test_a_part_that_hangs_is_stopped_with_what_it_started(tmp_path: Path) -> No
     assert [row["case"] for row in saved_rows(tmp_path / f"{UNRULY}.jsonl")] == ["good", "bad"]
     assert "| good | 1.23 |" in (tmp_path / f"{UNRULY}.md").read_text(encoding="utf8")
     assert "in endless" in (tmp_path / f"{UNRULY}.log").read_text(encoding="utf8")
-    child = int((tmp_path / "pid of its child").read_text())
+    assert ended_process(int((tmp_path / "pid of its child").read_text()))
+
+
+def ended_process(pid: int) -> bool:
+    """Wait a little for a process to end; return whether it did."""
     end = time.monotonic() + 5
-    while is_running(child) and time.monotonic() < end:
+    while is_running(pid) and time.monotonic() < end:
         time.sleep(0.1)
-    assert not is_running(child)
+    return not is_running(pid)
 
 
 def is_running(pid: int) -> bool:
@@ -114,16 +120,45 @@ def test_parts_that_are_done_are_not_run_again(
         return answers[name].pop(0)
 
     monkeypatch.setattr(gpu, "run_in_process", run)
-    assert gpu.run_all([*answers], tmp_path, 9.0, stand_in=True) == 1
-    assert gpu.run_all([*answers], tmp_path, 9.0, stand_in=True) == 1
+    for _ in range(2):
+        assert gpu.run_all([*answers], tmp_path, 9.0, stand_in=True, device="a card") == 1
     assert ran == ["counts", "times", "memory", "counts", "memory"]
-    assert {name: row["done"] for name, row in json.loads((tmp_path / "summary.json").read_text()).items()} == {
+    parts = json.loads((tmp_path / "summary.json").read_text())["parts"]
+    assert {name: row["done"] for name, row in parts.items()} == {
         "counts": True,
         "times": True,
         "memory": False,
     }
     assert "| memory | 2 cases, 1 raised |" in (tmp_path / "summary.md").read_text(encoding="utf8")
-    assert "counts: 3 cases" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "counts: 3 cases" in printed
+    assert "times: done before" in printed
+    with pytest.raises(
+        gpu.OtherDeviceError, match="has the results of a card, not of another card: give another --out"
+    ):
+        gpu.run_all([*answers], tmp_path, 9.0, stand_in=False, device="another card")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_ends_the_run_ends_the_part_and_it_goes_on(number: signal.Signals, tmp_path: Path) -> None:
+    """Begun in a process that ignores neither signal."""
+    begin = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from benchmarks.gpu import __main__ as m;"
+        f"m.SHARES = {{'{UNRULY}': 1.0}}; sys.argv = ['gpu', '--out', {str(tmp_path)!r}, '--stand-in', '--parts', '{UNRULY}'];"
+        "sys.exit(m.main())"
+    )
+    process = subprocess.Popen([sys.executable, "-c", begin], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    pid = tmp_path / "pid of its child"
+    end = time.monotonic() + 60
+    while not (pid.exists() and pid.read_text()) and time.monotonic() < end:
+        time.sleep(0.1)
+    process.send_signal(number)
+    printed, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted" in printed
+    assert "the same command goes on from here" in printed
+    assert "| interrupted |" in (tmp_path / "summary.md").read_text(encoding="utf8")
+    assert ended_process(int(pid.read_text()))
 
 
 def test_needs_lists_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,9 +177,27 @@ def test_the_plan_has_an_estimate_for_each_part() -> None:
 
 def test_a_wrong_name_is_a_message() -> None:
     command = [sys.executable, "-m", "benchmarks.gpu", "--out", "x", "--parts", "counts,tme"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 2
     assert "no part named tme; the parts are suite, counts" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--out", "x", "--minutes", "0.1"], "--minutes 0.1 gives a part 0 s, which is less than it takes to start"),
+        (["--stand-in"], "give --out FOLDER"),
+        (["--out", "x"], "torch finds no CUDA device here; --stand-in runs everything on the CPU"),
+    ],
+)
+def test_what_cannot_be_run_is_a_message(
+    options: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpu", *options])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit):
+        gpu.main()
+    assert said in capsys.readouterr().err
 
 
 def test_a_workspace_is_left_out_of_the_traces_peak() -> None:

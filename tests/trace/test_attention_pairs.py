@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fxflops
 from fxflops.ops import BASE
-from fxflops.ops._masks import leaves_all
+from fxflops.ops._masks import causal_pairs, leaves_all
 from fxflops.records import Spec
 from fxflops.trace.attention_pairs import pairs_left, with_learning
 
@@ -247,3 +247,36 @@ def test_a_mask_that_has_no_values_is_read_in_a_run_that_computes() -> None:
     there = fxflops.analyze(Attends(masked_by_scores), (Q.to("meta"), K.to("meta")), attention="exact", repeats=0)
     assert [missing.op for missing in there.missing] == ["attention"]
     assert there.recount(attention="dense").total_macs == scores + BATCH * HEADS * N * S * 2 * D
+
+
+KERNELS = {
+    "_scaled_dot_product_flash_attention_backward": False,
+    "_scaled_dot_product_cudnn_attention_backward": False,
+    "_scaled_dot_product_efficient_attention_backward": False,
+    "_flash_attention_backward": True,
+    "_efficient_attention_backward": True,
+    "_flash_attention_forward": True,
+    "_efficient_attention_forward": True,
+}
+"""Kernels of CUDA, and whether their tensors are [batch, length, heads, width]; all but two have a ``max_q``."""
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_layout_of_a_kernel_s_tensors_is_its_own(name: str, causal: bool) -> None:
+    target = getattr(torch.ops.aten, name).default
+    entry = BASE.get(f"aten::{name}")
+    assert entry is not None
+    q, k = (tensor.transpose(1, 2) if KERNELS[name] else tensor for tensor in (Q, K))
+    given: dict[str, Any] = {"query": q, "key": k, "value": k, "is_causal": causal}
+    if "efficient" in name and KERNELS[name]:
+        given["custom_mask_type"] = int(given.pop("is_causal"))
+    out = q if name.endswith("forward") else (q, k, k)
+    left = TRIANGLE if causal else N * S
+    lengths = {"max_q": N, "max_k": S} if "efficient_attention" not in name else {}
+    assert pairs_left(entry, target, (), {**given, **lengths}, out) == BATCH * HEADS * left
+    specs = {
+        key: Spec(tuple(value.shape)) if isinstance(value, torch.Tensor) else value for key, value in given.items()
+    }
+    made = Spec(tuple(q.shape)) if name.endswith("forward") else (Spec(tuple(q.shape)), *2 * [Spec(tuple(k.shape))])
+    assert causal_pairs(entry, target, (), {**specs, **lengths}, made) == (BATCH * HEADS * left if causal else None)
