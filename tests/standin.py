@@ -25,6 +25,15 @@ CYCLE = 1e-9
 """The seconds of one of its cycles."""
 
 
+class Clock:
+    """Seconds that pass only when somebody says so."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class Event:
     """An event of the stand-in's stream, with the rules of torch.Event: it is timed only if it was asked to be, and is over."""
 

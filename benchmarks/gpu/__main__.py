@@ -45,12 +45,12 @@ PIP_NAMES = {"xdist": "pytest-xdist"}
 STARTING = 10.0
 """Seconds until a part has imported its libraries and opened the device, in a run on an H100."""
 CASE_SECONDS, FORWARD_SECONDS = 0.39, 0.082
-"""Seconds to build a case's model, and of one forward under observation: the least squares of the parts of that run. The
-estimate of all parts is within a tenth of it, that of a single part within 60%."""
+"""Seconds to build a case's model, and of one forward under observation: the least squares of the parts of that run. Its
+estimate is within a tenth for all parts together, and within 60% for a single part."""
 
 
 def part_named(name: str) -> ModuleType:
-    """Return the module of a part; a name with dots is that of a module elsewhere."""
+    """Return the module of a part; a name with dots names a module elsewhere."""
     return importlib.import_module(name if "." in name else f"benchmarks.gpu.{name}")
 
 

@@ -100,12 +100,29 @@ def captured_calls(calls: Iterable[Call]) -> int:
     return sum(isinstance(call.seconds, Lapse) and seconds_of(call.seconds) is None for call in calls)
 
 
-class EventStopwatch(Stopwatch):
+class LapseStopwatch(Stopwatch):
+    """A stopwatch whose readings are :class:`Lapse`\\ s: what they say is known when the device is done."""
+
+    __slots__ = ()
+
+    def lap(self) -> float:
+        self.stop()
+        now = self.now()
+        self.go()
+        return now
+
+    def timed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, float]:
+        start = self.now()
+        out = self.run(func, args, kwargs)
+        return out, self.now() - start
+
+
+class EventStopwatch(LapseStopwatch):
     """A stopwatch of the device's time, from an event where it was started to one where it was stopped.
 
     It is for code that runs as fast as unobserved (:mod:`~fxflops.meters.queue_stopwatch` is for what an observer slows).
     Where the device waits for the host, that is the host's time; where it has work left, what the observer takes of the
-    host's time is none of the device's. ``own`` is the host's. Its readings are :class:`Lapse`\\ s.
+    host's time is none of the device's. ``own`` is the host's.
     """
 
     __slots__ = ("_accelerator", "_marks", "_ready")
@@ -134,17 +151,6 @@ class EventStopwatch(Stopwatch):
         if self._since is None:
             self._mark(ran=True)
         return Lapse([self._marks[-1]], [])
-
-    def lap(self) -> float:
-        self.stop()
-        now = self.now()
-        self.go()
-        return now
-
-    def timed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, float]:
-        start = self.now()
-        out = self.run(func, args, kwargs)
-        return out, self.now() - start
 
     def catch_up(self) -> None:
         """Wait for the device, and read the events since the last time."""

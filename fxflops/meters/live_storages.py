@@ -302,9 +302,8 @@ class LiveStorages:
 
     def history(self, calls: Sequence[Call]) -> History:
         """Return the history so far; ``calls`` are the calls by their numbers."""
-        changes = (
-            self._changes.copy()
-        )  # storages that outlive the run, such as a model's weights, may be freed after it
+        # A copy: storages that outlive the run, such as a model's weights, may be freed after it.
+        changes = self._changes.copy()
         return History(self.most, calls, self._entries, changes, self._most_after, self._most_in)
 
     def _change(self, entry: int, change: int) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from .accelerator import accelerator_of
-from .event_stopwatch import Lapse, Mark, clock_of
+from .event_stopwatch import Lapse, LapseStopwatch, Mark, clock_of
 from .full_queue import FullQueue
 from .stopwatch import Stopwatch
 
@@ -65,8 +65,8 @@ def observed_clock_of(device: torch.device) -> Callable[[], Stopwatch]:
     return clock_of(device) if queue is None else lambda: QueueStopwatch(queue)
 
 
-class QueueStopwatch(Stopwatch):
-    """A stopwatch whose readings are :class:`Lapse`\\ s of a run in which nothing is observed."""
+class QueueStopwatch(LapseStopwatch):
+    """A stopwatch that reads what the time would be in a run in which nothing is observed."""
 
     __slots__ = (
         "_began",
@@ -119,17 +119,6 @@ class QueueStopwatch(Stopwatch):
         mark = HostMark(self, nan, self._queue.accelerator.capturing, super().now())
         self._items.append(mark)
         return Lapse([mark], [])
-
-    def lap(self) -> float:
-        self.stop()
-        now = self.now()
-        self.go()
-        return now
-
-    def timed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, float]:
-        start = self.now()
-        out = self.run(func, args, kwargs)
-        return out, self.now() - start
 
     def catch_up(self) -> None:
         """Wait for the device, and put its time and the host's together since the last time."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -30,7 +30,6 @@ from ..trace.source import error_for
 from ..trace.symbolic import stack_of
 from .uncompiled import ran_compiled, uncompiled
 
-T = TypeVar("T")
 Roots = Sequence[torch.Tensor]
 Samples = defaultdict[str, list[float]]
 """The seconds of each node, run by run."""

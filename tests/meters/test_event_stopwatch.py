@@ -18,20 +18,11 @@ from fxflops.meters.event_stopwatch import EventStopwatch, Lapse, clock_of, seco
 from fxflops.meters.live_storages import LiveStorages
 from fxflops.meters.stopwatch import Stopwatch
 
-from ..standin import StandIn
+from ..standin import Clock, StandIn
 
 INNER, OUTER, BACKWARD, STEP, LOADING = 3.0, 2.0, 7.0, 11.0, 13.0
 LAUNCH = 0.5
 X = torch.randn(2, 4)
-
-
-class Clock:
-    """The host's seconds, which pass only when somebody says so."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

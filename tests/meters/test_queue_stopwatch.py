@@ -15,19 +15,10 @@ from fxflops.meters.event_stopwatch import EventStopwatch, seconds_of
 from fxflops.meters.full_queue import FullQueue
 from fxflops.meters.queue_stopwatch import QueueStopwatch, observed_clock_of
 
-from ..standin import StandIn
+from ..standin import Clock, StandIn
 
 OBSERVING = 9e-3
 X = torch.randn(2, 4)
-
-
-class Clock:
-    """The host's seconds, which pass only when somebody says so."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
