@@ -22,6 +22,7 @@ FLOORS = [
     ["notebook", "distributed"],
     ["api", "profiling"],
     ["report"],
+    ["prediction"],
     ["roofline"],
     ["render"],
     ["counting"],

@@ -333,6 +333,23 @@ def columns(entries: Sequence[dict[str, Any]]) -> Row:
     }
 
 
+def entries_of(line: Row) -> list[dict[str, Any]]:
+    """Return the entries of the trace that a line of the file has: the inverse of :func:`columns`."""
+    base, unit, streams = line["base"], line["unit"], line["streams"]
+    on_streams = line["on streams"] or [0] * len(line["actions"])
+    return [
+        {
+            "action": line["names"][action],
+            "addr": base + unit * place if place >= 0 else 0,
+            "size": size,
+            "stream": streams[on_stream],
+        }
+        for action, place, size, on_stream in zip(
+            line["actions"], line["addresses"], line["sizes"], on_streams, strict=True
+        )
+    ]
+
+
 def operators(entries: Sequence[dict[str, Any]], marks: dict[str, int], events: Sequence[Event]) -> Row | None:
     """Return the operator of each allocation in the second step; None if the profiler saw others than the trace has."""
     in_step = entries[marks["first step"] : marks["second step"]]

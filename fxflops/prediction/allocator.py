@@ -1,0 +1,651 @@
+"""CUDA's caching allocator of torch, simulated: which addresses it gives, and how much it reserves from the driver.
+
+The rules are public (``c10/cuda/CUDACachingAllocator.cpp`` of torch, and the notes on CUDA semantics in its documentation).
+Memory comes from the driver in *segments*, of which a request takes a *block*. Freed blocks stay with the allocator and
+join free neighbors in their segment.
+
+- Sizes are rounded up to 512 bytes. Requests up to 1 MiB are the small pool's, all others the large pool's.
+- A request takes the smallest free block of its pool and stream that holds it, the one with the lowest address among
+  equals. The block is split if the rest is at least 512 bytes (small pool) or more than 1 MiB (large pool).
+- If no block holds it, a new segment comes from the driver: 2 MiB for the small pool; for the large pool 20 MiB below
+  10 MiB, else the size rounded up to 2 MiB.
+- With expandable segments a pool has one range of addresses for each stream, which grows by pages of 2 MiB or 20 MiB.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ..errors import InputError
+
+MIB = 2**20
+SMALLEST_BLOCK = 512
+LARGEST_SMALL_REQUEST = MIB
+SMALL_SEGMENT = 2 * MIB
+LARGE_SEGMENT = 20 * MIB
+SMALLEST_OWN_SEGMENT = 10 * MIB
+"""A request of at least this size has a segment of its own, rounded up to :data:`SMALL_SEGMENT`."""
+FIRST_ADDRESS = 2**44
+EXPANDABLE_RANGE = 2**40
+"""Bytes of addresses that one expandable segment can grow into. They cost nothing until they are mapped."""
+
+
+class Block(NamedTuple):
+    """A part of a segment: its address, its bytes, and whether it is allocated."""
+
+    address: int
+    bytes: int
+    allocated: bool
+
+
+class Segment(NamedTuple):
+    """Memory from the driver: the blocks cover it, in the order of their addresses."""
+
+    address: int
+    bytes: int
+    stream: int
+    pool: str
+    blocks: tuple[Block, ...]
+
+
+class _Pool:
+    """The free blocks of one size class and stream, sorted by size and then by address."""
+
+    def __init__(self, name: str, stream: int) -> None:
+        self.name, self.stream = name, stream
+        self.is_small = name == "small"
+        self.free: list[tuple[int, int]] = []
+        self.requests = 0  # by which the garbage collector measures the age of free blocks
+        self.expandable: _Segment | None = None
+
+    @property
+    def page(self) -> int:
+        return SMALL_SEGMENT if self.is_small else LARGE_SEGMENT
+
+
+class _Segment:
+    __slots__ = ("address", "bytes", "expandable", "pool")
+
+    def __init__(self, pool: _Pool, address: int, nbytes: int, expandable: bool = False) -> None:
+        self.pool, self.address, self.bytes, self.expandable = pool, address, nbytes, expandable
+
+
+class _Block:
+    """A block with its neighbors in the segment. ``mapped`` is False for addresses without memory behind them."""
+
+    __slots__ = ("address", "allocated", "bytes", "freed_at", "mapped", "next", "previous", "segment")
+
+    def __init__(self, segment: _Segment, address: int, nbytes: int, mapped: bool = True) -> None:
+        self.segment, self.address, self.bytes, self.mapped = segment, address, nbytes, mapped
+        self.allocated = False
+        self.freed_at = 0
+        self.previous: _Block | None = None
+        self.next: _Block | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.bytes, self.address
+
+    @property
+    def is_whole_segment(self) -> bool:
+        return self.previous is None and self.next is None
+
+
+class CachingAllocator:
+    """Simulate the caching allocator of one CUDA device.
+
+    The settings are those of ``PYTORCH_CUDA_ALLOC_CONF``, in torch's units:
+
+    - ``expandable_segments``: grow one range of addresses instead of asking for new segments.
+    - ``max_split_size``: in bytes; larger blocks are never split. None for no limit.
+    - ``roundup_power2_divisions``: round sizes up to so many steps between powers of two. A number for all sizes, or a mapping
+      from MiB (a power of two, or ">" for all larger) to a number, as in ``[256:1,512:2,>:8]``.
+    - ``garbage_collection_threshold``: the share of ``memory`` above which old free segments go back to the driver before
+      a new one is taken.
+
+    ``memory`` is how many bytes the allocator may reserve, as ``torch.cuda.set_per_process_memory_fraction`` limits it; None
+    for no limit. A request that does not fit returns free segments to the driver, and raises MemoryError if that is not
+    enough.
+
+    ``reserved`` and ``allocated`` are bytes now, ``peak_reserved`` and ``peak_allocated`` the most there have been.
+    """
+
+    def __init__(
+        self,
+        expandable_segments: bool = False,
+        max_split_size: int | None = None,
+        roundup_power2_divisions: int | Mapping[int | str, int] | None = None,
+        garbage_collection_threshold: float | None = None,
+        *,
+        memory: int | None = None,
+    ) -> None:
+        if max_split_size is not None and max_split_size < LARGE_SEGMENT:
+            raise InputError(f"max_split_size is {max_split_size} bytes; torch takes {LARGE_SEGMENT} (20 MiB) and more")
+        if garbage_collection_threshold is not None and not 0 < garbage_collection_threshold < 1:
+            raise InputError(
+                f"garbage_collection_threshold is a share between 0 and 1, not {garbage_collection_threshold}"
+            )
+        self.expandable_segments = expandable_segments
+        self.max_split_size = max_split_size
+        self.garbage_collection_threshold = garbage_collection_threshold
+        self.memory = memory
+        self._divisions = _divisions_by_power(roundup_power2_divisions)
+        self._pools: dict[tuple[str, int], _Pool] = {}
+        self._segments: dict[int, _Segment] = {}
+        self._blocks: dict[int, _Block] = {}
+        """Every block by its address, whether allocated, free or unmapped."""
+        self._unused_from = FIRST_ADDRESS
+        self.reserved = self.peak_reserved = self.allocated = self.peak_allocated = 0
+
+    # What users call
+
+    def allocate(self, bytes: int, stream: int = 0) -> int:
+        """Return the address of a new block of at least ``bytes`` bytes; 0 for none, as torch allocates nothing then."""
+        if bytes < 0:
+            raise InputError(f"cannot allocate {bytes} bytes")
+        if bytes == 0:
+            return 0
+        size = self._rounded(bytes)
+        pool = self._pool("small" if size <= LARGEST_SMALL_REQUEST else "large", stream)
+        block = self._best_fit(pool, size)
+        if block is None:
+            block = self._new_block(pool, size)
+        if self._should_split(block, size):
+            self._split(block, size)
+        block.allocated = True
+        self.allocated += block.bytes
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        return block.address
+
+    def free(self, address: int) -> None:
+        """Give a block back to the allocator. Raises InputError for an address that is not allocated."""
+        if address == 0:
+            return
+        block = self._blocks.get(address)
+        if block is None or not block.allocated:
+            raise InputError(f"nothing is allocated at address {address}")
+        block.allocated = False
+        self.allocated -= block.bytes
+        self._add_free(self._merged(block))
+
+    def empty_cache(self) -> None:
+        """Return to the driver all that is free: whole segments, and whole pages of expandable ones."""
+        for pool in list(self._pools.values()):
+            for _, address in list(pool.free):
+                block = self._blocks[address]
+                if block.segment.expandable:
+                    self._unmap(block)
+                elif block.is_whole_segment:
+                    self._release(block)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The segments in the order of their addresses, each with its blocks."""
+        return [
+            Segment(
+                segment.address, sum(block.bytes for block in blocks), segment.pool.stream, segment.pool.name, blocks
+            )
+            for segment in sorted(self._segments.values(), key=lambda segment: segment.address)
+            if (blocks := tuple(self._mapped_blocks(segment)))
+        ]
+
+    @classmethod
+    def from_snapshot(cls, snapshot: Mapping[str, Any], device: int = 0) -> CachingAllocator:
+        """Return the allocator as it was before the first event of a recording.
+
+        ``snapshot`` is the dict that ``torch.cuda.memory._snapshot()`` returns, and that ``_dump_snapshot`` pickles. Its
+        segments are those at the end of the recording: the events of ``device`` are undone, last first. Blocks of
+        private pools (CUDA graphs) are taken for those of the shared ones.
+        """
+        settings = snapshot.get("allocator_settings") or snapshot.get("settings") or {}
+        max_split = settings.get("max_split_size", -1)
+        allocator = cls(
+            expandable_segments=bool(settings.get("expandable_segments", False)),
+            max_split_size=max_split if 0 <= max_split < 2**62 else None,
+            roundup_power2_divisions=settings.get("roundup_power2_divisions") or None,
+            garbage_collection_threshold=settings.get("garbage_collection_threshold") or None,
+        )
+        past = _Past()
+        for recorded in snapshot["segments"]:
+            if recorded.get("device", device) == device:
+                past.add_segment(recorded)
+        traces = snapshot["device_traces"]
+        for event in reversed(traces[device] if device < len(traces) else []):
+            action, address, nbytes = event["action"], event.get("addr", 0), event.get("size", 0)
+            if action == "alloc":
+                past.undo_allocation(address)
+            elif action == "free_completed":
+                past.take(address, allocator._rounded(nbytes))
+            elif action in ("segment_alloc", "segment_map"):
+                past.give_back(address, nbytes)
+            elif action == "segment_free":
+                past.regions[address] = _Region(
+                    nbytes, event["stream"], "small" if nbytes == SMALL_SEGMENT else "large"
+                )
+            elif action == "segment_unmap":
+                past.regions[address] = _Region(nbytes, event["stream"], "small" if nbytes % LARGE_SEGMENT else "large")
+        allocator._restore(past.regions, past.taken)
+        return allocator
+
+    # Finding a block
+
+    def _rounded(self, nbytes: int) -> int:
+        """Return the size of the block that a request takes."""
+        if nbytes < SMALLEST_BLOCK:
+            return SMALLEST_BLOCK
+        divisions = self._divisions[min(max(nbytes.bit_length() - 21, 0), len(self._divisions) - 1)]
+        if divisions > 1 and nbytes > SMALLEST_BLOCK * divisions:
+            step = 2 ** (nbytes.bit_length() - 1) // divisions
+            if nbytes & (nbytes - 1) == 0 or step == 0:
+                return nbytes
+            return _up_to(nbytes, step)
+        return _up_to(nbytes, SMALLEST_BLOCK)
+
+    def _pool(self, name: str, stream: int) -> _Pool:
+        if (name, stream) not in self._pools:
+            self._pools[name, stream] = _Pool(name, stream)
+        return self._pools[name, stream]
+
+    def _best_fit(self, pool: _Pool, size: int) -> _Block | None:
+        """Take the smallest free block that holds ``size`` bytes out of the pool; None if there is none to take."""
+        pool.requests += 1
+        place = bisect_left(pool.free, (size, 0))
+        if place == len(pool.free):
+            return None
+        block = self._blocks[pool.free[place][1]]
+        if block.segment.expandable:
+            # The last block of an expandable segment counts as large as it can grow: others are used up first.
+            while place + 1 < len(pool.free):
+                following = self._blocks[pool.free[place + 1][1]]
+                if _growable(following) >= _growable(block):
+                    break
+                place, block = place + 1, following
+        most = self.max_split_size
+        if most is not None and not pool.is_small:
+            if size < most <= block.bytes:
+                return None
+            if size >= most and block.bytes >= size + LARGE_SEGMENT:
+                return None
+        del pool.free[place]
+        return block
+
+    def _should_split(self, block: _Block, size: int) -> bool:
+        rest = block.bytes - size
+        if block.segment.pool.is_small or self.expandable_segments:
+            return rest >= SMALLEST_BLOCK
+        return rest > LARGEST_SMALL_REQUEST and (self.max_split_size is None or size < self.max_split_size)
+
+    # Memory from the driver
+
+    def _new_block(self, pool: _Pool, size: int) -> _Block:
+        """Return a free block of new memory, not yet in its pool."""
+        if self.garbage_collection_threshold is not None and self.memory is not None:
+            self._collect_garbage()
+        if self.expandable_segments:
+            return self._expand(pool, size)
+        nbytes = _segment_bytes(size)
+        if not self._fits(nbytes):
+            self._make_room(pool, size, nbytes)
+        address = self.place_segment(nbytes)
+        segment = _Segment(pool, address, nbytes)
+        block = _Block(segment, address, nbytes)
+        self._segments[address] = segment
+        self._blocks[address] = block
+        self._reserve(nbytes)
+        return block
+
+    def place_segment(self, nbytes: int) -> int:
+        """Return the address of a new segment: the driver's choice, simulated as rising addresses."""
+        address = self._unused_from
+        self._unused_from = _up_to(address + nbytes, SMALL_SEGMENT)
+        return address
+
+    def _fits(self, nbytes: int) -> bool:
+        return self.memory is None or self.reserved + nbytes <= self.memory
+
+    def _reserve(self, nbytes: int) -> None:
+        self.reserved += nbytes
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+
+    def _make_room(self, pool: _Pool, size: int, nbytes: int) -> None:
+        """Return free memory to the driver until ``nbytes`` fit: blocks too large to be split first, then all."""
+        if self.max_split_size is not None:
+            self._release_unsplit(pool, max(size, self.max_split_size))
+        if not self._fits(nbytes):
+            self.empty_cache()
+        if not self._fits(nbytes):
+            raise MemoryError(
+                f"{size:,} bytes do not fit: {self.reserved:,} of {self.memory:,} bytes are reserved, "
+                f"{self.allocated:,} of them allocated"
+            )
+
+    def _release_unsplit(self, pool: _Pool, size: int) -> None:
+        """Return one free block of at least ``size`` bytes to the driver, or several that have so many together."""
+        place = bisect_left(pool.free, (size, 0))
+        if place < len(pool.free):
+            self._release(self._blocks[pool.free[place][1]])
+            return
+        released = 0
+        for nbytes, address in reversed(list(pool.free)):
+            if released >= size or nbytes < (self.max_split_size or 0):
+                return
+            self._release(self._blocks[address])
+            released += nbytes
+
+    def _collect_garbage(self) -> None:
+        """Return old free segments to the driver where more is reserved than the threshold allows."""
+        assert self.garbage_collection_threshold is not None
+        assert self.memory is not None
+        excess = self.reserved - self.garbage_collection_threshold * self.memory
+        candidates = [
+            (pool, block)
+            for pool in self._pools.values()
+            if not pool.is_small
+            for block in (self._blocks[address] for _, address in pool.free)
+            if block.is_whole_segment and not block.segment.expandable
+        ]
+        ages = {id(block): pool.requests - block.freed_at for pool, block in candidates}
+        while excess > 0 and candidates:
+            mean = sum(ages[id(block)] for _, block in candidates) / len(candidates)
+            old = [block for _, block in candidates if ages[id(block)] >= mean]
+            candidates = [(pool, block) for pool, block in candidates if ages[id(block)] < mean]
+            for block in old:
+                excess -= block.bytes
+                self._release(block)
+
+    def _release(self, block: _Block) -> None:
+        """Return a free block that is a whole segment to the driver."""
+        block.segment.pool.free.remove(block.key)
+        del self._blocks[block.address]
+        del self._segments[block.address]
+        self.reserved -= block.bytes
+
+    # Expandable segments
+
+    def _expand(self, pool: _Pool, size: int) -> _Block:
+        """Return a free block of ``size`` bytes or more at the end of the pool's range, mapping pages as needed."""
+        if pool.expandable is None:
+            address = self.place_segment(EXPANDABLE_RANGE)
+            pool.expandable = _Segment(pool, address, EXPANDABLE_RANGE, expandable=True)
+            self._segments[address] = pool.expandable
+            self._blocks[address] = _Block(pool.expandable, address, EXPANDABLE_RANGE, mapped=False)
+        block = self._room_to_grow(pool.expandable, size)
+        if block.mapped:
+            pool.free.remove(block.key)
+        else:
+            self._map(block, min(block.bytes, size))
+        while block.bytes < size:
+            following = block.next
+            assert following is not None
+            if following.mapped:
+                pool.free.remove(following.key)
+            else:
+                self._map(following, min(size - block.bytes, following.bytes))
+            self._joined(block, following)
+        # What is mapped and free after it belongs to the same block.
+        if block.next is not None and block.next.mapped and not block.next.allocated:
+            pool.free.remove(block.next.key)
+            self._joined(block, block.next)
+        return block
+
+    def _room_to_grow(self, segment: _Segment, size: int) -> _Block:
+        """Return the first block of those, free or unmapped one after the other, that have ``size`` bytes together."""
+        for start in self._chain(segment):
+            if start.mapped:
+                continue
+            if start.previous is not None and not start.previous.allocated:
+                start = start.previous
+            room = 0
+            block: _Block | None = start
+            while block is not None and not block.allocated and room < size:
+                room += block.bytes
+                block = block.next
+            if room >= size:
+                return start
+        raise MemoryError(f"{size:,} bytes do not fit into an expandable segment of {EXPANDABLE_RANGE:,}")
+
+    def _map(self, block: _Block, nbytes: int) -> None:
+        """Put memory behind the first ``nbytes`` bytes of an unmapped block, in whole pages; the rest stays unmapped."""
+        segment = block.segment
+        page = segment.pool.page
+        begin = segment.address + (block.address - segment.address) // page * page
+        mapped = min(begin + _up_to(block.address + nbytes - begin, page) - block.address, block.bytes)
+        if not self._fits(mapped):
+            self.empty_cache()
+        if not self._fits(mapped):
+            raise MemoryError(f"{mapped:,} bytes do not fit: {self.reserved:,} of {self.memory:,} bytes are reserved")
+        if mapped < block.bytes:
+            self._cut(block, mapped)
+        block.mapped = True
+        self._reserve(mapped)
+
+    def _unmap(self, block: _Block) -> None:
+        """Return the whole pages of a free block to the driver."""
+        segment = block.segment
+        page = segment.pool.page
+        begin = segment.address + _up_to(block.address - segment.address, page)
+        end = segment.address + (block.address + block.bytes - segment.address) // page * page
+        if end <= begin:
+            return
+        segment.pool.free.remove(block.key)
+        if begin > block.address:
+            rest = self._cut(block, begin - block.address)
+            self._add_free(block)
+            block = rest
+        if end < block.address + block.bytes:
+            self._add_free(self._cut(block, end - block.address))
+        block.mapped = False
+        self.reserved -= block.bytes
+        for neighbor in (block.previous, block.next):
+            if neighbor is not None and not neighbor.mapped:
+                block = self._joined(*sorted((block, neighbor), key=lambda each: each.address))
+
+    # Splitting and joining
+
+    def _split(self, block: _Block, size: int) -> None:
+        """Leave a block ``size`` bytes, and put the rest into its pool."""
+        self._add_free(self._cut(block, size))
+
+    def _cut(self, block: _Block, size: int) -> _Block:
+        """Leave a block ``size`` bytes; return a block of the rest, linked as its next."""
+        rest = _Block(block.segment, block.address + size, block.bytes - size, block.mapped)
+        block.bytes = size
+        rest.previous, rest.next = block, block.next
+        if rest.next is not None:
+            rest.next.previous = rest
+        block.next = rest
+        self._blocks[rest.address] = rest
+        return rest
+
+    def _joined(self, block: _Block, following: _Block) -> _Block:
+        """Return the first of two neighbors, with the bytes of both."""
+        block.bytes += following.bytes
+        block.next = following.next
+        if block.next is not None:
+            block.next.previous = block
+        del self._blocks[following.address]
+        return block
+
+    def _merged(self, block: _Block) -> _Block:
+        """Return a block joined with its free neighbors, which leave the pool."""
+        for neighbor in (block.previous, block.next):
+            if neighbor is not None and neighbor.mapped and not neighbor.allocated:
+                neighbor.segment.pool.free.remove(neighbor.key)
+                block = self._joined(*sorted((block, neighbor), key=lambda each: each.address))
+        return block
+
+    def _add_free(self, block: _Block) -> None:
+        block.freed_at = block.segment.pool.requests
+        insort(block.segment.pool.free, block.key)
+
+    # Reading and restoring
+
+    def _restore(self, regions: Mapping[int, _Region], taken: Mapping[int, int]) -> None:
+        """Put blocks into an empty allocator: those ``taken`` in ``regions`` of memory, and free ones between them."""
+        addresses = sorted(taken)
+        for start, region in sorted(regions.items()):
+            pool, end = self._pool(region.pool, region.stream), start + region.bytes
+            segment = pool.expandable
+            if segment is None:
+                segment = _Segment(pool, start, region.bytes, self.expandable_segments)
+                self._segments[start] = segment
+                if self.expandable_segments:
+                    pool.expandable = segment
+            last = self._last_block(segment)
+            if last is not None and last.address + last.bytes < start:
+                last = self._append(last, segment, start - last.address - last.bytes, mapped=False)
+            within = addresses[bisect_left(addresses, start) : bisect_left(addresses, end)]
+            position = start
+            for address, following in zip(within, [*within[1:], end], strict=False):
+                if address > position:
+                    last = self._append(last, segment, address - position)
+                block = last = self._append(last, segment, following - address)
+                block.allocated = True
+                if self._should_split(block, taken[address]):
+                    last = self._cut(block, taken[address])
+                self.allocated += block.bytes
+                position = following
+            if position < end:
+                last = self._append(last, segment, end - position)
+            self._reserve(region.bytes)
+            self._unused_from = max(self._unused_from, _up_to(end, SMALL_SEGMENT))
+        for pool in self._pools.values():
+            if pool.expandable is not None:
+                last = self._last_block(pool.expandable)
+                assert last is not None
+                self._append(last, pool.expandable, EXPANDABLE_RANGE, mapped=False)
+                self._unused_from = max(self._unused_from, last.address + last.bytes + EXPANDABLE_RANGE)
+        for block in list(self._blocks.values()):
+            if block.mapped and not block.allocated and self._blocks.get(block.address) is block:
+                self._add_free(block)
+        self.peak_allocated = self.allocated
+
+    def _append(self, last: _Block | None, segment: _Segment, nbytes: int, mapped: bool = True) -> _Block:
+        """Return a new block after the last one of a segment."""
+        block = _Block(segment, segment.address if last is None else last.address + last.bytes, nbytes, mapped)
+        self._blocks[block.address] = block
+        if last is not None:
+            last.next, block.previous = block, last
+        return block
+
+    def _last_block(self, segment: _Segment) -> _Block | None:
+        block = self._blocks.get(segment.address)
+        while block is not None and block.next is not None:
+            block = block.next
+        return block
+
+    def _chain(self, segment: _Segment) -> Iterator[_Block]:
+        block: _Block | None = self._blocks[segment.address]
+        while block is not None:
+            yield block
+            block = block.next
+
+    def _mapped_blocks(self, segment: _Segment) -> Iterator[Block]:
+        for block in self._chain(segment):
+            if block.mapped:
+                yield Block(block.address, block.bytes, block.allocated)
+
+
+class _Region(NamedTuple):
+    """Memory that a snapshot shows as one segment."""
+
+    bytes: int
+    stream: int
+    pool: str
+
+
+class _Past:
+    """What an allocator had at an earlier moment: the end of a recording, from which its events are undone."""
+
+    def __init__(self) -> None:
+        self.regions: dict[int, _Region] = {}
+        self.taken: dict[int, int] = {}
+        """The bytes of the allocated blocks by address."""
+        self._addresses: list[int] = []
+
+    def add_segment(self, recorded: Mapping[str, Any]) -> None:
+        """Add a segment of the snapshot, with its blocks."""
+        address = recorded["address"]
+        self.regions[address] = _Region(recorded["total_size"], recorded["stream"], recorded["segment_type"])
+        for block in recorded["blocks"]:
+            if block["state"] != "inactive":  # a block that awaits its free is still taken
+                self.take(address, block["size"])
+            address += block["size"]
+
+    def take(self, address: int, nbytes: int) -> None:
+        """Let a block be allocated."""
+        self.taken[address] = nbytes
+        insort(self._addresses, address)
+
+    def undo_allocation(self, address: int) -> None:
+        """Let a block be free, and the allocated block before it reach as far as to it.
+
+        A free block begins where an allocated one ends. This shows the size of one that kept a rest too small to split.
+        """
+        place = bisect_left(self._addresses, address)
+        if place == len(self._addresses) or self._addresses[place] != address:
+            raise InputError(f"the snapshot has no block at {address}, where the recording allocated one")
+        del self._addresses[place], self.taken[address]
+        before = self._addresses[place - 1] if place else None
+        if before is not None and before >= self._region_of(address):
+            self.taken[before] = address - before
+
+    def give_back(self, address: int, nbytes: int) -> None:
+        """Let addresses have no memory; those before and after them in their region keep theirs."""
+        start = self._region_of(address)
+        region = self.regions.pop(start)
+        if address > start:
+            self.regions[start] = region._replace(bytes=address - start)
+        rest = start + region.bytes - (address + nbytes)
+        if rest > 0:
+            self.regions[address + nbytes] = region._replace(bytes=rest)
+
+    def _region_of(self, address: int) -> int:
+        """Return where the region with an address starts."""
+        start = max((start for start in self.regions if start <= address), default=None)
+        if start is None or address >= start + self.regions[start].bytes:
+            raise InputError(f"the snapshot has no segment at {address}, where the recording got one")
+        return start
+
+
+def _segment_bytes(size: int) -> int:
+    """Return the bytes that the driver is asked for, for a block of a size."""
+    if size <= LARGEST_SMALL_REQUEST:
+        return SMALL_SEGMENT
+    if size < SMALLEST_OWN_SEGMENT:
+        return LARGE_SEGMENT
+    return _up_to(size, SMALL_SEGMENT)
+
+
+def _growable(block: _Block) -> int:
+    """Return the bytes that a free block of an expandable segment can grow to."""
+    following = block.next
+    return block.bytes + (following.bytes if following is not None and not following.mapped else 0)
+
+
+def _up_to(number: int, step: int) -> int:
+    """Return the least multiple of ``step`` that is not below ``number``."""
+    return -(-number // step) * step
+
+
+def _divisions_by_power(divisions: int | Mapping[Any, int] | None) -> list[int]:
+    """Return the divisions for sizes from 1 MiB (and below), 2 MiB, 4 MiB and so on to 32 GiB (and above)."""
+    if not isinstance(divisions, Mapping):
+        divisions = {">": divisions or 0}
+    by_power = [0] * 16
+    first = True
+    rest_from = 0
+    for limit, number in divisions.items():
+        if number and number & (number - 1):
+            raise InputError(f"roundup_power2_divisions are powers of two, not {number}")
+        if limit == ">":
+            by_power[rest_from:] = [number] * (len(by_power) - rest_from)
+            continue
+        power = min(int(limit).bit_length() - 1, len(by_power) - 1)
+        if first:
+            by_power[:power] = [number] * power
+        by_power[power] = number
+        first, rest_from = False, power + 1
+    return by_power
