@@ -1,5 +1,7 @@
-"""What a run would take on another device."""
+"""What a run would take on another device: seconds, and the memory that CUDA's allocator reserves."""
 
 from .allocator import Block, CachingAllocator, Segment
+from .calibration import Calibration
+from .result import Prediction
 
-__all__ = ["Block", "CachingAllocator", "Segment"]
+__all__ = ["Block", "CachingAllocator", "Calibration", "Prediction", "Segment"]

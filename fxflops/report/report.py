@@ -37,6 +37,8 @@ from .views import Tree, summary_of, tree_row
 if TYPE_CHECKING:
     from torch import nn
 
+    from ..prediction import Calibration, Prediction
+
 
 class Report(OtherTools, OverProcesses, Exports, View):
     """The FLOPs, time and memory of one run of a model, operation by operation.
@@ -107,6 +109,22 @@ class Report(OtherTools, OverProcesses, Exports, View):
         timing = timing_of(self._run, self._step_times, check_phase(phase))
         found = roofline(self._whole()._executed, exact, dense, self.environment.device, device, phase, timing)
         return replace(found, provenance=self.provenance)
+
+    def predict(self, device: str | Device, *, calibration: Calibration | None = None) -> Prediction:
+        """Predict the seconds that a device takes for all counted calls, one after the other as in a CUDA graph.
+
+        ``device`` is a name or a Device. ``calibration`` says how fast its kernels are; by default the one that comes with
+        fxflops is used. Calls that no calibration has are taken to be as fast as their bound: the prediction says
+        how much of the time that is, and its error.
+
+        >>> print(report.predict("H100 SXM"))  # doctest: +SKIP
+        """
+        from ..prediction.predict import predict
+
+        _, exact = self._computed
+        phases = [phase for phase in PHASES if phase != "gradient" and any(c.call.phase in PARTS[phase] for c in exact)]
+        rooflines = [self.roofline(device, phase) for phase in phases]
+        return replace(predict(exact, rooflines, device, calibration), provenance=self.provenance)
 
     @cached_property
     def _computed(self) -> tuple[Sequence[Counted], ...]:

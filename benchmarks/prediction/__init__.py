@@ -1,0 +1,1 @@
+"""Fit predictions to public measurements, and hold them to measurements that no fit used."""

@@ -1,0 +1,125 @@
+"""Fit the calibrations that come with fxflops, and write how well they predict.
+
+    python -m benchmarks.prediction FOLDER [--families linear attention]
+
+FOLDER has the public measurements: aiconfigurator's samples of bf16 products and attention, and NeuSight's f32 operators
+(scripts/asplos/data/dataset/test) with its descriptions of GPUs. They are not part of this project: only the fitted
+numbers are, in fxflops/prediction/cards/, and the table of errors in benchmarks/results/prediction.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from fxflops.prediction.calibration import Calibration, Family
+from fxflops.prediction.hardware import Card
+
+from . import models, tables
+from .fit import Measured, fit
+
+CARDS = Path(__file__).parents[2] / "fxflops" / "prediction" / "cards"
+RESULTS = Path(__file__).parents[1] / "results" / "prediction.md"
+
+KNOTS: dict[str, Mapping[str, tuple[float, ...]]] = {
+    "linear bf16": {
+        "m": (0, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 15),
+        "n": (5, 7, 9, 11, 12, 13, 14, 16),
+        "k": (5, 7, 9, 11, 12, 13, 14, 16),
+    },
+    "linear f32": {"m": (9, 11, 13, 16), "n": (9, 11, 13, 16), "k": (9, 11, 13, 16)},
+    "batched f32": {
+        "batch": (3, 6, 9, 12, 16),
+        "m": (6, 8, 10, 12),
+        "n": (6, 8, 10, 12),
+        "k": (6, 8, 10, 12),
+    },
+    "attention bf16": {
+        "sequences": (0, 2, 4, 8),
+        "queries": (0, 4, 7, 9, 11, 13, 15),
+        "heads": (0, 3, 5, 7),
+        "key_heads": (0, 2, 4, 6),
+        "head_size": (6, 7, 8),
+    },
+    "norm f32": {"bytes": (20, 23, 26, 29, 32), "length": (9, 11, 13, 15)},
+    "softmax f32": {"bytes": (20, 23, 26, 29, 32), "length": (9, 11, 13, 15)},
+    "elementwise f32": {},
+    "elementwise bf16": {},
+}
+"""The knots of the residuals, in base-2 logarithms, where the measurements are."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument(
+        "--families",
+        nargs="*",
+        metavar="FAMILY",
+        help="fit these alone; none to write the results again",
+        default=sorted({name.split()[0] for name in KNOTS}),
+    )
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    for name, dtype, card, measured in measurements(arguments.folder, arguments.families):
+        family = fit(name, card, dtype, measured, KNOTS[f"{name} {dtype}"])
+        save(card, f"{name} {dtype}", family)
+        print(f"{card.device.name}: {name} {dtype}, {family.rows} rows, {family.error:.1%} on the others", flush=True)
+    RESULTS.write_text(table() + "\n" + models.table(arguments.folder), encoding="utf8")
+
+
+def measurements(folder: Path, families: list[str]) -> Iterator[tuple[str, str, Card, Measured]]:
+    """Yield each family with measurements: its name, its dtype, the card, and its rows."""
+    if "linear" in families:
+        for system, measured in tables.products_bf16(folder):
+            yield "linear", "bf16", tables.card_of_system(system), measured
+    if "attention" in families:
+        for system, measured in tables.attention_bf16(folder):
+            yield "attention", "bf16", tables.card_of_system(system), measured
+    if "elementwise" in families:
+        for dtype in ("bf16", "f32"):
+            yield "elementwise", dtype, tables.card_of_system("h100_sxm"), tables.elementwise_h100()
+    for gpu, family, measured in [*tables.products_f32(folder), *tables.vectors_f32(folder)]:
+        if family in families:
+            yield family, "f32", tables.card_of_gpu(folder, gpu), measured
+
+
+def save(card: Card, name: str, family: Family) -> None:
+    """Put a family into the card's file."""
+    file = CARDS / f"{card.device.name.lower().replace(' ', '_')}.json"
+    known = (
+        Calibration.load(file)
+        if file.exists()
+        else Calibration(card.device.name, card.multiprocessors, card.l2_bytes, {})
+    )
+    families = dict(sorted({**known.families, name: family}.items()))
+    replace(known, families=families).save(file)
+
+
+def table() -> str:
+    """Return the page of results: the families of all cards, with their errors."""
+    rows = [
+        f"| {name} | {calibration.device} | {family.rows} | {family.held_out} | {family.error:.1%} | {family.kernels} | {family.source} |"
+        for calibration in map(Calibration.load, sorted(CARDS.glob("*.json")))
+        for name, family in calibration.families.items()
+    ]
+    return "\n".join([*HEAD.strip().splitlines(), *sorted(rows), ""])
+
+
+HEAD = """
+# Predicted times
+
+How far `report.predict` is from measured times of single operations: the mean error on rows that the fit did not use, by family of kernels and card. A
+third of the rows is held out; of bf16 products a third of all pairs (n, k). Made by `python -m benchmarks.prediction FOLDER`.
+
+| family | card | rows | held out | mean error on those | kernels | source |
+|---|---|---:|---:|---:|---|---|
+"""
+
+
+if __name__ == "__main__":
+    main()

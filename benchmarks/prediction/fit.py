@@ -1,0 +1,97 @@
+"""Fit the numbers of a family of kernels to measured times, and what the formula leaves over to a grid.
+
+The numbers minimise the mean error of the logarithm, by Adam from the formula's own start. The residuals are smoothed by a
+Gaussian process (Rasmussen and Williams 2006, chapter 2) over the logarithms of the features, and read off at the knots.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fxflops.prediction.calibration import FORMULAS, Family
+from fxflops.prediction.hardware import Card
+from fxflops.prediction.residuals import Residuals
+
+HELD_OUT = 3
+"""One row in so many is held out, by a hash of what identifies it."""
+NOISE = 0.1
+"""The variance of a measurement, in those of the residuals."""
+LENGTH = 1.5
+"""Over how many doublings of a feature residuals are alike."""
+STEPS, BATCH, RATE = 300, 500, 0.08
+
+
+class Measured(NamedTuple):
+    """Measured kernels of a family: ``features[rows, ...]``, ``seconds[rows]``, and which rows no fit may use."""
+
+    features: Tensor
+    seconds: Tensor
+    held_out: Tensor
+    kernels: str
+    source: str
+
+
+def is_held_out(*identity: object) -> bool:
+    """Return whether the row so identified is held out: a fixed third of all."""
+    return int(hashlib.sha256(",".join(map(str, identity)).encode()).hexdigest(), 16) % HELD_OUT == 0
+
+
+def fit(name: str, card: Card, dtype: str, measured: Measured, knots: Mapping[str, tuple[float, ...]]) -> Family:
+    """Return a fitted family; ``knots`` are those of its residuals, none for a family that needs none."""
+    numbers = _fit_numbers(name, card, dtype, measured)
+    family = Family(numbers, None, len(measured.seconds), int(measured.held_out.sum()), 0.0, *measured[3:])
+    predicted = _predicted(family, name, card, dtype, measured.features)
+    if knots:
+        family = replace(family, residuals=_fit_residuals(name, measured, predicted, knots))
+        predicted = _predicted(family, name, card, dtype, measured.features)
+    errors = (predicted / measured.seconds - 1).abs()[measured.held_out]
+    return replace(family, error=round(errors.mean().item(), 4))
+
+
+def _fit_numbers(name: str, card: Card, dtype: str, measured: Measured) -> dict[str, float]:
+    formula = FORMULAS[name]
+    logarithms = torch.log(torch.tensor([*formula.NUMBERS.values()], dtype=torch.float64)).requires_grad_()
+    optimizer = torch.optim.Adam([logarithms], lr=RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    generator = torch.Generator().manual_seed(0)
+    rows = (~measured.held_out).nonzero()[:, 0]
+    for _ in range(STEPS):
+        batch = rows[torch.randperm(len(rows), generator=generator)[:BATCH]]
+        numbers = dict(zip(formula.NUMBERS, logarithms.exp(), strict=True))
+        seconds = formula.seconds(numbers, card, dtype, measured.features[batch])
+        loss = (seconds.log() - measured.seconds[batch].log()).abs().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return {key: float(f"{value:.4g}") for key, value in zip(formula.NUMBERS, logarithms.exp().tolist(), strict=True)}
+
+
+def _predicted(family: Family, name: str, card: Card, dtype: str, features: Tensor) -> Tensor:
+    with torch.no_grad():
+        return torch.cat([family.seconds(name, card, dtype, part) for part in features.split(1000)])
+
+
+def _fit_residuals(
+    name: str, measured: Measured, predicted: Tensor, knots: Mapping[str, tuple[float, ...]]
+) -> Residuals:
+    names = FORMULAS[name].FEATURES
+    columns = [names.index(feature) for feature in knots]
+    rows = ~measured.held_out
+    at = torch.log2(measured.features[rows][:, columns])
+    left = torch.log(measured.seconds[rows] / predicted[rows])
+    weights = torch.linalg.solve(_kernel(at, at) + NOISE * torch.eye(len(at), dtype=at.dtype), left)
+    grid = torch.cartesian_prod(*[torch.tensor(values, dtype=at.dtype) for values in knots.values()])
+    values = torch.cat([_kernel(part, at) @ weights for part in grid.reshape(-1, len(columns)).split(500)])
+    return Residuals(dict(knots), tuple((1000 * values).round().int().tolist()))
+
+
+def _kernel(a: Tensor, b: Tensor) -> Tensor:
+    """Return how alike the residuals of shapes are: ``a[rows, features], b[columns, features] -> [rows, columns]``."""
+    return torch.exp(-0.5 * (torch.cdist(a, b) / LENGTH) ** 2)

@@ -1,0 +1,129 @@
+"""The public measurements that predictions are fitted to, read from a folder (see ``__main__``)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from fxflops.prediction.hardware import Card
+from fxflops.roofline.devices import find_device
+
+from .fit import Measured, is_held_out
+
+AICONFIGURATOR = "ai-dynamo/aiconfigurator 095f58a51c4c, Apache-2.0"
+NEUSIGHT = "sitar-lab/NeuSight 6945927d9afc, MIT"
+
+OPERATIONS = Path(__file__).parents[1] / "results" / "gpu" / "operations.csv"
+
+SYSTEMS = {  # the table's name: ours, multiprocessors, MiB of L2
+    "a100_sxm": ("A100 80GB SXM", 108, 40),
+    "h100_sxm": ("H100 SXM", 132, 50),
+    "b200_sxm": ("B200", 148, 126),
+    "b300_sxm": ("B300", 148, 126),
+    "gb200": ("GB200", 148, 126),
+    "l40s": ("L40S", 142, 96),
+    "rtx_pro_6000_server": ("RTX PRO 6000 Blackwell Server Edition", 188, 128),
+}
+GPUS = {  # NeuSight's name: ours
+    "NVIDIA A100 80GB PCIe": "A100 80GB PCIe",
+    "NVIDIA A100-PCIE-40GB": "A100 40GB",
+    "NVIDIA H100 80GB HBM3": "H100 SXM",
+    "NVIDIA L4": "L4",
+    "Tesla P100-PCIE-16GB": "P100 PCIe",
+    "Tesla P4": "P4",
+    "Tesla T4": "T4",
+    "Tesla V100-PCIE-32GB": "V100 PCIe",
+}
+TENSORS = {"addu": 2, "mulu": 2, "divu": 2, "powu": 2, "relu": 2, "gelu": 2, "tanh": 2, "ln": 2, "softmax": 2}
+"""How many tensors of the shape a vector operation moves: a unary one two, a binary one three."""
+PREFILL = {"h100_sxm": "vllm_flash_attn_fa3", "b200_sxm": "vllm_flashinfer_trtllmprefill"}
+"""The kernels of prefills, where the table of attention has several."""
+
+
+def products_bf16(folder: Path) -> Iterator[tuple[str, Measured]]:
+    """Yield the bf16 products of each system; a third of the pairs (n, k) is held out."""
+    table = pd.read_csv(folder / "aiconfigurator_gemm_bf16_sample.csv.gz")
+    for system, rows in table.groupby("system"):
+        features = [(1, row.m, row.n, row.k, 2) for row in rows.itertuples()]
+        held = [is_held_out(row.n, row.k) for row in rows.itertuples()]
+        yield str(system), _measured(features, rows.latency, held, _kernels(rows), AICONFIGURATOR)
+
+
+def attention_bf16(folder: Path) -> Iterator[tuple[str, Measured]]:
+    """Yield the causal prefills without a window of each system."""
+    table = pd.read_csv(folder / "aiconfigurator_context_attention_bf16_sample.csv.gz")
+    for system, rows in table[table.window_size == 0].groupby("system"):
+        rows = rows[rows.kernel_source == PREFILL.get(system, rows.kernel_source.mode()[0])]
+        shapes = [
+            (row.batch_size, row.isl, row.num_heads, row.num_key_value_heads, row.head_dim) for row in rows.itertuples()
+        ]
+        features = [(b, length, length, heads, keys, size, 1, 2) for b, length, heads, keys, size in shapes]
+        held = [is_held_out(*shape) for shape in shapes]
+        yield str(system), _measured(features, rows.latency, held, _kernels(rows), AICONFIGURATOR)
+
+
+def products_f32(folder: Path) -> Iterator[tuple[str, str, Measured]]:
+    """Yield the f32 products of each GPU: "linear" and "batched"."""
+    table = pd.read_csv(folder / "neusight_test_matmul.csv.gz")
+    for (gpu, op), rows in table.groupby(["Device", "OPName"]):
+        features = [(row.B, row.M, row.N, row.K, 4) for row in rows.itertuples()]
+        held = [is_held_out(op, *row[:4]) for row in features]
+        family = {"linear": "linear", "bmm": "batched"}[str(op)]
+        yield str(gpu), family, _measured(features, rows.Latency, held, f"torch {op}", NEUSIGHT)
+
+
+def vectors_f32(folder: Path) -> Iterator[tuple[str, str, Measured]]:
+    """Yield the f32 vector operations of each GPU: "elementwise", "norm" and "softmax"."""
+    table = pd.read_csv(folder / "neusight_test_vector.csv.gz")
+    table["family"] = [{"ln": "norm", "softmax": "softmax"}.get(op, "elementwise") for op in table.OPName]
+    for (gpu, family), rows in table.groupby(["Device", "family"]):
+        features = [
+            (TENSORS.get(row.OPName, 3) * 4 * row.B * row.H, 1 if family == "elementwise" else row.H)
+            for row in rows.itertuples()
+        ]
+        held = [is_held_out(row.OPName, row.B, row.H) for row in rows.itertuples()]
+        yield str(gpu), str(family), _measured(features, rows.Latency, held, "torch", NEUSIGHT)
+
+
+def elementwise_h100() -> Measured:
+    """Return what this project measured on an H100 itself: elementwise kernels, copies and lookups, in bf16 and f32 together.
+
+    Its norms and softmax are too few to fit anything to.
+    """
+    table = pd.read_csv(OPERATIONS)
+    table = table[(table["pass"] == "forward") & (table.bytes > 0) & table.dtype.isin(["bf16", "f32"])]
+    rows = table[table.family.isin(["elementwise", "lookup"]) | table.shapes.str.startswith("clone")]
+    held = [is_held_out(row.shapes, row.dtype, row.layout) for row in rows.itertuples()]
+    features = [(moved, 1) for moved in rows.bytes]
+    return _measured(features, 1e3 * rows.seconds, held, "torch 2.11", "benchmarks/results/gpu")
+
+
+def card_of_system(system: str) -> Card:
+    """Return the card of a system in aiconfigurator's tables."""
+    name, multiprocessors, mebibytes = SYSTEMS[system]
+    return Card(find_device(name), multiprocessors, mebibytes * 2**20)
+
+
+def card_of_gpu(folder: Path, gpu: str) -> Card:
+    """Return the card of a GPU in NeuSight's tables, by NeuSight's own description."""
+    for file in (folder / "neusight_device_configs").glob("*.json"):
+        said: dict[str, Any] = json.loads(file.read_text())
+        if said["Device"] == gpu and not file.stem.endswith("_TP"):
+            device = find_device(GPUS[gpu])
+            return Card(device, said["Num_Sm"], int(said["L2Cache"] * 2**20))
+    raise FileNotFoundError(f"no description of {gpu} in {folder}")
+
+
+def _kernels(rows: pd.DataFrame) -> str:
+    version = f" {rows.version.mode()[0]}" if "version" in rows else f", {rows.source.mode()[0]}"
+    return f"{rows.kernel_source.mode()[0]}{version}"
+
+
+def _measured(features: Any, milliseconds: Any, held: list[bool], kernels: str, source: str) -> Measured:
+    seconds = torch.tensor(milliseconds.to_numpy() * 1e-3, dtype=torch.float64)
+    return Measured(torch.tensor(features, dtype=torch.float64), seconds, torch.tensor(held), kernels, source)

@@ -1,0 +1,239 @@
+"""A prediction: for each call, the seconds that a device is expected to take, beside its bound and what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..errors import InputError
+from ..records import prefixes
+from ..render.columns import Column
+from ..render.exports import Rows, Table, Tabular
+from ..render.fold import pattern
+from ..render.text import printable, terminal_width, wrapped
+from ..roofline.devices import Device
+from ..units import seconds as in_seconds
+from .calibration import Family
+
+BOUND = "bound"
+"""The basis of a call that no calibrated family has: it is taken to be as fast as its bound."""
+TOP = 12
+HEADER = ("op", "where", "calls", "predicted(ms)", "bound(ms)", "basis")
+COLUMNS = (
+    Column("op", "op"),
+    Column("module", "module"),
+    Column("phase", "phase"),
+    Column("calls", "calls", "number"),
+    Column("seconds", "predicted", "s"),
+    Column("bound_seconds", "bound", "s"),
+    Column("basis", "basis"),
+    Column("measured_seconds", "measured", "s"),
+)
+
+
+class Row(NamedTuple):
+    """One call, or the sum of several.
+
+    ``seconds`` are predicted; ``basis`` is the calibrated family they come from, or "bound" where none has the call, joined by
+    "+" for several. ``bound_only_seconds`` are those of ``seconds`` that are bounds. ``measured_seconds`` are those of the
+    run, on whatever device it ran, or None.
+    """
+
+    op: str
+    path: str
+    phase: str
+    calls: int
+    seconds: float
+    bound_seconds: float
+    basis: str
+    bound_only_seconds: float = 0.0
+    measured_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Prediction(Tabular):
+    """The seconds that a device is expected to take for the calls of a report, one after the other, as in a CUDA graph.
+
+    ``families`` are the calibrated ones that were used, with their errors, by name and dtype. ``missing`` is the number of
+    calls without a formula, of which only the bytes are known: then ``seconds`` is a lower bound.
+    """
+
+    device: Device
+    rows: tuple[Row, ...]
+    families: Mapping[str, Family] = field(default_factory=dict)
+    missing: int = 0
+    provenance: str = field(default="", compare=False)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the device for all calls."""
+        return self.total.seconds
+
+    @property
+    def bound_seconds(self) -> float:
+        """The least seconds that the device's ceilings allow for them."""
+        return self.total.bound_seconds
+
+    @property
+    def share_of_bounds(self) -> float:
+        """The share of ``seconds`` that is known only as a bound, as no calibrated family has the call."""
+        return self.total.bound_only_seconds / self.seconds if self.seconds else 0.0
+
+    @property
+    def error(self) -> float | None:
+        """The mean error of the families used, weighted by their seconds; None if none was.
+
+        That is the error of single operations which the fits had not seen. Errors of a whole model's operations partly cancel.
+        """
+        weights = dict.fromkeys(self.families, 0.0)
+        for row in self.rows:
+            if row.basis in weights:
+                weights[row.basis] += row.seconds
+        total = sum(weights.values())
+        if not total:
+            return None
+        return sum(self.families[name].error * weight for name, weight in weights.items()) / total
+
+    @property
+    def total(self) -> Row:
+        return _together("all", "", "", self.rows)
+
+    def by_operator(self) -> Rows[Row]:
+        """Return the sums of each operator's calls, the longest first."""
+        groups = _grouped((row.op, row) for row in self.rows)
+        sums = {op: _together(op, "", "", rows) for op, rows in groups.items()}
+        return self._as_rows(dict(sorted(sums.items(), key=lambda item: -item[1].seconds)), "operators")
+
+    def by_module(self) -> Rows[Row]:
+        """Return the sums of the calls within each module, by its path; "" is the model."""
+        groups = _grouped((path, row) for row in self.rows for path in prefixes(row.path))
+        return self._as_rows({path: _together("all", path, "", rows) for path, rows in groups.items()}, "modules")
+
+    def by_phase(self) -> Rows[Row]:
+        """Return the sums of the calls of each phase."""
+        groups = _grouped((row.phase, row) for row in self.rows)
+        return self._as_rows({phase: _together("all", "", phase, rows) for phase, rows in groups.items()}, "phases")
+
+    def table(
+        self,
+        by: str = "operator",
+        *,
+        sort_by: str | None = None,
+        top: int | None = TOP,
+        columns: Sequence[str] | str | None = None,
+        units: str | None = "auto",
+        tablefmt: str = "simple",
+    ) -> str:
+        """Return the rows as text, ``by`` "call", "kind" (the calls of an operator in modules whose paths differ in numbers
+        alone), "operator", "module" or "phase". The other arguments are as for :func:`~fxflops.render.table.grid`."""
+        from ..render.table import grid
+
+        cells = [
+            (
+                row.op,
+                row.path or row.phase or "(root)",
+                row.calls,
+                1e3 * row.seconds,
+                1e3 * row.bound_seconds,
+                row.basis,
+            )
+            for row in sorted(self._rows_by(by), key=lambda row: -row.seconds)
+            if row.seconds
+        ]
+        hidden = {"operator": "where", "module": "op", "phase": "op", "call": "calls"}.get(by)
+        shown = [i for i, title in enumerate(HEADER) if title != hidden]
+        return printable(
+            grid(
+                [HEADER[i] for i in shown],
+                [[row[i] for i in shown] for row in cells],
+                sort_by=sort_by,
+                top=top,
+                columns=columns,
+                units=units,
+                tablefmt=tablefmt,
+                noun=f"{by}s",
+                shares=() if by == "module" else ("predicted(ms)",),
+                elidable=("where", "op"),
+                expendable=("basis",),
+            )
+        )
+
+    def _rows_by(self, by: str) -> Iterable[Row]:
+        if by == "call":
+            return self.rows
+        if by == "kind":
+            groups = _grouped((f"{row.op}\n{pattern(row.path)}", row) for row in self.rows)
+            return [_together(op, path, "", rows) for key, rows in groups.items() for op, path in [key.split("\n")]]
+        sums = {"operator": self.by_operator, "module": self.by_module, "phase": self.by_phase}
+        if by not in sums:
+            raise InputError(f"cannot sum by {by!r}: one of 'call', 'kind', {', '.join(map(repr, sums))}")
+        return sums[by]().values()
+
+    def _as_rows(self, rows: Mapping[str, Row], name: str) -> Rows[Row]:
+        header = (Column("key", name.removesuffix("s")), *COLUMNS)
+        return Rows(rows, name, header, lambda key, row: [(key, *_raw(row))], self.provenance)
+
+    def _as_table(self) -> Table:
+        return Table("calls", COLUMNS, tuple(map(_raw, self.rows)), provenance=self.provenance)
+
+    def _text(self) -> str:
+        lines = [wrapped(line, terminal_width(), 4) for line in [*summary(self), *notes(self)]]
+        return "\n".join([*lines[:2], self.table(), *lines[2:]])
+
+    def _blocks(self) -> Iterable[str]:
+        from ..render.html import note
+
+        return [*map(note, summary(self)), f"<pre>{self.table()}</pre>", *map(note, notes(self))]
+
+
+def summary(prediction: Prediction) -> list[str]:
+    """Return the lines above the table: what is expected, the bound, and how far to trust it."""
+    at_least = "at least " if prediction.missing else ""
+    error = prediction.error
+    trust = (
+        "no calibration: bounds only" if error is None else f"operations like these were predicted within {error:.1%}"
+    )
+    return [
+        f"{prediction.device.name}: {at_least}{in_seconds(prediction.seconds)} predicted on the device "
+        f"(lower bound {in_seconds(prediction.bound_seconds)})",
+        f"mean error: {trust}; {prediction.share_of_bounds:.0%} of the time is known only as a bound",
+    ]
+
+
+def notes(prediction: Prediction) -> list[str]:
+    """Return the lines below the table: which measurements the families were fitted to."""
+    lines = [
+        f"{name}: fitted to {family.kernels} ({family.source}); {family.error:.1%} mean error on {family.held_out} other rows"
+        for name, family in prediction.families.items()
+    ]
+    if prediction.missing:
+        lines.append(f"{prediction.missing} calls have no formula: only their bytes are in the prediction")
+    return lines
+
+
+def _raw(row: Row) -> tuple[object, ...]:
+    return (*row[:7], row.measured_seconds)
+
+
+def _grouped(rows: Iterable[tuple[str, Row]]) -> dict[str, list[Row]]:
+    groups: dict[str, list[Row]] = {}
+    for key, row in rows:
+        groups.setdefault(key, []).append(row)
+    return groups
+
+
+def _together(op: str, path: str, phase: str, rows: Sequence[Row]) -> Row:
+    """Return the sum of several calls."""
+    measured = [row.measured_seconds for row in rows if row.measured_seconds is not None]
+    return Row(
+        op,
+        path,
+        phase,
+        sum(row.calls for row in rows),
+        sum(row.seconds for row in rows),
+        sum(row.bound_seconds for row in rows),
+        "+".join(sorted({row.basis for row in rows if row.seconds})),
+        sum(row.bound_only_seconds for row in rows),
+        sum(measured) if measured else None,
+    )

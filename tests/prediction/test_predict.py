@@ -1,0 +1,160 @@
+"""Predictions against measurements that no fit used, and what they promise of themselves."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fxflops import count
+from fxflops.errors import InputError
+from fxflops.prediction import Calibration
+from fxflops.prediction.calibration import FORMULAS, shipped
+from fxflops.roofline.devices import Device, find_device
+
+MEASURED = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu" / "operations.csv"
+"""Times of operations by torch's own kernels on an H100, which the fits of products and attention did not see."""
+
+
+def rows(family: str, dtype: str) -> list[tuple[str, float]]:
+    """The shapes and seconds of a family's forward calls in weights' own layout."""
+    with MEASURED.open() as file:
+        return [
+            (row["shapes"], float(row["seconds"]))
+            for row in csv.DictReader(file)
+            if (row["family"], row["dtype"], row["pass"]) == (family, dtype, "forward") and row["layout"] != "NN"
+        ]
+
+
+def numbers(shapes: str) -> dict[str, int]:
+    return {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", shapes)}
+
+
+def linear(m: int, n: int, k: int) -> Any:
+    with torch.device("meta"):
+        return count(nn.Linear(k, n, bias=False, dtype=torch.bfloat16), torch.empty(m, k, dtype=torch.bfloat16))
+
+
+class Attention(nn.Module):
+    def __init__(self, causal: bool) -> None:
+        super().__init__()
+        self.causal = causal
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+
+
+def test_products_of_another_lab_are_predicted() -> None:
+    errors = []
+    for shapes, seconds in rows("gemm", "bf16"):
+        sizes = numbers(shapes)
+        if sizes["m"] * sizes["n"] * sizes["k"] >= 2**24:
+            errors.append(abs(linear(sizes["m"], sizes["n"], sizes["k"]).predict("H100 SXM").seconds / seconds - 1))
+    assert len(errors) > 20
+    assert sum(errors) / len(errors) < 0.15
+
+
+def test_the_bound_is_further_off_than_the_prediction() -> None:
+    predicted, bound = list[float](), list[float]()
+    for shapes, seconds in rows("gemm", "bf16"):
+        sizes = numbers(shapes)
+        prediction = linear(sizes["m"], sizes["n"], sizes["k"]).predict("H100 SXM")
+        predicted.append(abs(prediction.seconds / seconds - 1))
+        bound.append(abs(prediction.bound_seconds / seconds - 1))
+    assert sum(predicted) < sum(bound) / 2
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_grows_with_its_work(causal: bool) -> None:
+    def seconds(length: int) -> float:
+        q = torch.empty(4, 16, length, 128, dtype=torch.bfloat16, device="meta")
+        return count(Attention(causal), (q, q, q)).predict("H100 SXM").seconds
+
+    assert 3 < seconds(8192) / seconds(4096) < 5  # four times the pairs
+    q = torch.empty(4, 16, 8192, 128, dtype=torch.bfloat16, device="meta")
+    half = count(Attention(True), (q, q, q)).predict("H100 SXM").seconds
+    assert 0.4 < half / count(Attention(False), (q, q, q)).predict("H100 SXM").seconds < 0.75
+
+
+def block(dtype: torch.dtype = torch.bfloat16) -> Any:
+    with torch.device("meta"):
+        layer = nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True, dtype=dtype)
+        return count(layer, torch.empty(8, 512, 256, dtype=dtype), backward=True)
+
+
+def test_parts_add_up_and_no_call_is_faster_than_its_bound() -> None:
+    report = block()
+    for device in ("H100 SXM", "A100", "B200", "L4", "MI300X"):
+        prediction = report.predict(device)
+        assert all(row.seconds >= row.bound_seconds for row in prediction.rows)
+        assert len(prediction.rows) == len(report.calls)
+        for sums in (prediction.by_operator(), prediction.by_phase()):
+            assert sum(row.seconds for row in sums.values()) == pytest.approx(prediction.seconds)
+        assert prediction.by_module()[""].seconds == pytest.approx(prediction.seconds)
+        bounds = sum(report.roofline(device, phase).bound_seconds for phase in ("forward", "backward"))
+        assert prediction.bound_seconds == pytest.approx(bounds)
+
+
+def test_what_is_not_known_is_said() -> None:
+    prediction = block().predict("MI300X")
+    assert prediction.families == {}
+    assert (prediction.error, prediction.share_of_bounds) == (None, 1.0)
+    assert "bounds only" in str(prediction)
+    known = block().predict("H100 SXM")
+    assert known.error is not None
+    assert 0 < known.error < 0.2
+    assert 0 <= known.share_of_bounds < 1
+    assert all(family.source in str(known).replace("\n    ", " ") for family in known.families.values())
+
+
+def test_an_incomplete_report_gives_a_lower_bound() -> None:
+    @torch.library.custom_op("prediction_test::unknown", mutates_args=())
+    def unknown(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @unknown.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(x)
+
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.prediction_test.unknown(x)
+
+    prediction = count(Net(), torch.ones(4)).predict("H100 SXM")
+    assert prediction.missing == 1
+    assert "at least" in str(prediction)
+
+
+def test_a_calibration_is_saved_and_read(tmp_path: Path) -> None:
+    for calibration in shipped():
+        calibration.save(tmp_path / "card.json")
+        assert Calibration.load(tmp_path / "card.json") == calibration
+        assert find_device(calibration.device).name == calibration.device
+        for name, family in calibration.families.items():
+            assert family.numbers.keys() == FORMULAS[name.split()[0]].NUMBERS.keys()
+            assert 0 < family.held_out < family.rows
+    (tmp_path / "other.json").write_text('{"device": "H100"}')
+    with pytest.raises(InputError, match="not a calibration: KeyError: 'families'"):
+        Calibration.load(tmp_path / "other.json")
+
+
+def test_a_calibration_may_be_of_any_card() -> None:
+    """A card with half the multiprocessors, peaks and bandwidth takes twice as long, but for constants."""
+    known = next(found for found in shipped() if found.device == "H100 SXM")
+    whole = find_device("H100 SXM")
+    half = Device("half", {dtype: peak / 2 for dtype, peak in whole.peaks.items()}, whole.bandwidth / 2)
+    calibration = Calibration("half", known.multiprocessors // 2, known.l2_bytes, known.families)
+    report = linear(8192, 8192, 8192)
+    ratio = report.predict(half, calibration=calibration).seconds / report.predict(whole).seconds
+    assert ratio == pytest.approx(2, rel=0.1)
+
+
+def test_an_unknown_device_is_an_error() -> None:
+    with pytest.raises(InputError, match="no device 'abacus'"):
+        linear(16, 16, 16).predict("abacus")
