@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial, reduce
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -134,6 +134,16 @@ current_autograd_node: Callable[[], Any] = _optional("torch._C._current_autograd
 BackwardCFunction = _optional("torch.autograd.function.BackwardCFunction", Nobody)
 # The function that calls the autograd engine: frames above it on the call stack belong to the backward pass. Necessary.
 engine_run_backward = torch.autograd.graph._engine_run_backward
+
+
+def engine_creates_graph(frame: FrameType) -> bool:
+    """Return whether a frame of that function runs a backward pass with ``create_graph=True``: gradients are enabled in it, and
+    a node's code that runs under them need not be a forward. Its arguments are the outputs, then gradients, retain_graph
+    and create_graph; with others, none does."""
+    given = frame.f_locals.get("args", ())
+    return bool(given[2]) if len(given) > 2 else bool(frame.f_locals.get("kwargs", {}).get("create_graph"))
+
+
 # Calls a function when the running backward pass has ended. Necessary.
 queue_callback: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
 # The file whose frames show that checkpoint recomputes.

@@ -60,10 +60,22 @@ class AutogradOwners:
             for handle in self._handles:
                 handle.remove()
 
-    def placed(self, path: str, calls: Sequence[Call]) -> str:
+    def own_function(self, owner: int, out: Any) -> None:
+        """Give ``owner``, the last call made in it, the ``autograd.Function`` that returned these tensors to a module.
+
+        The call that takes them next may be another module's, or there is none: they may be the model's output.
+        """
+        for tensor in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                node = node_of(tensor)
+                if isinstance(node, BackwardCFunction):
+                    node.metadata.setdefault(self._key, owner)
+
+    def placed(self, path: str, calls: Sequence[Call], is_gradient: bool = True) -> str:
         """Return the module path of the backward call that is about to be appended to ``calls``: its owner's path.
 
-        ``path`` is returned for a call without owner.
+        ``path`` is returned for a call without owner. A call that computes no gradient (``is_gradient``) is not part of its
+        owner's backward.
         """
         node = current_autograd_node()
         # Nodes that add to a parameter's .grad have no owner: they follow the node that computed the gradient.
@@ -71,7 +83,7 @@ class AutogradOwners:
             self._latest = node.metadata.get(self._key, self._latest)
         if self._latest is None:
             return path
-        if not isinstance(node, BackwardCFunction):
+        if is_gradient and not isinstance(node, BackwardCFunction):
             self.owner_of[len(calls)] = self._latest
         return calls[self._latest].path
 

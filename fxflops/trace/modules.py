@@ -178,6 +178,9 @@ class ModuleObserver:
     def _end_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
         """Record a module call that ends, and the step if it is the outermost one."""
         with self.lock:
+            if self._owners is not None and self.calls and torch.is_grad_enabled():
+                with DisableTorchFunction():
+                    self._owners.own_function(len(self.calls) - 1, out)
             self._leave(module, args, kwargs, out)
             if self._step is not None and not self._stack.running:
                 self._end_step(self._step, module, out)
