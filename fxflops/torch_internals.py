@@ -7,7 +7,7 @@ torch lacks. The names here are torch's own, without the leading underscore.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial, reduce
 from pathlib import Path
@@ -208,6 +208,22 @@ COMPILED_CODE, RESUMED_CODE = "__compiled_fn_", "__resume_at_"
 GRAPH_CALL = "## Call CompiledFxGraph"
 # The __module__ of torch's classes written in C++, whose objects have no attributes of the user's.
 C_MODULE = "torch._C"
+
+# Sets tensors' version counters, by which autograd notices that a saved tensor was written to.
+_set_version_counters = _optional("torch._C._autograd._unsafe_set_version_counter", None)
+
+
+def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
+    """Set the version counters of tensors whose values are as they were at these versions. Without it they stay raised where a
+    count wrote to a tensor and restored it, and a backward pass that was pending for it raises."""
+    if _set_version_counters is None:
+        return
+    try:
+        _set_version_counters(tuple(tensors), tuple(versions))
+    except TypeError:  # older versions of torch set one at a time
+        for tensor, version in zip(tensors, versions, strict=True):
+            _set_version_counters(tensor, version)
+
 
 # Private attributes of torch's objects, which are read directly, for speed. Necessary.
 ATTRIBUTES: dict[Any, tuple[str, ...]] = {
