@@ -16,9 +16,7 @@ from .pytree import stored, tensors_given
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 """The dtypes as which elements of this many bytes are compared bit by bit."""
-REQUIRES_GRAD, GRADIENT, HOOKS, VERSION = map(
-    attrgetter, ("requires_grad", "grad", "_backward_hooks", "_version")
-)
+REQUIRES_GRAD, GRADIENT, HOOKS, VERSION = map(attrgetter, ("requires_grad", "grad", "_backward_hooks", "_version"))
 
 
 class TensorState:
