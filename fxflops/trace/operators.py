@@ -25,7 +25,7 @@ from ..torch_internals import (
 )
 from .attention_pairs import has_causal_bias, with_learning, with_pairs_left
 from .autocast import Autocast
-from .autograd_owners import roots_of
+from .autograd_owners import loss_in, roots_of
 from .call_log import Made
 from .compiler import run_operator
 from .functions import with_callables, writes
@@ -121,12 +121,14 @@ class OperatorObserver(ModuleObserver):
         return out
 
     def backward(self, out: Any, run: Callable[[list[torch.Tensor], list[torch.Tensor]], None]) -> None:
-        """Run a backward pass from the sum of the outputs, and record its operators.
+        """Run a backward pass from the loss, or the sum of the outputs, and record its operators.
 
         ``run(roots, ones)`` runs it. Raises InputError if no output requires a gradient.
         """
         self.path = ""
         self._in_node = True  # no part of a recorded graph
+        if not isinstance(out, torch.Tensor) and (loss := loss_in(out)) is not None:
+            out = loss
         roots, ones = roots_of(out if self._mirror is None else self._mirror.written(out))
         self._track(ones)
         if self._mirror is not None:  # an output may be an input; newer versions of torch call the function mode for it
