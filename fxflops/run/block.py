@@ -52,7 +52,11 @@ class BlockWatch(Watch):
         if detail != OPERATIONS:
             self.release()
             self.observer = ModuleTimes(paths, optimizers, clock)
-        elif self._timed and not isinstance(watch, EventStopwatch):  # it has no clock of the host's
+        else:
+            self.observer.device = self.device
+        if (
+            detail == OPERATIONS and self._timed and not isinstance(watch, EventStopwatch)
+        ):  # it has no clock of the host's
             watch.costs, watch.cold = entry_costs(registry)
         self._begun = Usage.now()
 

@@ -13,7 +13,13 @@ from ..errors import InputError
 from ..model.pytree import tensors_in
 from ..records import Call
 from ..records.tensors import ORDINARY
-from ..torch_internals import BackwardCFunction, DisableTorchFunction, current_autograd_node, disable_current_modes
+from ..torch_internals import (
+    BackwardCFunction,
+    DisableTorchFunction,
+    current_autograd_node,
+    disable_current_modes,
+    is_fake,
+)
 from .source import error_for
 
 
@@ -142,9 +148,10 @@ def _not_passed(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 def _ones_for(root: torch.Tensor) -> torch.Tensor:
     """Return the gradient that ``root.sum()`` passes on: a one that is expanded, and takes the memory of one element."""
-    if type(root) not in ORDINARY or root.layout is not torch.strided or root.is_nested:
+    is_plain = type(root) in ORDINARY or is_fake(type(root))
+    if not is_plain or root.layout is not torch.strided or root.is_nested:
         return torch.ones_like(root)
-    return torch.ones((), dtype=root.dtype, device=root.device).expand(root.shape)
+    return root.new_ones(()).expand(root.shape)
 
 
 def backward_from(roots: Sequence[torch.Tensor], ones: Sequence[torch.Tensor]) -> None:
