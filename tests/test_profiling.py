@@ -216,8 +216,7 @@ def test_what_cannot_be_told_is_said() -> None:
         _ = p.report
     with pytest.raises(ZeroDivisionError), profile(nn.Linear(2, 2)) as failed:
         _ = 1 / 0
-    with pytest.raises(FxflopsError):
-        _ = failed.report
+    assert failed.report.trace == "profiled until it raised ZeroDivisionError"
     with pytest.raises(MissingFormulaError), profile(nn.Linear(2, 2), strict=True):
         torch.ones(2).numpy()
 
@@ -630,7 +629,7 @@ def test_packed_weights_of_a_quantized_model_stay_alive() -> None:
         model(x)
     counted = count(model, x)
     assert p.report.memory["params"] == counted.memory["params"] == counted.params.bytes
-    assert p.report.max_memory == counted.max_memory - counted.memory["inputs"]  # a block does not know its inputs
+    assert p.report.max_memory == counted.max_memory
 
 
 def test_gradients_of_several_outputs_at_once() -> None:

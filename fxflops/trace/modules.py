@@ -31,7 +31,6 @@ from .record import Recorder
 from .stack import ModuleStack, Running
 from .threads import Threads
 
-
 INPUT_DEPTH = 6
 """The levels of containers and objects in which a model's inputs are looked for."""
 

@@ -161,8 +161,10 @@ def _creates_graph(frame: FrameType | None) -> bool:
 
     In a thread of the engine's own, as accelerators have, there is no such frame: it is in the thread that waits.
     """
-    frames = [*filter(None, [frame])] or [*map(_engine_frame, sys._current_frames().values())]
-    return any(engine_creates_graph(frame) for frame in frames if frame is not None)
+    if frame is not None:
+        return engine_creates_graph(frame)
+    waiting = map(_engine_frame, sys._current_frames().values())
+    return any(engine_creates_graph(each) for each in waiting if each is not None)
 
 
 def _engine_frame(frame: FrameType | None) -> FrameType | None:

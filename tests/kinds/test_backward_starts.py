@@ -64,7 +64,7 @@ class Output:
     logits: torch.Tensor
 
 
-Pair = namedtuple("Pair", "logits loss")  # noqa: PYI024
+Pair = namedtuple("Pair", "logits loss")
 
 
 class Net(nn.Module):

@@ -42,10 +42,9 @@ class Live(TorchDispatchMode):
             if isinstance(tensor, torch.Tensor):
                 storage = tensor.untyped_storage()
                 if id(storage) not in self.known:
-                    self.known[id(storage)] = weakref.ref(
-                        storage, lambda _, n=storage.nbytes(), k=id(storage): self.leave(k, n)
-                    )
-                    self.live += storage.nbytes()
+                    key, nbytes = id(storage), storage.nbytes()
+                    self.known[key] = weakref.ref(storage, lambda _, key=key, nbytes=nbytes: self.leave(key, nbytes))
+                    self.live += nbytes
         self.peak = max(self.peak, self.live)
 
     def leave(self, key: int, nbytes: int) -> None:

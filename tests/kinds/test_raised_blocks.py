@@ -157,9 +157,12 @@ def test_wherever_it_is_raised(block: Callable[[nn.Module], None], detail: str, 
 
 
 def test_strict_does_not_hide_the_users_exception() -> None:
-    with pytest.raises(ValueError, match="of the user"), fxflops.profile(strict=True) as p:
+    def block() -> None:
         torch.empty(3) + 1  # a read of uninitialized memory
         raise ValueError("of the user")
+
+    with pytest.raises(ValueError, match="of the user"), fxflops.profile(strict=True) as p:
+        block()
     assert not p.report.complete
     with pytest.raises(fxflops.FxflopsError), fxflops.profile(strict=True) as p:
         torch.empty(3) + 1
