@@ -251,6 +251,11 @@ class LiveStorages:
         now on; other storages from the beginning (:meth:`hold_earlier`).
         """
         for tensor in tensors:
+            if type(tensor) in ORDINARY:  # most are the result of an earlier call
+                own = _storage_of(tensor)
+                known = self._known.get(id(own))
+                if known is not None and known() is own:
+                    continue
             for part in stored(tensor) if device is None or tensor.device.type == device.type else ():
                 storage = _storage_of(part)
                 if storage is None or self._entry_of(storage) is not None:
