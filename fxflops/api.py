@@ -78,8 +78,8 @@ def analyze(
         args: a tuple is passed as positional inputs, anything else is one positional input.
         kwargs: keyword inputs.
         mode: "eval", "train" or "as_is"; default "eval", or "as_is" with ``backward``.
-        backward: also run the backward pass, from the sum of the floating outputs, and count and measure the part of
-            each operation in it. Gradients are computed for parameters that require them, and discarded. Without
+        backward: also run the backward pass, from the loss if the model returns one, else from the sum of the outputs
+            that require a gradient, and count and measure the part of each operation in it. Gradients are computed for parameters that require them, and discarded. Without
             ``backward`` the model runs under ``no_grad``.
         trace: "symbolic" (torch.fx.symbolic_trace), "record" (record the calls of a real run), or "auto": the first of these
             that succeeds. If a recorded graph cannot be run again, the report is that of the model's own run, without nodes.

@@ -120,8 +120,10 @@ class profile:
 
     @property
     def report(self) -> Report:
-        """The Report of the block, after its end. Raises FxflopsError before, if the block raised, and if nothing of it was
-        recorded."""
+        """The Report of the block, after its end. Raises FxflopsError before, and if nothing of it was recorded.
+
+        If the block raised, it is of what ran until then: its ``trace`` says so, and its ``trace_reason`` has the error.
+        """
         if self._report is None:
             raise FxflopsError(self._why)
         return self._report
@@ -209,29 +211,38 @@ class profile:
             del self._watch, self._storages, self._observer, self._paths, self._packed, self._open
 
     def _close(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
-        """Make the report of a block that has ended."""
-        if kind is not None:
-            self._why = f"the block raised {kind.__name__}, so there is no report"
-            if isinstance(error, torch.OutOfMemoryError):
-                self._label_gradients()
-                live = self._storages.history(self._observer.calls).at_end
-                is_observed = self._wanted == OPERATIONS
-                failed = self._observer.failed if is_observed else None
-                add_memory_note(error, self._watch.device, live, is_observed, failed)
-            return
+        """Make the report of a block that has ended; of one that raised, of what was seen until then."""
+        if isinstance(error, torch.OutOfMemoryError):
+            self._label_gradients()
+            live = self._storages.history(self._observer.calls).at_end
+            is_observed = self._wanted == OPERATIONS
+            failed = self._observer.failed if is_observed else None
+            add_memory_note(error, self._watch.device, live, is_observed, failed)
         begun = min(self._iterations.values(), default=None)
         is_empty = not (self._observer.calls or self._observer.scopes)
         if begun is None or (is_empty and begun == self._iteration > 0):  # the first to record began at the block's end
             self._why = f"the schedule recorded none of the block's {self._iteration} iterations, so there is no report"
             self._why += "" if self._iteration else ": the loop has to call p.step() at the end of each"
             return
+        if kind is None:
+            self._report = self._made().checked(self._strict)
+            return
+        raised, text = kind.__name__, str(error).partition("\n")[0]
+        try:
+            self._report = self._made(raised, f"{raised}: {text}" if text else raised)
+        except Exception as failed:  # the user's own exception is the one to see
+            said = f"{type(failed).__name__}: {failed}"
+            self._why = f"the block raised {raised}, and the report of what ran until then could not be made: {said}"
+
+    def _made(self, raised: str = "", why: str = "") -> Report:
+        """Return the report; ``raised`` is the class of the exception that ended the block, "" for none."""
         self._label_gradients()
         self._storages.label(self._optimizer_states(), "optimizer")
         self._storages.hold_written(self._observer.calls)
+        self._storages.hold_earlier()
         mode = ("train" if is_training(self._model) else "eval") if self._parts else ""
-        run = self._watch.run_of(self._name, mode, self._compiled, Inventory(self._model), self._steps)
-        self._report = Report(run, self._convention, self._registry, weakref.ref(self._model), self._attention)
-        self._report.checked(self._strict)
+        run = self._watch.run_of(self._name, mode, self._compiled, Inventory(self._model), self._steps, raised, why)
+        return Report(run, self._convention, self._registry, weakref.ref(self._model), self._attention)
 
     def _stepping(self, optimizer: Optimizer) -> None:
         """Label gradients and optimizer state in memory when an optimizer begins a step."""

@@ -7,11 +7,11 @@ torch lacks. The names here are torch's own, without the leading underscore.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial, reduce
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -134,6 +134,16 @@ current_autograd_node: Callable[[], Any] = _optional("torch._C._current_autograd
 BackwardCFunction = _optional("torch.autograd.function.BackwardCFunction", Nobody)
 # The function that calls the autograd engine: frames above it on the call stack belong to the backward pass. Necessary.
 engine_run_backward = torch.autograd.graph._engine_run_backward
+
+
+def engine_creates_graph(frame: FrameType) -> bool:
+    """Return whether a frame of that function runs a backward pass with ``create_graph=True``: gradients are enabled in it, and
+    a node's code that runs under them need not be a forward. Its arguments are the outputs, then gradients, retain_graph
+    and create_graph; with others, none does."""
+    given = frame.f_locals.get("args", ())
+    return bool(given[2]) if len(given) > 2 else bool(frame.f_locals.get("kwargs", {}).get("create_graph"))
+
+
 # Calls a function when the running backward pass has ended. Necessary.
 queue_callback: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
 # The file whose frames show that checkpoint recomputes.
@@ -198,6 +208,22 @@ COMPILED_CODE, RESUMED_CODE = "__compiled_fn_", "__resume_at_"
 GRAPH_CALL = "## Call CompiledFxGraph"
 # The __module__ of torch's classes written in C++, whose objects have no attributes of the user's.
 C_MODULE = "torch._C"
+
+# Sets tensors' version counters, by which autograd notices that a saved tensor was written to.
+_set_version_counters = _optional("torch._C._autograd._unsafe_set_version_counter", None)
+
+
+def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
+    """Set the version counters of tensors whose values are as they were at these versions. Without it they stay raised where a
+    count wrote to a tensor and restored it, and a backward pass that was pending for it raises."""
+    if _set_version_counters is None:
+        return
+    try:
+        _set_version_counters(tuple(tensors), tuple(versions))
+    except TypeError:  # older versions of torch set one at a time
+        for tensor, version in zip(tensors, versions, strict=True):
+            _set_version_counters(tensor, version)
+
 
 # Private attributes of torch's objects, which are read directly, for speed. Necessary.
 ATTRIBUTES: dict[Any, tuple[str, ...]] = {

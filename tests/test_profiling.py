@@ -216,8 +216,7 @@ def test_what_cannot_be_told_is_said() -> None:
         _ = p.report
     with pytest.raises(ZeroDivisionError), profile(nn.Linear(2, 2)) as failed:
         _ = 1 / 0
-    with pytest.raises(FxflopsError):
-        _ = failed.report
+    assert failed.report.trace == "profiled until it raised ZeroDivisionError"
     with pytest.raises(MissingFormulaError), profile(nn.Linear(2, 2), strict=True):
         torch.ones(2).numpy()
 
@@ -244,14 +243,14 @@ def test_a_whole_scripted_model() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
-def test_a_block_that_raised_has_no_report(error: type[BaseException]) -> None:
+def test_a_block_that_raised_at_once_has_an_empty_report(error: type[BaseException]) -> None:
     p = profile(nn.Linear(2, 2))
     with pytest.raises(FxflopsError, match="until the with block has ended"):
         _ = p.report
     with pytest.raises(error), p:
         raise error
-    with pytest.raises(FxflopsError, match=f"the block raised {error.__name__}, so there is no report"):
-        _ = p.report
+    assert p.report.total_flops == 0
+    assert p.report.trace == f"profiled until it raised {error.__name__}"
 
 
 def test_without_a_model_there_is_no_mode() -> None:
@@ -630,7 +629,7 @@ def test_packed_weights_of_a_quantized_model_stay_alive() -> None:
         model(x)
     counted = count(model, x)
     assert p.report.memory["params"] == counted.memory["params"] == counted.params.bytes
-    assert p.report.max_memory == counted.max_memory - counted.memory["inputs"]  # a block does not know its inputs
+    assert p.report.max_memory == counted.max_memory
 
 
 def test_gradients_of_several_outputs_at_once() -> None:

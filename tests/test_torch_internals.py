@@ -20,7 +20,7 @@ FILES = [path.relative_to(PACKAGE).as_posix() for path in sorted(PACKAGE.rglob("
 DOOR = "torch_internals.py"
 NOT_YET = ()  # fmt: skip
 """Files that still name some themselves."""
-OTHERS = {"_asdict", "_fields", "_make", "_replace", "_getframe", "_exit"}
+OTHERS = {"_asdict", "_fields", "_make", "_replace", "_getframe", "_current_frames", "_exit"}
 """Names with an underscore that belong to Python: of NamedTuples, of sys and of os."""
 
 

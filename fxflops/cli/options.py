@@ -112,7 +112,7 @@ class Asked:
         bool,
         typer.Option(
             "--backward",
-            help="Run the backward pass too, from the sum of the outputs; in eval mode unless --train is given.",
+            help="Run the backward pass too, from the loss or the sum of the outputs; in eval mode unless --train is given.",
         ),
     ] = False
     optimizer: Annotated[

@@ -68,6 +68,7 @@ class LiveStorages:
         self.most = self._most_after = self._peak_after = 0
         self._most_in = -1
         self._held: dict[int, int] = {}
+        self._earlier: set[int] = set()
         self._kept: list[Any] = []  # meta storages for what is held: kept alive, so that no other gets their address
         for category, named in (held or {}).items():
             self._hold(named, category, spec)
@@ -242,6 +243,51 @@ class LiveStorages:
         if self.call >= 0:
             self._put_first(range(first, self.entered))
 
+    def add_given(self, tensors: Iterable[torch.Tensor], device: torch.device | None = None) -> None:
+        """Enter tensors that a call was given and that no observed call made: they were there before the run.
+
+        Inputs that the user made before a profiled block are met only here. With ``device`` those on other devices are
+        left out. Memory that numpy or another process shares may have been made within the run, unseen: it counts from
+        now on; other storages from the beginning (:meth:`hold_earlier`).
+        """
+        for tensor in tensors:
+            if type(tensor) in ORDINARY:  # most are the result of an earlier call
+                own = _storage_of(tensor)
+                known = self._known.get(id(own))
+                if known is not None and known() is own:
+                    continue
+            for part in stored(tensor) if device is None or tensor.device.type == device.type else ():
+                storage = _storage_of(part)
+                if storage is None or self._entry_of(storage) is not None:
+                    continue
+                entry = self.entered
+                self.enter(storage, storage.nbytes(), spec_of(part))
+                self._entries.calls[entry] = -1
+                self._entries.categories[entry] = "params" if isinstance(tensor, torch.nn.Parameter) else "inputs"
+                if storage.resizable():
+                    self._earlier.add(entry)
+
+    def maker_of(self, tensor: torch.Tensor) -> int:
+        """Return the number of the call that made a tensor's storage; -1 for none, or if it is not known."""
+        storage = _storage_of(tensor)
+        entry = None if storage is None else self._entry_of(storage)
+        return -1 if entry is None else self._entries.calls[entry]
+
+    def _entry_of(self, storage: Any) -> int | None:
+        if storage._cdata in self._held:
+            return self._held[storage._cdata]
+        known = self._known.get(id(storage))
+        if known is not None and known() is storage:
+            return known.entry
+        moved = self._moved.get(id(storage))
+        return moved[1] if moved is not None and moved[0]() is storage else None
+
+    def hold_earlier(self) -> None:
+        """Rewrite the history as if the storages that were there before the run had been entered when it began."""
+        if self._earlier:
+            self._put_first(self._earlier, only_made=True)
+            self._earlier = set()
+
     def hold_written(self, calls: Sequence[Call]) -> None:
         """Let the living storages that autograd itself wrote to, and did not make, be gradients that were there from the beginning: the
         buckets of DistributedDataParallel, which C++ holds, and gradients of inputs, to which it adds."""
@@ -253,11 +299,21 @@ class LiveStorages:
         if written:
             self._put_first(written)
 
-    def _put_first(self, entries: Container[int]) -> None:
-        """Rewrite the history as if what happened to these storages had happened before the first call."""
-        changes, call = [*triples(self._changes)], self.call
-        first = [(entry, change, -1) for entry, change, _ in changes if entry in entries]
-        then = [each for each in changes if each[0] not in entries]
+    def _put_first(self, entries: Container[int], only_made: bool = False) -> None:
+        """Rewrite the history as if what happened to these storages had happened before the first call.
+
+        With ``only_made`` they were made before it, and the rest happened when it did.
+        """
+        call = self.call
+        first: list[tuple[int, int, int]] = []
+        then: list[tuple[int, int, int]] = []
+        made: set[int] = set()
+        for entry, change, number in triples(self._changes):
+            if entry in entries and not (only_made and entry in made):
+                first.append((entry, change, -1))
+                made.add(entry)
+            else:
+                then.append((entry, change, number))
         self._changes = []
         self.live = self.peak = self.most = self._most_after = 0
         self._most_in = -1
@@ -323,6 +379,16 @@ class LiveStorages:
             del self._known[known.key]
             self.live -= known.nbytes
             self._changes += (known.entry, -known.nbytes, self.call)
+
+
+def _storage_of(tensor: torch.Tensor) -> Any:
+    """Return a tensor's storage; None if it has none (sparse, a vmap's)."""
+    if tensor.layout is not torch.strided:
+        return None
+    try:
+        return tensor.untyped_storage()
+    except NotImplementedError:
+        return None
 
 
 def _is_written(call: Call) -> bool:

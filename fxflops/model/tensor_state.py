@@ -1,22 +1,22 @@
-"""The state of tensors: ``requires_grad``, gradients, hooks, storage, shape and strides, and bytes."""
+"""The state of tensors: ``requires_grad``, gradients, hooks, storage, shape and strides, bytes, and version counters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import compress
-from operator import attrgetter, is_
+from operator import attrgetter, is_, ne
 from typing import Any
 
 import torch
 
-from ..records.tensors import is_dense
-from ..torch_internals import DisableTorchFunction, disable_current_modes
+from ..records.tensors import ORDINARY, is_dense
+from ..torch_internals import DisableTorchFunction, disable_current_modes, set_versions
 from .pytree import stored, tensors_given
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 """The dtypes as which elements of this many bytes are compared bit by bit."""
-REQUIRES_GRAD, GRADIENT, HOOKS = map(attrgetter, ("requires_grad", "grad", "_backward_hooks"))
+REQUIRES_GRAD, GRADIENT, HOOKS, VERSION = map(attrgetter, ("requires_grad", "grad", "_backward_hooks", "_version"))
 
 
 class TensorState:
@@ -24,6 +24,8 @@ class TensorState:
 
     The first :meth:`before_write` or :meth:`keep` records the storage, shape and strides of all of them. Bytes are copied
     only of tensors that a call may change (:meth:`before_write`), or that are to be kept in any case (:meth:`keep`).
+
+    Version counters are restored with the bytes: the user may have a backward pass pending that saved these tensors.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -35,6 +37,7 @@ class TensorState:
         self._gradients = [*map(GRADIENT, self._owners)]
         self._hooks = [*map(HOOKS, self._differentiable)]
         self._hooked = [(held, held.copy()) for held in self._hooks if held] if any(self._hooks) else []
+        self._counted, self._versions = _versions([*tensors, *filter(lambda each: each is not None, self._gradients)])
         self._recorded: dict[int, tuple[torch.Tensor, torch.Tensor, type]] = {}
         self._at: dict[int, list[int]] = {}
         self._copies: dict[int, tuple[torch.Tensor, int]] = {}
@@ -82,6 +85,10 @@ class TensorState:
             for tensor, gradient in zip(self._owners, self._gradients, strict=True):
                 if tensor.grad is not gradient:
                     tensor.grad = gradient
+        now = [*map(VERSION, self._counted)]
+        if now != self._versions:
+            raised = [*map(ne, now, self._versions)]
+            set_versions([*compress(self._counted, raised)], [*compress(self._versions, raised)])
 
     def _record(self) -> None:
         """Record storage, shape and strides of all tensors and their gradients, once, before anything changes them."""
@@ -96,6 +103,17 @@ class TensorState:
     def _copy(self, key: int) -> None:
         if key not in self._copies and key in self._recorded and _has_memory(alias := self._recorded[key][1]):
             self._copies[key] = _bits(alias).to("cpu", copy=True), alias.untyped_storage().nbytes()
+
+
+def _versions(tensors: Sequence[Any]) -> tuple[Sequence[torch.Tensor], list[int]]:
+    """Return the tensors with a version counter, and these; for one of a wrapper class also those that it holds."""
+    if not ORDINARY.issuperset(map(type, tensors)):
+        tensors = [*tensors, *(part for tensor in tensors if type(tensor) not in ORDINARY for part in stored(tensor))]
+    try:
+        return tensors, [*map(VERSION, tensors)]
+    except RuntimeError:  # tensors made in inference mode have none
+        counted = [tensor for tensor in tensors if not tensor.is_inference()]
+        return counted, [*map(VERSION, counted)]
 
 
 @contextmanager

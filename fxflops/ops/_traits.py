@@ -13,6 +13,9 @@ Trait = set[Any]
 # What is read and written
 LOOKUPS: Trait = set()  # only the elements that the indices take are read
 OVERWRITES: Trait = set()  # the first argument is written to, and not read
+UNREAD: Trait = (
+    set()
+)  # the first argument's values do not matter: it gives a shape, or the others are put into a copy of it
 MAYBE_NOTHING: Trait = set()  # the argument is returned where there is nothing to do
 COPIES: Trait = set()  # the result is as unwritten as what is given
 SHARING: Trait = set()  # a tensor's memory is handed out, where anybody may write to it unseen

@@ -29,6 +29,7 @@ from ._traits import (
     RESHAPING,
     SEQUENCES,
     SHARING,
+    UNREAD,
     Trait,
 )
 from .elementwise import pointwise
@@ -70,39 +71,42 @@ VIEW = [
     ),
 ]
 MOVE = [
-    *free("move", "to type type_as contiguous cpu cuda xpu mtia", COPIES, MAYBE_NOTHING),
+    *free("move", "to type type_as contiguous cpu cuda xpu mtia pin_memory", COPIES, MAYBE_NOTHING),
     *free("move", "float double half bfloat16 cfloat cdouble chalf", COPIES, MAYBE_NOTHING),
     *free("move", "long int short char byte bool", COPIES, MAYBE_NOTHING),
-    *free("move", "clone", COPIES),
-    *free("move", "copy", OVERWRITES),
+    *free("move", "clone __deepcopy__ _to_copy _pin_memory", COPIES),
+    *free("move", "copy", OVERWRITES, UNREAD),
+    *free("move", "index_copy select_scatter slice_scatter diagonal_scatter as_strided_scatter masked_scatter", UNREAD),
     *free("move", "gather index_select take take_along_dim index", LOOKUPS),
     *free(
         "move",
         """
         cat concat concatenate stack hstack vstack dstack column_stack row_stack repeat
-        repeat_interleave tile _unsafe_index index_copy index_fill select_scatter slice_scatter diagonal_scatter
-        as_strided_scatter masked_scatter masked_select roll flip fliplr flipud rot90 pad constant_pad_nd
+        repeat_interleave tile _unsafe_index index_fill masked_select roll flip fliplr flipud rot90 pad constant_pad_nd
         reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d tril
         triu im2col unfold pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle meshgrid block_diag
-        nonzero nonzero_numpy argwhere one_hot cartesian_prod combinations _to_copy resize resize_as set_ pin_memory
-        _pin_memory share_memory_ nonzero_static to_dense _to_dense to_sparse to_mkldnn coalesce pad_sequence
-        _pack_padded_sequence _pad_packed_sequence _chunk_cat __deepcopy__
+        nonzero nonzero_numpy argwhere one_hot cartesian_prod combinations resize resize_as set_ share_memory_
+        nonzero_static to_dense _to_dense to_sparse to_mkldnn coalesce pad_sequence _pack_padded_sequence
+        _pad_packed_sequence _chunk_cat
         """,
     ),
 ]
 CREATE = [
-    *free("create", "empty empty_like new_empty empty_strided new_empty_strided empty_permuted", FACTORIES, EMPTY),
-    *free("create", "zeros ones full eye rand randn zeros_like ones_like full_like rand_like randn_like", FACTORIES),
-    *free("create", "new_zeros new_ones new_full", FACTORIES),
-    *free("create", "randint randint_like tril_indices triu_indices", FACTORIES, INTEGERS),
+    *free("create", "empty empty_strided empty_permuted", FACTORIES, EMPTY),
+    *free("create", "empty_like new_empty new_empty_strided", FACTORIES, EMPTY, UNREAD),
+    *free("create", "zeros ones full eye rand randn", FACTORIES),
+    *free("create", "zeros_like ones_like full_like rand_like randn_like", FACTORIES, UNREAD),
+    *free("create", "new_zeros new_ones new_full", FACTORIES, UNREAD),
+    *free("create", "randint tril_indices triu_indices", FACTORIES, INTEGERS),
+    *free("create", "randint_like", FACTORIES, INTEGERS, UNREAD),
     *free("create", "arange range linspace logspace randperm", FACTORIES, SEQUENCES),
     *free("create", "tensor as_tensor asarray scalar_tensor new_tensor", FACTORIES, GIVEN),
+    *free("create", "fill zero uniform random exponential log_normal cauchy geometric normal_functional", UNREAD),
     *free(
         "create",
         """
-        from_numpy frombuffer normal normal_functional uniform fill fill_diagonal_ zero bernoulli binomial random
-        exponential log_normal cauchy geometric multinomial poisson _standard_gamma complex hann_window hamming_window
-        blackman_window bartlett_window kaiser_window
+        from_numpy frombuffer normal fill_diagonal_ bernoulli binomial multinomial poisson _standard_gamma complex
+        hann_window hamming_window blackman_window bartlett_window kaiser_window
         """,
     ),
 ]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ._extend import Cost, Spec, formula, named
+from ._traits import UNREAD
 
 
 @formula(*named("index_add"))
@@ -34,7 +35,7 @@ def scatter_reduce(input: Spec, dim: int, index: Spec, src: Spec, reduce: str, *
     return _joined(reduce, index.numel(), out.numel())
 
 
-@formula(*named("scatter"))
+@formula(*named("scatter"), traits=[UNREAD])
 def scatter(input: Spec, dim: int, index: Spec, src: Any = None, *, reduce: str = "", out: Spec) -> Cost:
     """x[*], index[n] -> out[*]: 1 add or multiply per index where ``reduce`` says so, nothing where they are put."""
     return _joined(reduce, index.numel(), 0) if reduce else Cost()
@@ -58,7 +59,7 @@ def segment_reduce_backward(grad: Spec, output: Spec, data: Spec, reduce: str, *
     return Cost(others=compared + (0 if reduce == "sum" else grad.numel()))
 
 
-@formula(*named("index_put", "_index_put_impl", "_unsafe_index_put"))
+@formula(*named("index_put", "_index_put_impl", "_unsafe_index_put"), traits=[UNREAD])
 def index_put(input: Spec, indices: Any, values: Spec, accumulate: bool = False, *, out: Spec) -> Cost:
     """x[*, m], index[n], values[n, m] -> out[*, m]: n m adds where they accumulate, nothing where they are put."""
     if not accumulate:

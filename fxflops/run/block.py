@@ -52,7 +52,11 @@ class BlockWatch(Watch):
         if detail != OPERATIONS:
             self.release()
             self.observer = ModuleTimes(paths, optimizers, clock)
-        elif self._timed and not isinstance(watch, EventStopwatch):  # it has no clock of the host's
+        else:
+            self.observer.device = self.device
+        if (
+            detail == OPERATIONS and self._timed and not isinstance(watch, EventStopwatch)
+        ):  # it has no clock of the host's
             watch.costs, watch.cold = entry_costs(registry)
         self._begun = Usage.now()
 
@@ -63,16 +67,22 @@ class BlockWatch(Watch):
         compiled: bool,
         inventory: Inventory,
         named: Callable[[Sequence[Step]], Iterable[Step]],
+        raised: str = "",
+        why: str = "",
     ) -> Run:
-        """Return the record of the block; ``named(steps)`` gives the steps their names."""
+        """Return the record of the block; ``named(steps)`` gives the steps their names.
+
+        ``raised`` is the class of the exception that ended the block, "" for none, ``why`` its text.
+        """
         environment = environment_of(self.device, mode, compiled)
         inputs = inputs_of(self.observer.scopes)
-        run = self.run(model, inputs, inventory, environment, "storages", "profiled as it ran", timed=self._timed)
+        how = f"profiled until it raised {raised}" if raised else "profiled as it ran"
+        run = self.run(model, inputs, inventory, environment, "storages", how, why, timed=self._timed)
         if self._wanted != OPERATIONS:
             nothing = Remembered(0, Place(), (), ())
-            run = replace(
-                run, peak=None, history=nothing, source="unknown", trace=f"{self._wanted} profiled, no operations"
-            )
+            until = f" until it raised {raised}" if raised else ""
+            trace = f"{self._wanted} profiled{until}, no operations"
+            run = replace(run, peak=None, history=nothing, source="unknown", trace=trace)
         steps = [*named(self.observer.steps)]
         if not self._timed:
             return replace(run, steps=tuple([Step(step.name, step.calls) for step in steps]))

@@ -113,8 +113,8 @@ class Run:
     which are in no other time, ``device_busy`` those for which its accelerator worked, ``interrupted`` the words on other work that ran meanwhile. ``captured`` is the number of calls that did not run, but were
     captured into a graph of the device. ``compiled`` has the times of a
     model that is compiled as a whole. ``peak`` and ``params`` are None where a trace does not tell them. ``trace_reason``
-    says why the model was not traced symbolically, or not at all, or not counted on meta. ``aliases`` are further paths of
-    ``modules``, each with the first.
+    says why the model was not traced symbolically, or not at all, or not counted on meta, or what ended a profiled block.
+    ``aliases`` are further paths of ``modules``, each with the first.
     """
 
     model: str

@@ -58,10 +58,11 @@ class Open:
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """An autograd node that runs: the operators in it that autograd recorded, and whether it recorded the last one."""
+    """An autograd node that runs: the operators in it that autograd recorded, and whether it recorded the last one (None
+    before the first)."""
 
     recorded: list[Seen] = field(default_factory=list)
-    ends_recorded: bool = False
+    ends_recorded: bool | None = None
 
 
 class Places:
@@ -162,9 +163,14 @@ class Places:
                 self._add(ended.waiting, ended)
             # Autograd records operators in a backward pass where checkpoint recomputes; the node's own follow, and are not
             # recorded. If these are too, the gradient itself is to be differentiated (create_graph=True).
-            if ended.node is not None and ended.node is not stack[-1].node and not ended.node.ends_recorded:
-                for seen in ended.node.recorded:
-                    seen.phase = RECOMPUTE
+            outer = stack[-1].node
+            if ended.node is None or ended.node is outer or ended.node.ends_recorded:
+                continue
+            for seen in ended.node.recorded:
+                seen.phase = RECOMPUTE
+            # A function that recomputes runs a backward pass of its own next, and often nothing after it.
+            if outer is not None and ended.node.ends_recorded is False:
+                outer.ends_recorded = False
 
     def _launch(self, kernels: Iterable[Event], place: Open) -> None:
         """Give kernels to the operator that launched them; one that is looked into, and does, has a kernel of its own."""

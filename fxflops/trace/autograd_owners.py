@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,14 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import InputError
 from ..model.pytree import tensors_in
 from ..records import Call
-from ..torch_internals import BackwardCFunction, DisableTorchFunction, current_autograd_node, disable_current_modes
+from ..records.tensors import ORDINARY
+from ..torch_internals import (
+    BackwardCFunction,
+    DisableTorchFunction,
+    current_autograd_node,
+    disable_current_modes,
+    is_fake,
+)
 from .source import error_for
 
 
@@ -60,10 +67,22 @@ class AutogradOwners:
             for handle in self._handles:
                 handle.remove()
 
-    def placed(self, path: str, calls: Sequence[Call]) -> str:
+    def own_function(self, owner: int, out: Any) -> None:
+        """Give ``owner``, the last call made in it, the ``autograd.Function`` that returned these tensors to a module.
+
+        The call that takes them next may be another module's, or there is none: they may be the model's output.
+        """
+        for tensor in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                node = node_of(tensor)
+                if isinstance(node, BackwardCFunction):
+                    node.metadata.setdefault(self._key, owner)
+
+    def placed(self, path: str, calls: Sequence[Call], is_gradient: bool = True) -> str:
         """Return the module path of the backward call that is about to be appended to ``calls``: its owner's path.
 
-        ``path`` is returned for a call without owner.
+        ``path`` is returned for a call without owner. A call that computes no gradient (``is_gradient``) is not part of its
+        owner's backward.
         """
         node = current_autograd_node()
         # Nodes that add to a parameter's .grad have no owner: they follow the node that computed the gradient.
@@ -71,7 +90,7 @@ class AutogradOwners:
             self._latest = node.metadata.get(self._key, self._latest)
         if self._latest is None:
             return path
-        if not isinstance(node, BackwardCFunction):
+        if is_gradient and not isinstance(node, BackwardCFunction):
             self.owner_of[len(calls)] = self._latest
         return calls[self._latest].path
 
@@ -85,16 +104,54 @@ def requires_gradient(out: Any) -> bool:
     return any(tensor.requires_grad for tensor in tensors_in(out))
 
 
-def roots_of(out: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the distinct tensors in a model's output that require a gradient, and tensors of ones like them.
+def loss_in(out: Any) -> torch.Tensor | None:
+    """Return the loss that a model's output names, as those of transformers do; None if there is none with a gradient."""
+    loss = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
+    return loss if isinstance(loss, torch.Tensor) and loss.requires_grad else None
 
-    Raises InputError if there are none.
+
+def roots_of(out: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return the tensors in a model's output from which its backward pass starts, and their gradients: ones.
+
+    These are the loss, if the output has one by that name. Else they are the distinct outputs that require a gradient,
+    but for those that a number among them was computed from: that is a loss, whose backward pass goes through them.
+    Raises InputError if no output requires a gradient.
     """
     with DisableTorchFunction(), disable_current_modes():
-        roots = list({id(tensor): tensor for tensor in tensors_in(out) if tensor.requires_grad}.values())
+        loss = None if isinstance(out, torch.Tensor) else loss_in(out)
+        found = tensors_in(out) if loss is None else [loss]
+        roots = list({id(tensor): tensor for tensor in found if tensor.requires_grad}.values())
         if not roots:
             raise InputError("backward=True, but no output depends on a parameter or input that requires a gradient")
-        return roots, [torch.ones_like(root) for root in roots]
+        roots = _not_passed(roots)
+        return roots, [*map(_ones_for, roots)]
+
+
+def _not_passed(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the tensors without those through which the backward pass from a number among them goes."""
+    numbers = [root for root in roots if not root.ndim and not root.is_leaf] if len(roots) > 1 else []
+    passed: set[int] = set()
+    leaves: set[int] = set()
+    for number in numbers:
+        known = {id(number.grad_fn)}
+        # The nodes themselves are kept: a node's id is its own only as long as its Python object lives.
+        nodes: list[Any] = [number.grad_fn]
+        for node in nodes:
+            leaves.add(id(getattr(node, "variable", None)))
+            earlier = [each for each, _ in node.next_functions if each is not None and id(each) not in known]
+            known.update(map(id, earlier))
+            nodes.extend(dict.fromkeys(earlier))
+        own = id(number.grad_fn)
+        passed.update(i for i, root in enumerate(roots) if id(node_of(root)) in known - {own})
+    return [root for i, root in enumerate(roots) if i not in passed and not (root.is_leaf and id(root) in leaves)]
+
+
+def _ones_for(root: torch.Tensor) -> torch.Tensor:
+    """Return the gradient that ``root.sum()`` passes on: a one that is expanded, and takes the memory of one element."""
+    is_plain = type(root) in ORDINARY or is_fake(type(root))
+    if not is_plain or root.layout is not torch.strided or root.is_nested:
+        return torch.ones_like(root)
+    return root.new_ones(()).expand(root.shape)
 
 
 def backward_from(roots: Sequence[torch.Tensor], ones: Sequence[torch.Tensor]) -> None:

@@ -9,7 +9,7 @@ from ..records import EMPTY_MAPPING, Call, Operation, typed
 from .autograd_owners import AutogradOwners
 from .functions import qualified_name
 from .leaves import ModuleSettings
-from .phases import BACKWARD, Phases
+from .phases import BACKWARD, RECOMPUTE, Phases
 from .source import author_line
 
 Made = tuple[Any, Any, Any]
@@ -25,6 +25,7 @@ class CallLog:
     def __init__(self, phases: Phases, owners: AutogradOwners | None) -> None:
         self.calls: list[Call] = []
         self._now = phases.now
+        self._in_module = phases.in_module
         self._owners = owners
         self._operations: dict[Any, Operation] = {}
 
@@ -56,6 +57,12 @@ class CallLog:
         return operation
 
     def placed(self, path: str) -> tuple[str, str]:
-        """Return the phase and the path of the next call, made in the module of this path."""
+        """Return the phase and the path of the next call, made in the module of this path.
+
+        Outside of all modules, what a backward pass computes belongs to the module of the node that runs: gradients, and
+        functions that are run again.
+        """
         phase = self._now()
-        return phase, path if phase != BACKWARD or self._owners is None else self._owners.placed(path, self.calls)
+        if self._owners is None or phase not in (BACKWARD, RECOMPUTE) or self._in_module():
+            return phase, path
+        return phase, self._owners.placed(path, self.calls, phase == BACKWARD)

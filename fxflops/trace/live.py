@@ -78,9 +78,10 @@ class Known(NamedTuple):
 
 
 class LiveObserver(Observer):
-    """The observer of ``profile()``."""
+    """The observer of ``profile()``. ``device`` is that of the profiled models."""
 
     _storages: LiveStorages
+    device: torch.device | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -96,6 +97,11 @@ class LiveObserver(Observer):
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in ASKED:  # over before the clock could be read
             return func(*args, **kwargs)
+        if (
+            not self._stack.running and self.phases.now() == FORWARD
+        ):  # targets of the loss, data that is cut into batches
+            with self.lock, DisableTorchFunction():
+                self._storages.add_given(tensors_given((args, kwargs)), self.device)
         if self._stack.leaf_depth or not self._metadata_suffices(modes=0):  # ours is off in its handler
             return super().function(func, args, kwargs)
         try:

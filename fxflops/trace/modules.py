@@ -12,7 +12,7 @@ from torch import nn
 
 from ..meters.live_storages import LiveStorages
 from ..meters.stopwatch import MODULE, PhaseTimes, Stopwatch
-from ..model.pytree import caches_in, tensors_in
+from ..model.pytree import caches_in, tensors_in, walk
 from ..ops import Formula, FormulaRegistry
 from ..records import EMPTY_MAPPING, Operation, Scope, Spec, Step
 from ..records.pairs import LOOKUP
@@ -30,6 +30,9 @@ from .processes import Collectives, has_shards, runs_in_parts
 from .record import Recorder
 from .stack import ModuleStack, Running
 from .threads import Threads
+
+INPUT_DEPTH = 6
+"""The levels of containers and objects in which a model's inputs are looked for."""
 
 
 class ModuleObserver:
@@ -154,9 +157,31 @@ class ModuleObserver:
         if not self._stack.in_backward():
             self.times.end(BACKWARD)  # one that raised
             with self.lock:
+                if self._storages is not None:
+                    self._note_inputs((args, kwargs))
                 self._step = len(self.steps)
                 self.steps.append(Step("", range(self._begun, self._begun), self.times.next_step()))
             self.times.begin(FORWARD)
+
+    def _note_inputs(self, given: Any) -> None:
+        """Enter the inputs of an outermost module call that were made before the run; label these, and those that calls
+        outside of all models made, such as a batch that is put together. What one model gives another is none."""
+        assert self._storages is not None
+        with DisableTorchFunction():
+            parts = [part for _, part in walk(given, INPUT_DEPTH) if isinstance(part, torch.Tensor)]
+            caches = caches_in(given)
+            made_before = [part for part in parts if not isinstance(part, torch.nn.Parameter)]
+            self._storages.label(caches, "cache")
+            self._storages.add_given(made_before)
+            own = [part for part in parts if self._is_made_outside(self._storages.maker_of(part))]
+            self._storages.label([("", part) for part in own], "inputs")
+
+    def _is_made_outside(self, number: int) -> bool:
+        """Return whether a call of this number was made in the forward phase, and in no module."""
+        if not 0 <= number < len(self.calls) or self.calls[number].phase != FORWARD:
+            return False
+        before = (step.calls for step in reversed(self.steps) if step.calls and step.calls.start <= number)
+        return number not in next(before, range(0))
 
     def _end_step(self, number: int, module: nn.Module, out: Any) -> None:
         """Note which calls an outermost module call has made, also if it raised, and which tensors are its KV cache."""
@@ -178,6 +203,9 @@ class ModuleObserver:
     def _end_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
         """Record a module call that ends, and the step if it is the outermost one."""
         with self.lock:
+            if self._owners is not None and self.calls and torch.is_grad_enabled():
+                with DisableTorchFunction():
+                    self._owners.own_function(len(self.calls) - 1, out)
             self._leave(module, args, kwargs, out)
             if self._step is not None and not self._stack.running:
                 self._end_step(self._step, module, out)

@@ -20,7 +20,7 @@ from torch import nn
 from ..meters.live_storages import LiveStorages
 from ..meters.stopwatch import Stopwatch
 from ..ops import ESCAPE, Formula, FormulaRegistry
-from ..ops._traits import COPIES, EMPTY
+from ..ops._traits import EMPTY
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, EnableTorchFunction
 from .autocast import Autocast
@@ -126,7 +126,7 @@ class Observer(OperatorObserver):
     def _begin_leaf(self, module: nn.Module, running: Running, args: Any, kwargs: Any) -> None:
         """Prepare for the call of a leaf."""
         self._parts.clear()
-        self._check(None, module, args, kwargs)
+        self._check(self._leaves[module], module, args, kwargs)
         if self._recorder is not None and not self._plain_functions.running:
             with DisableTorchFunction():
                 running.node_args = self._before(args, kwargs)
@@ -196,8 +196,7 @@ class Observer(OperatorObserver):
             self._mirror.unknown_origin |= is_meta_kernel()
         if self._device_mirror is not None:
             args, kwargs = self._device_mirror.redirect(func, args, kwargs)
-        # A copy of uninitialized memory is uninitialized itself: it is the copy's reader that counts.
-        copies = entry is not None and entry.op in COPIES and self._unwritten.holds(given)
+        copies = self._unwritten.is_copied_by(entry, *given)
         if not (copies or in_parts):
             self._check(entry, func, *given)
         specs, kwspecs, node_args = spec_of(args), spec_of(kwargs), self._before(args, kwargs)

@@ -25,7 +25,7 @@ from ..torch_internals import (
 )
 from .attention_pairs import has_causal_bias, with_learning, with_pairs_left
 from .autocast import Autocast
-from .autograd_owners import roots_of
+from .autograd_owners import loss_in, roots_of
 from .call_log import Made
 from .compiler import run_operator
 from .functions import with_callables, writes
@@ -78,7 +78,9 @@ class OperatorObserver(ModuleObserver):
             specs, kwspecs = spec_of(args), spec_of(kwargs)
             if entry is not None and entry.op == RNN_BACKWARD:
                 specs = with_learning(args, specs)
-            self._check(entry, func, *given)
+            copies = self._unwritten.is_copied_by(entry, *given)
+            if not copies:
+                self._check(entry, func, *given)
             # A composite operator without formula counts as the operators that it is made of.
             if entry is None and isinstance(func, OpOverload) and func._can_decompose():
                 with dispatch_mode_on(self.aten):
@@ -92,7 +94,7 @@ class OperatorObserver(ModuleObserver):
                 made = specs, kwspecs, self._result(entry, func, given, out)
                 self._record(entry, func, made, self.stopwatch.now() - start)
                 self._owns((out, args))
-            if entry is not None and entry.op in EMPTY:
+            if copies or (entry is not None and entry.op in EMPTY):
                 self._unwritten.add(out)
             if node_args is not None and self._recorder is not None:
                 self._recorder.function(func, node_args, out, self._stack.keys())
@@ -119,12 +121,14 @@ class OperatorObserver(ModuleObserver):
         return out
 
     def backward(self, out: Any, run: Callable[[list[torch.Tensor], list[torch.Tensor]], None]) -> None:
-        """Run a backward pass from the sum of the outputs, and record its operators.
+        """Run a backward pass from the loss, or the sum of the outputs, and record its operators.
 
         ``run(roots, ones)`` runs it. Raises InputError if no output requires a gradient.
         """
         self.path = ""
         self._in_node = True  # no part of a recorded graph
+        if not isinstance(out, torch.Tensor) and (loss := loss_in(out)) is not None:
+            out = loss
         roots, ones = roots_of(out if self._mirror is None else self._mirror.written(out))
         self._track(ones)
         if self._mirror is not None:  # an output may be an input; newer versions of torch call the function mode for it
@@ -143,7 +147,7 @@ class OperatorObserver(ModuleObserver):
         """Record a call without formula if a function reads memory that no observed call has written."""
         if is_between_processes(func):  # neither a schema nor a name tells what it writes to
             self._unwritten.wrote((args, kwargs))
-        elif (entry is None or entry.reason != VIEW) and self._unwritten.is_read_by(func, args, kwargs):
+        elif self._unwritten.is_read_by(entry, func, args, kwargs):
             self.log.call(None, "unseen write to torch.empty", (*spec_of((args, kwargs)), None), self._here(), 0.0)
 
     def _stopped(self, path: str, entry: Formula | None = None, target: Any = None, given: Any = ((), {})) -> None:

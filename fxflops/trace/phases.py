@@ -17,8 +17,8 @@ from ..records import PHASES
 from ..torch_internals import (
     CHECKPOINT_FILE,
     STEP_CODE,
-    current_autograd_node,
     current_graph_task_id,
+    engine_creates_graph,
     engine_run_backward,
     queue_callback,
     record_function_enter,
@@ -30,6 +30,7 @@ from .stack import ModuleStack
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, GRADIENT = PHASES
 BACKWARDS = torch.Tensor.backward, torch.autograd.backward
+ENGINE = engine_run_backward.__code__
 STEP = "Optimizer.step#"
 """The prefix of the name under which torch's profiler records an optimizer's step."""
 
@@ -55,6 +56,8 @@ class Phases:
             return OPTIMIZER
         is_forward = bool(self._running) and not self._running[0].in_backward
         if self._in_backward():
+            if self._running and self._running[-1].recomputes:
+                return RECOMPUTE
             return RECOMPUTE if _is_recomputing() else GRADIENT if is_forward else BACKWARD
         if not self._running:
             return (
@@ -72,6 +75,10 @@ class Phases:
             self._ranges.append(self._begin() if args[0].startswith(STEP) else None)
         elif func is record_function_exit and self._ranges:
             self._end(self._ranges.pop())
+
+    def in_module(self) -> bool:
+        """Return whether a call of a module is open."""
+        return bool(self._running)
 
     @contextmanager
     def within(self, func: Any) -> Iterator[None]:
@@ -134,12 +141,33 @@ def is_comparing() -> bool:
 
 
 def _is_recomputing() -> bool:
-    """Return whether checkpoint recomputes: one of its functions is on the call stack above the autograd engine."""
-    if type(current_autograd_node()).__name__.startswith("Checkpoint"):  # other libraries' too
-        return True
+    """Return whether a node of the backward pass runs a function of the forward again, outside of all modules.
+
+    The engine computes gradients with gradients disabled, so code that has enabled them builds a graph of its own: it
+    runs a forward. Under ``create_graph=True`` they are enabled everywhere, and only torch's own checkpoint is known,
+    by a frame of its file. That also knows a checkpointed function that disables gradients for a while.
+    """
+    enabled = torch.is_grad_enabled()
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not engine_run_backward.__code__:
+    while frame is not None and frame.f_code is not ENGINE:
         if frame.f_code.co_filename == CHECKPOINT_FILE:
             return True
         frame = frame.f_back
-    return False
+    return enabled and not _creates_graph(frame)
+
+
+def _creates_graph(frame: FrameType | None) -> bool:
+    """Return whether the backward pass that this frame of the engine's began has ``create_graph=True``.
+
+    In a thread of the engine's own, as accelerators have, there is no such frame: it is in the thread that waits.
+    """
+    if frame is not None:
+        return engine_creates_graph(frame)
+    waiting = map(_engine_frame, sys._current_frames().values())
+    return any(engine_creates_graph(each) for each in waiting if each is not None)
+
+
+def _engine_frame(frame: FrameType | None) -> FrameType | None:
+    while frame is not None and frame.f_code is not ENGINE:
+        frame = frame.f_back
+    return frame

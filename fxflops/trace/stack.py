@@ -6,6 +6,7 @@ import sys
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..torch_internals import current_graph_task_id
@@ -15,9 +16,10 @@ class Running:
     """An open module call.
 
     ``number`` counts the calls of this path before, ``handled`` is the exception that was being handled when it began, and
-    ``in_backward`` tells whether a backward pass made it, the outermost one. ``start`` is the time when it began, ``inside`` the seconds of the
-    calls recorded in it and of the module calls inside it. An observer may keep in ``known`` what it knows of the call,
-    and in ``guards`` what it has turned off for it.
+    ``in_backward`` tells whether a backward pass made it, the outermost one. ``recomputes`` tells whether it is part of a
+    call that a node of a backward pass made with gradients enabled: the forward runs again there. ``start`` is the time
+    when it began, ``inside`` the seconds of the calls recorded in it and of the module calls inside it. An observer may
+    keep in ``known`` what it knows of the call, and in ``guards`` what it has turned off for it.
     """
 
     __slots__ = (
@@ -30,17 +32,25 @@ class Running:
         "node_args",
         "number",
         "path",
+        "recomputes",
         "start",
     )
 
     def __init__(
-        self, module: nn.Module, path: str, number: int, handled: BaseException | None, in_backward: bool
+        self,
+        module: nn.Module,
+        path: str,
+        number: int,
+        handled: BaseException | None,
+        in_backward: bool,
+        recomputes: bool,
     ) -> None:
         self.module = module
         self.path = path
         self.number = number
         self.handled = handled
         self.in_backward = in_backward
+        self.recomputes = recomputes
         self.node_args: Any = None
         self.known: Any = None
         self.guards: tuple[AbstractContextManager[Any], ...] = ()
@@ -81,8 +91,11 @@ class ModuleStack:
     def enter(self, module: nn.Module, path: str) -> Running:
         """Push a call."""
         number = self._visits[path] = self._visits.get(path, -1) + 1
-        in_backward = not self.running and self.in_backward()
-        running = Running(module, path, number, sys.exc_info()[1], in_backward)
+        in_backward = self.in_backward()
+        # Parts of a module that is run again may turn gradients off, as rotary embeddings do: they are run again too.
+        recomputes = bool(self.running and self.running[-1].recomputes) or (in_backward and torch.is_grad_enabled())
+        is_outermost = not self.running
+        running = Running(module, path, number, sys.exc_info()[1], in_backward and is_outermost, recomputes)
         self.running.append(running)
         return running
 

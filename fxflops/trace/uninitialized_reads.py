@@ -10,10 +10,16 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..model.pytree import tensors_in
-from ..ops._traits import SHARING
+from ..ops import Formula
+from ..ops._traits import COPIES, SHARING, UNREAD
 from ..records.tensors import is_dense
 from ..torch_internals import DisableTorchFunction
 from .functions import writes
+
+FIRST = ("input", "self")
+"""The names of a function's first argument."""
+ACCUMULATE = 3
+"""The place of ``accumulate`` among the arguments of ``index_put``."""
 
 
 def address_of(tensor: torch.Tensor) -> int:
@@ -83,15 +89,45 @@ class Unwritten:
         known = self.storages
         return bool(known) and any(id(each) in known and known[id(each)]() is each for each in _storages(value))
 
-    def is_read_by(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Return whether a call reads an unwritten tensor. Its tensors, written to or reported, are then removed."""
-        if not self.storages:
+    def is_copied_by(self, entry: Formula | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Return whether a call copies an unwritten tensor: the result is unwritten too, and its reader counts."""
+        return entry is not None and entry.op in COPIES and self.holds(_first(args, kwargs))
+
+    def is_read_by(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Return whether a call, which ``entry`` counts, reads an unwritten tensor.
+
+        Its tensors, written to or reported, are then removed; but one that the call asks only for its shape or dtype
+        (``zeros_like``) stays, since it may be written to later.
+        """
+        if not self.storages or (entry is not None and entry.reason == "view"):
             return False
-        written = writes(func, kwargs)
-        given = args if written else args[kwargs.get("beta") == 0 :], kwargs  # addmm(x, ..., beta=0) does not read x
-        found = not written and self.holds(given)
-        self.wrote(given)
+        if writes(func, kwargs):
+            self.wrote((args, kwargs))
+            return False
+        read: Any = args, kwargs
+        if entry is not None and entry.op in COPIES:  # x.type_as(other)
+            read = _first(args, kwargs)
+        elif entry is not None and entry.op in UNREAD and not _adds_up(args, kwargs):
+            read = _others(args, kwargs)
+        found = self.holds(_others(args, kwargs) if kwargs.get("beta") == 0 else read)  # addmm(x, ..., beta=0)
+        self.wrote(read)
         return found
+
+
+def _first(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    return [*args[:1], *(kwargs[name] for name in FIRST if name in kwargs)]
+
+
+def _others(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    by_name = [value for name, value in kwargs.items() if name not in FIRST]
+    return [*(args if len(by_name) < len(kwargs) else args[1:]), *by_name]
+
+
+def _adds_up(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a call that puts values into a tensor joins them with those that are there."""
+    return bool(
+        kwargs.get("reduce") or kwargs.get("accumulate") or (len(args) > ACCUMULATE and args[ACCUMULATE] is True)
+    )
 
 
 def _storages(value: Any) -> list[Any]:

@@ -326,7 +326,7 @@ def test_memory_is_that_of_torchs_own_tracker() -> None:
 
     (kind,) = simulate(build, {"dp": 4}, differs=()).kinds
     memory = kind.report.memory
-    assert kind.report.max_memory == told["Total"]
+    assert kind.report.max_memory == told["Total"] + memory["inputs"]  # which it is not told of
     assert (memory["params"], memory["optimizer"]) == (told["SHARDED_PARAM"], told["OPT"])
 
 
