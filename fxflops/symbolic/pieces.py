@@ -80,6 +80,28 @@ def period_and_pieces(costs: Costs, example: int, low: int, high: int) -> tuple[
     return max(found, key=_lengths, default=None)
 
 
+def cover(costs: Costs, low: int, high: int) -> list[Piece]:
+    """Return the pieces of ``low`` to ``high``, as many as there are; one may be a single length, whose only node it is."""
+    found = list[Piece]()
+    while not found or found[-1].last < high:
+        start = found[-1].last + 1 if found else low
+        nodes = _fit(costs, start, high, 1) or (start,)
+        last = start if len(nodes) == 1 else _reach(costs, nodes, nodes[-1], high, 1, [*nodes])
+        found.append(Piece(start, last, nodes))
+    return found
+
+
+def values_along(costs: Costs, pieces: Sequence[Piece], key: tuple[str, str, str]) -> list[tuple[int, ...]]:
+    """Return the numbers of a key at each length of the pieces, by the polynomials through the costs at their nodes."""
+    found: list[tuple[int, ...]] = []
+    for piece in pieces:
+        through = interpolation([piece.nodes])
+        polynomials = [through(each) for each in zip(*((costs(node) or {})[key] for node in piece.nodes), strict=True)]
+        for length in range(piece.first, piece.last + 1):
+            found.append(tuple(int(value(each, (length,))) for each in polynomials))
+    return found
+
+
 def _least(
     find: Callable[[int], list[Piece] | None], example: int, recurring: Sequence[Recurrence]
 ) -> tuple[int, list[Piece]] | None:
