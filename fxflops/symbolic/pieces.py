@@ -22,6 +22,8 @@ COMMON = 32
 """The period of most convolutional networks."""
 FEW_PIECES = 2
 """With so many pieces a period is taken at once. More may be of another period that rounds in step for a while."""
+MANY = 16
+"""So many pieces on each side of the example's are taken where a period has more than few."""
 SEVERAL = 1, 2, 3, 4, 6, 12
 """A period may be so many times one that shows: a number below 4 shows no pieces of its own."""
 SCAN = 200
@@ -85,6 +87,8 @@ def period_and_pieces(costs: Costs, example: int, low: int, high: int) -> tuple[
     whole = _least(lambda period: _pieces(costs, example, low, high, period, recurring), example, rounded, recurring)
     upper = _least(lambda period: _upper_piece(costs, example, low, high, period), example, [1, *rounded], recurring)
     found = [each for each in (whole, upper) if each is not None]
+    if not any(len(each[1]) <= FEW_PIECES for each in found) and (many := _many(costs, example, low, high)):
+        found.append((1, many))
     if not found:
         period = _scanned(costs, example, low, high)
         pieces = _pieces(costs, example, low, high, period, recurring) if period else None
@@ -112,6 +116,19 @@ def values_along(costs: Costs, pieces: Sequence[Piece], key: tuple[str, str, str
         for length in range(piece.first, piece.last + 1):
             found.append(tuple(int(value(each, (length,))) for each in polynomials))
     return found
+
+
+def _many(costs: Costs, example: int, low: int, high: int) -> list[Piece]:
+    """Return the pieces around the example's, as many as follow each other; none if that is a single length.
+
+    A sort has a piece for each power of two.
+    """
+    middle = _piece(costs, example, low, high, 1)
+    if middle.first == middle.last:
+        return []
+    up, _ = _along(costs, middle.last + 1, high, 1, False, MANY)
+    down, _ = _along(costs, middle.first - 1, low, -1, False, MANY)
+    return [*reversed(down), middle, *up] if up or down else []
 
 
 def _distances(costs: Costs, example: int, low: int, high: int) -> list[int]:
