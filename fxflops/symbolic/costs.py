@@ -225,7 +225,7 @@ class SizedCosts:
 
     @cached_property
     def _keys(self) -> list[Key]:
-        return [*dict.fromkeys(key for cell in self.cells["flops"] for key in cell.costs)]
+        return [*dict.fromkeys(key for cell in self.cells[self.main] for key in cell.costs)]
 
     def polynomial(
         self, cell: Cell, what: str = "flops", phase: str = "forward", module: str = "", operator: str | None = None

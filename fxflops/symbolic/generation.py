@@ -132,14 +132,14 @@ class Steps:
         if past not in self._caches and self._is_constant:
             return self._cache_after(1)
         if past not in self._caches:
-            inputs = self._inputs(past, 0)
-            shapes = {key: copy_on_meta(each) if key.endswith("_ids") else each for key, each in inputs.items()}
+            inputs = self._inputs(past, 0).items()
+            shapes = {key: copy_on_meta(each) if key.endswith("_ids") else each for key, each in inputs}
             try:
                 # All on meta, and so without the values of masks, which grow with the square of the tokens.
                 with torch.no_grad():
                     self._uncounted(**shapes)
-            except Exception:  # the model reads values
-                self._counted(inputs, "dense")
+            except Exception:  # the model reads values; what it wrote into the cache is left behind
+                self._counted(self._inputs(past, 0), "dense")
             self._keep(past)
         return self._caches[past]
 
