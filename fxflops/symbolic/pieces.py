@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -138,10 +138,10 @@ def _distances(costs: Costs, example: int, low: int, high: int) -> list[int]:
     have a common multiple of these.
     """
     samples = [costs(length) for length in range(example, min(example + FEW, high + 1))]
-    ofs = [keys[0] for keys in columns([each for each in samples if each is not None]).values()]
+    distinct = [keys[0] for keys in columns([each for each in samples if each is not None]).values()]
     equal = []
-    for key in ofs:
-        starts = _starts(lambda length, key=key: _only(costs(length), key), example, low, high, 2)
+    for key in distinct:
+        starts = _starts(partial(_of_key, costs, key), example, low, high, 2)
         equal += [b - a for a, b, c in zip(starts, starts[1:], starts[2:], strict=False) if b - a == c - b][:1]
     common = math.lcm(*equal)
     starts = _starts(costs, example, low, high, MAX_PIECES)
@@ -150,8 +150,10 @@ def _distances(costs: Costs, example: int, low: int, high: int) -> list[int]:
     return [distance for distance in dict.fromkeys([*several, *apart]) if 1 < distance <= MAX_PERIOD]
 
 
-def _only(sample: Sample | None, key: tuple[str, str, str]) -> Sample | None:
-    return sample if sample is None else {key: sample[key]} if key in sample else {}
+def _of_key(costs: Costs, key: tuple[str, str, str], length: int) -> Sample | None:
+    """Return the costs of one key alone at a length."""
+    sample = costs(length)
+    return None if sample is None else {key: sample[key]} if key in sample else {}
 
 
 def _starts(costs: Costs, example: int, low: int, high: int, most: int) -> list[int]:
@@ -175,7 +177,9 @@ def _scanned(costs: Costs, example: int, low: int, high: int) -> int:
 
     def fits(period: int) -> bool:
         ends = range(3 * period, len(known))
-        return all(row[i] - 3 * row[i - period] + 3 * row[i - 2 * period] == row[i - 3 * period] for row in rows for i in ends)
+        return all(
+            row[i] - 3 * row[i - period] + 3 * row[i - 2 * period] == row[i - 3 * period] for row in rows for i in ends
+        )
 
     return next((period for period in range(2, len(known) // 3) if fits(period)), 0)
 

@@ -116,7 +116,7 @@ def text(form: SizedCosts) -> str:
         lines.append(f"in {len(form.pieces(form.main))} pieces; this is the largest, {here}")
     backward = [(f"{phase} FLOPs", "flops", phase) for phase in ("backward", "training") if form.has_backward_flops]
     totals = [("MACs", "macs", "forward"), ("FLOPs", "flops", "forward"), *backward]
-    totals += [(title, what, "forward") for what, title in TITLES.items() if what not in ("flops", "macs")]
+    totals += [(TITLES[what], what, "forward") for what in ("activations", "param_bytes", "bytes", "memory")]
     lines += [_total(form, cell, *each) for each in totals]
     by_operator = {op: form.polynomial(cell, form.main, operator=op) for op in form.operators}
     most = [length.last or length.first for length in cell.ranges]

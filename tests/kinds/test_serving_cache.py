@@ -123,7 +123,14 @@ def test_each_step_reads_the_cache_of_the_models_own_run(name: str) -> None:
 def test_layers_of_gpt_oss_20b_by_hand() -> None:
     """Half of 24 layers keep the last 127 tokens; each has 8 heads of 64, keys and values, in two bytes; here are two."""
     heads = {"num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 64}
-    size = {**TEXT, **heads, "hidden_size": 64, "intermediate_size": 32, "num_local_experts": 2, "num_experts_per_tok": 1}
+    size = {
+        **TEXT,
+        **heads,
+        "hidden_size": 64,
+        "intermediate_size": 32,
+        "num_local_experts": 2,
+        "num_experts_per_tok": 1,
+    }
     with torch.device("meta"):
         config = hf.GptOssConfig(**size, sliding_window=128, layer_types=["sliding_attention", "full_attention"])
         model = hf.GptOssForCausalLM(config).to(torch.bfloat16)
