@@ -76,7 +76,7 @@ class SizedCosts:
         why: Mapping[str, str] | None = None,
     ) -> None:
         """``cells`` are the pieces of the domain by quantity; ``checked`` is the number of points, not used to find the form, at which it was equal to a count; ``why`` says
-        of a size what ended its domain."""
+        of a size what ended its domain, and of a quantity why it has no pieces."""
         self.model = model
         self.sizes = tuple(size.name for size in sizes)
         self.example = tuple(size.example for size in sizes)
@@ -149,6 +149,8 @@ class SizedCosts:
             raise InputError(
                 f"unknown quantity {what!r}{near(str(what), QUANTITIES) or ': one of ' + ', '.join(QUANTITIES)}"
             )
+        if not self.cells[what] and what in self._why:
+            raise ClosedFormError(self._why[what])
         if not self.cells[what]:
             wrong = f"the {what} of {self.model} is no polynomial in {', '.join(self.sizes)}"
             raise ClosedFormError(f"{wrong}: {WHY_NOT[what]}")
@@ -183,8 +185,14 @@ class SizedCosts:
         reason = self._why.get(name, "") if length > max(lengths.last or length for lengths in ranges) else ""
         return f"{wrong}: it holds for {name} {in_words(ranges)}{'; ' + reason if reason else ''}"
 
-    def domain(self, what: str = "flops") -> str:
-        """Return the sizes for which the form of a quantity holds, in words."""
+    @property
+    def main(self) -> str:
+        """The quantity that is shown first: "flops", or "macs" if these are no polynomials."""
+        return "flops" if self.cells["flops"] else "macs"
+
+    def domain(self, what: str | None = None) -> str:
+        """Return the sizes for which the form of a quantity holds, in words; by default of the FLOPs, if they have one."""
+        what = what or self.main
         ranges = [[*dict.fromkeys(cell.ranges[i] for cell in self.pieces(what))] for i in range(len(self.sizes))]
         words = [f"{name} {in_words(each)}" for name, each in zip(self.sizes, ranges, strict=True)]
         is_whole = len(self.pieces(what)) == math.prod(map(len, ranges))
@@ -204,7 +212,7 @@ class SizedCosts:
             (what, *each) for what in ("flops", "macs") for cell in self.cells[what] for each in cell.costs.items()
         ]
         known = {what for what, (phase, _, _), polynomial in costs if phase == "backward" and polynomial}
-        return "backward" in self.phases and known != {"macs"}
+        return "backward" in self.phases and (known != {"macs"} or not self.cells["flops"])
 
     @cached_property
     def operators(self) -> list[str]:
@@ -217,7 +225,7 @@ class SizedCosts:
 
     @cached_property
     def _keys(self) -> list[Key]:
-        return [*dict.fromkeys(key for cell in self.cells["flops"] for key in cell.costs)]
+        return [*dict.fromkeys(key for cell in self.cells[self.main] for key in cell.costs)]
 
     def polynomial(
         self, cell: Cell, what: str = "flops", phase: str = "forward", module: str = "", operator: str | None = None

@@ -83,25 +83,74 @@ def closed_form(
     full = samples(backward)
     if backward:  # it has the periods and pieces of the forward, which is counted faster, or else shows its own
         with suppress(ClosedFormError):
-            return form_of(full, samples(False), attention)
+            form = form_of(full, samples(False), attention)
+            if all(form.cells[what] for what in REQUIRED):
+                return form
     return form_of(full, full, attention)
 
 
 def form_of(samples: Samples, scanned: Samples, attention: str) -> ClosedForm:
-    """Return the form of what ``samples`` count, with the periods and pieces that ``scanned`` show."""
-    axes = [_axis(scanned, i, scanned.example) for i in range(len(samples.sizes))]
+    """Return the form of what ``samples`` count, with the periods and pieces that ``scanned`` show.
+
+    Quantities that are no polynomials together, or not of all lengths, are fitted each for itself: a sort's FLOPs are none,
+    and the MACs beside them may be. Raises ClosedFormError if neither FLOPs nor MACs are.
+    """
+    cells: dict[str, list[Cell]] = {what: [] for what in QUANTITIES}
+    refused: dict[str, str] = {}
+    wrong: ClosedFormError | None = None
     try:
-        cells = _cells(samples, axes)
+        cells = _quantities(samples, scanned, REQUIRED)
+    except ClosedFormError as error:
+        wrong = error
+    if wrong or not _is_whole(samples, scanned, cells["flops"]):
+        for what in QUANTITIES if wrong else REQUIRED:
+            try:
+                own = _quantities(samples, scanned, (what,))[what]
+            except ClosedFormError as error:
+                refused[what] = str(error)
+            else:
+                cells[what] = max(cells[what], own, key=_lengths)
+    if wrong and not cells["flops"] and not any(any(cell.costs.values()) for cell in cells["macs"]):
+        raise wrong
+    first, ends = samples.first, dict(zip((size.name for size in samples.sizes), scanned.ends, strict=True))
+    refused = {what: refused[what] for what in REQUIRED if not cells[what]}
+    return ClosedForm(
+        first.model, samples.sizes, cells, first.convention, attention, len(samples.checked), {**ends, **refused}
+    )
+
+
+def _is_whole(samples: Samples, scanned: Samples, cells: Sequence[Cell]) -> bool:
+    """Return whether the pieces are of all lengths from the least to the largest of each size that was tried."""
+    for i, size in enumerate(samples.sizes):
+        ranges = [cell.ranges[i] for cell in cells]
+        if any(each.period > 1 for each in ranges) or min(each.first for each in ranges) > (size.least or 1):
+            return False
+        if max(each.last or 0 for each in ranges) < scanned.farthest[i]:
+            return False
+    return True
+
+
+def _lengths(cells: Sequence[Cell]) -> int:
+    """Return at how many points pieces hold."""
+    return sum(math.prod(len(range(r.first, (r.last or r.first) + 1, r.period)) for r in cell.ranges) for cell in cells)
+
+
+def _quantities(samples: Samples, scanned: Samples, whats: Sequence[str]) -> dict[str, list[Cell]]:
+    """Return the polynomials of quantities that have the same pieces; of all required ones, with those of the others that
+    have them, too."""
+    axes = [_axis(scanned, i, scanned.example, whats) for i in range(len(samples.sizes))]
+    try:
+        return _cells(samples, axes, whats)
     except ClosedFormError:
         # A size may matter only where the others are small, which their lengths in the example did not show.
         least = tuple(pieces[0].first for _, pieces in axes)
-        axes = [_axis(scanned, i, least) for i in range(len(samples.sizes))]
-        cells = _cells(samples, axes, leave_out=True)
-    first, ends = samples.first, dict(zip((size.name for size in samples.sizes), scanned.ends, strict=True))
-    return ClosedForm(first.model, samples.sizes, cells, first.convention, attention, len(samples.checked), ends)
+        axes = [_axis(scanned, i, least, whats) for i in range(len(samples.sizes))]
+        return _cells(samples, axes, whats, leave_out=True)
 
 
-def _cells(samples: Samples, axes: Sequence[tuple[int, list[Piece]]], leave_out: bool = False) -> dict[str, list[Cell]]:
+def _cells(
+    samples: Samples, axes: Sequence[tuple[int, list[Piece]]], whats: Sequence[str], leave_out: bool = False
+) -> dict[str, list[Cell]]:
     """Return the polynomials of all pieces of the domain, by quantity.
 
     With ``leave_out`` a piece where the costs are no polynomials is left out, unless it is that of the example.
@@ -109,7 +158,7 @@ def _cells(samples: Samples, axes: Sequence[tuple[int, list[Piece]]], leave_out:
     cells: dict[str, list[Cell]] = {what: [] for what in QUANTITIES}
     for pieces in product(*(found for _, found in axes)):
         try:
-            _enter_cells(cells, samples, [period for period, _ in axes], pieces)
+            _enter_cells(cells, samples, [period for period, _ in axes], pieces, whats)
         except ClosedFormError:
             if not leave_out or _has_example(samples, pieces):
                 raise
@@ -121,12 +170,16 @@ def _has_example(samples: Samples, pieces: Sequence[Piece]) -> bool:
 
 
 class Samples:
-    """The costs of a model at points, each counted once; ``ends`` are the reasons for which a size's domain ends."""
+    """The costs of a model at points, each counted once.
+
+    ``ends`` are the reasons for which a size's domain ends, ``farthest`` its largest lengths at which the model ran.
+    """
 
     def __init__(self, counted: Callable[[tuple[int, ...]], Report], sizes: Sequence[Size]) -> None:
         self.sizes = sizes
         self.example = tuple(size.example for size in sizes)
         self.ends = [""] * len(sizes)
+        self.farthest = [*self.example]
         self.checked = set[tuple[int, ...]]()
         self._counted = counted
         self._found: dict[tuple[int, ...], Sample] = {}
@@ -141,8 +194,9 @@ class Samples:
             self.calls = len(report.calls)
         return self._found[point]
 
-    def along(self, axis: int, others: Sequence[int]) -> Callable[[int], Sample | None]:
-        """Return the function from a length of a size to the required costs, the other sizes being those of ``others``."""
+    def along(self, axis: int, others: Sequence[int], whats: Sequence[str]) -> Callable[[int], Sample | None]:
+        """Return the function from a length of a size to some quantities, the other sizes being those of ``others``."""
+        wanted = [SUMMED.index(what) for what in whats if what != "memory"]
 
         def costs(length: int) -> Sample | None:
             point = (*others[:axis], length, *others[axis + 1 :])
@@ -153,14 +207,17 @@ class Samples:
                     f"with {self.sizes[axis].name}={length} the model raises: {str(error).splitlines()[-1].strip()}"
                 )
                 return None
-            return {key: numbers[: len(REQUIRED)] for key, numbers in sample.items() if key != MEMORY}
+            self.farthest[axis] = max(self.farthest[axis], length)
+            if not wanted:
+                return {MEMORY: sample[MEMORY]}
+            return {key: tuple([numbers[i] for i in wanted]) for key, numbers in sample.items() if key != MEMORY}
 
         return costs
 
 
-def _axis(samples: Samples, axis: int, others: Sequence[int]) -> tuple[int, list[Piece]]:
-    """Return the period of a size, and the pieces of its range, where the other sizes are ``others``."""
-    size, costs = samples.sizes[axis], samples.along(axis, others)
+def _axis(samples: Samples, axis: int, others: Sequence[int], whats: Sequence[str]) -> tuple[int, list[Piece]]:
+    """Return the period of a size, and the pieces of its range for some quantities, where the other sizes are ``others``."""
+    size, costs = samples.sizes[axis], samples.along(axis, others, whats)
     low, high = size.least or 1, size.most
     if high is None:
         wanted, high = max(FARTHEST, TIMES * size.example), size.example
@@ -173,22 +230,27 @@ def _axis(samples: Samples, axis: int, others: Sequence[int]) -> tuple[int, list
         )
     found = period_and_pieces(costs, size.example, low, high)
     if found is None:
+        named = whats[0] if len(whats) == 1 else "costs"
         raise ClosedFormError(
-            f"no closed form of {samples.first.model}: its costs are no polynomials in {size.name}, of a degree up to 4 "
+            f"no closed form of {samples.first.model}: its {named} are no polynomials in {size.name}, of a degree up to 4 "
             f"and in up to 4 pieces, between {low} and {high}, nor are they in steps of any period that was tried"
         )
     return found
 
 
 def _enter_cells(
-    cells: dict[str, list[Cell]], samples: Samples, periods: Sequence[int], pieces: Sequence[Piece]
+    cells: dict[str, list[Cell]],
+    samples: Samples,
+    periods: Sequence[int],
+    pieces: Sequence[Piece],
+    whats: Sequence[str],
 ) -> None:
     """Fit and check the polynomials of one piece of the domain, and enter them by quantity.
 
-    Those of bytes and memory often differ at the smallest sizes: then they are fitted from the example on; if they are no
-    polynomials there either, they have no cell.
+    With all required quantities are bytes and memory. They often differ at the smallest sizes: then they are fitted from the
+    example on; if they are no polynomials there either, they have no cell.
     """
-    open_ = [*QUANTITIES]
+    open_ = [*whats] if whats != REQUIRED else [*QUANTITIES]
     starts = [[piece.first for piece in pieces]]
     if _has_example(samples, pieces):
         starts.append([max(length, 2) for length in samples.example])
@@ -199,7 +261,7 @@ def _enter_cells(
         ]
         if open_ and all(len(each.nodes) == len(piece.nodes) for each, piece in zip(here, pieces, strict=True)):
             costs = _fitted(samples, [piece.nodes for piece in here])
-            wrong = {name for point in _inside(here, periods) for name in _check(samples, costs, point)}
+            wrong = {name for point in _inside(here, periods) for name in _check(samples, costs, point, whats)}
             ranges = tuple(
                 [Range(piece.first, piece.last, period) for piece, period in zip(here, periods, strict=True)]
             )
@@ -229,8 +291,10 @@ def _fitted(samples: Samples, nodes: Sequence[Sequence[int]]) -> dict[Key, tuple
     return costs
 
 
-def _check(samples: Samples, costs: Mapping[Key, tuple[Polynomial, ...]], point: tuple[int, ...]) -> set[str]:
-    """Compare polynomials with a count; return the optional quantities that differ.
+def _check(
+    samples: Samples, costs: Mapping[Key, tuple[Polynomial, ...]], point: tuple[int, ...], required: Sequence[str]
+) -> set[str]:
+    """Compare polynomials with a count; return the other quantities that differ.
 
     Raises ClosedFormError, with the place, if a required one differs.
     """
@@ -251,7 +315,7 @@ def _check(samples: Samples, costs: Mapping[Key, tuple[Polynomial, ...]], point:
                 known[id(polynomial)] = value(polynomial, point)
             if known[id(polynomial)] != number:
                 wrong.add(name)
-                if name in REQUIRED:
+                if name in required:
                     phase, path, op = key
                     at = ", ".join(f"{size.name}={length}" for size, length in zip(samples.sizes, point, strict=True))
                     raise ClosedFormError(

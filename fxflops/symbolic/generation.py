@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -13,18 +13,26 @@ from torch import nn
 from ..api import count
 from ..errors import InputError
 from ..model.inputs import checked_model, signature_of
-from ..model.pytree import tensors_in
+from ..model.pytree import parts, tensors_in
 from ..report.report import Report
 from ..roofline.traffic import compute_dtype, nbytes
-from .fitting import Samples, form_of
-from .forms import ClosedForm
-from .sizes import Size
+from .experts import Experts
+from .pieces import cover, values_along
 from .weights import weights_read
 
-CACHES = ("cache", "past_key_values", "cache_params")
-"""The names of a forward's parameter for the cache."""
-EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-"""The names that configs have for the number of experts; each token takes ``num_experts_per_tok`` of them."""
+CACHES = ("cache", "past_key_values", "cache_params", "state")
+"""The names of a forward's parameter for what it keeps of the tokens before, and of the same in its output."""
+
+
+STEP = ("forward", "", "")
+"""The key of a step's costs where they are fitted."""
+
+
+class StepCosts(NamedTuple):
+    """The costs of a step: FLOPs as asked for, and MACs of attention's pairs that the mask leaves."""
+
+    flops: int
+    least_macs: int
 
 
 class Steps:
@@ -37,22 +45,22 @@ class Steps:
         given: Any = checked_model(model)
         self._names = signature_of(given).parameters
         self._cache = next((name for name in CACHES if name in self._names), "")
-        if not self._cache or not hasattr(given, "generate") or given.config.is_encoder_decoder:
-            raise InputError(f"serving() takes a causal language model of transformers, not {type(given).__name__}")
+        _check_is_served(given, self._cache)
         self.batch, self.attention = batch, attention
         self.place = str(next(given.parameters()).device)
         self._config = given.config.get_text_config()
         self._kept: list[Any] = []
-        self._model = KeepsCache(on_meta(given), self._cache, self._kept.append)
+        self._model, self._uncounted = (
+            KeepsCache(on_meta(given), self._cache, self._kept.append).eval() for _ in range(2)
+        )
         self._reports: dict[tuple[int, int], Report] = {}
         self._caches: dict[int, Any] = {}
 
     def run(self, tokens: int, past: int = 0) -> Report:
         """Return the count of a call with so many tokens of each sequence, after ``past`` others."""
         if (tokens, past) not in self._reports:
-            report = count(self._model, kwargs=self._inputs(tokens, past), attention="exact", mode="eval")
-            if not past:
-                self._caches[tokens] = self._kept[-1]
+            report = self._counted(self._inputs(tokens, past), "exact")
+            self._keep(past + tokens)
             self._reports[tokens, past] = report
         return self._reports[tokens, past].recount(attention=self.attention).checked(strict=True)
 
@@ -69,14 +77,13 @@ class Steps:
     def weight_bytes(self, tokens: int, past: int = 0) -> int:
         """Return the least bytes of weights that a call reads, each once: of a table the rows it takes, of experts those of
         one token."""
-        experts = next((getattr(self._config, name) for name in EXPERTS if getattr(self._config, name, None)), 0)
-        taken = getattr(self._config, "num_experts_per_tok", experts)
+        report = self.run(tokens, past)
+        experts = Experts(report, self.batch * tokens)
         read: dict[int, int] = {}
-        for weight in weights_read(self.run(tokens, past)):
+        for weight in weights_read(report):
             key, whole = self._parameters[f"{weight.path}.{weight.name}"], nbytes(weight.spec)
             rows = read.get(key, 0) + (whole if weight.taken is None else weight.taken)
-            is_of_experts = weight.spec.ndim == 3 and weight.spec[0] == experts
-            read[key] = whole * taken // experts if is_of_experts else min(rows, whole)
+            read[key] = min(rows, whole, experts.bytes_of_a_token(weight))
         return sum(read.values())
 
     @cached_property
@@ -89,31 +96,100 @@ class Steps:
         """The dtype of the largest product."""
         return compute_dtype(max(self.run(1).counted, key=lambda each: each.macs).call)
 
-    def in_past(self, least: int, most: int) -> ClosedForm:
-        """Return the costs of a step of one token in the length of the cache, ``past``."""
-        samples = Samples(lambda point: self.run(1, *point), [Size("past", least, least, most)])
-        return form_of(samples, samples, self.attention)
+    def costs_along(self, pasts: range) -> list[StepCosts]:
+        """Return the costs of a step of one token after each number of others."""
+
+        def costs(past: int) -> StepCosts:
+            return StepCosts(self.run(1, past).total_flops, self.least_macs(1, past))
+
+        return [StepCosts(*each) for each in _along(costs, pasts)]
+
+    def cache_along(self, pasts: range) -> list[int]:
+        """Return the bytes of the whole batch's cache after each number of tokens."""
+        return [held for (held,) in _along(lambda past: (self.cache_bytes(past),), pasts)]
 
     def _inputs(self, tokens: int, past: int) -> dict[str, Any]:
-        from transformers import DynamicCache
-
-        cache = copy_on_meta(self._cache_after(past)) if past else DynamicCache(config=self._config)
         wanted = {
             "input_ids": torch.zeros(self.batch, tokens, dtype=torch.long),
             "position_ids": torch.arange(past, past + tokens).expand(self.batch, tokens),
             "logits_to_keep": 1 if tokens == 1 or not past else 0,
             "use_cache": True,
         }
+        cache = copy_on_meta(self._cache_after(past)) if past else self._new_cache()
         return {name: value for name, value in wanted.items() if name in self._names} | {self._cache: cache}
 
+    def _new_cache(self) -> Any:
+        """Return the cache that generate() begins with; None if the model makes its own."""
+        from transformers import DynamicCache
+
+        takes_any = getattr(self._model.model, "_supports_default_dynamic_cache", lambda: True)()
+        return DynamicCache(config=self._config) if takes_any else None
+
+    def _counted(self, inputs: dict[str, Any], attention: str) -> Report:
+        return count(self._model, kwargs=inputs, attention=attention, mode="eval")
+
     def _cache_after(self, past: int) -> Any:
+        if past not in self._caches and self._is_constant:
+            return self._cache_after(1)
         if past not in self._caches:
-            self.run(past)
+            inputs = self._inputs(past, 0).items()
+            shapes = {key: copy_on_meta(each) if key.endswith("_ids") else each for key, each in inputs}
+            try:
+                # All on meta, and so without the values of masks, which grow with the square of the tokens.
+                with torch.no_grad():
+                    self._uncounted(**shapes)
+            except Exception:  # the model reads values; what it wrote into the cache is left behind
+                self._counted(self._inputs(past, 0), "dense")
+            self._keep(past)
         return self._caches[past]
+
+    def _keep(self, past: int) -> None:
+        """Remember the cache that the last call left, after so many tokens."""
+        left = self._kept[-1]
+        self._kept.clear()
+        if not tensors_in(left):
+            name = type(self._model.model).__name__
+            raise InputError(f"serving() needs a model that keeps a cache between tokens: {name} left an empty one")
+        self._caches.setdefault(past, left)
+
+    @cached_property
+    def _is_constant(self) -> bool:
+        """True if the cache is a list of tensors of constant shapes, in which nothing depends on the number of tokens."""
+        self.run(1)
+        self.run(1, 1)
+        caches = [self._caches[past] for past in (1, 2)]
+        shapes = [[tensor.shape for tensor in tensors_in(cache)] for cache in caches]
+        is_plain = all(isinstance(part, torch.Tensor) for cache in caches for _, part in parts(cache))
+        return is_plain and shapes[0] == shapes[1]
+
+
+def _check_is_served(model: Any, cache: str) -> None:
+    """Raise InputError, with the reason, for a model whose serving cannot be counted."""
+    name = type(model).__name__
+    if not hasattr(model, "generate") or not hasattr(model, "config"):
+        raise InputError(f"serving() takes a causal language model of transformers, not {name}")
+    if model.config.is_encoder_decoder:
+        raise InputError(f"serving() takes decoders alone, and {name} has an encoder; profile() counts its generate()")
+    if not cache:
+        raise InputError(
+            f"serving() needs a model that keeps a cache between tokens, and the forward of {name} has "
+            f"none of the parameters {', '.join(CACHES)}; profile() counts its generate()"
+        )
+
+
+def _along(costs: Callable[[int], tuple[int, ...]], lengths: range) -> list[tuple[int, ...]]:
+    """Return the costs at each of the lengths, counted at those that determine the others."""
+    if not lengths:
+        return []
+    at = cache(lambda length: {STEP: costs(length)})
+    return values_along(at, cover(at, lengths[0], lengths[-1]), STEP)
 
 
 class KeepsCache(nn.Module):
-    """A model that gives ``keep`` a copy of its cache after each call. A count restores the cache itself, with all that is in it."""
+    """A model that gives ``keep`` a copy of its cache after each call, of one that it makes itself if it is given None.
+
+    A count restores the cache itself, with all that is in it.
+    """
 
     def __init__(self, model: nn.Module, cache: str, keep: Callable[[Any], None]) -> None:
         super().__init__()
@@ -123,7 +199,10 @@ class KeepsCache(nn.Module):
 
     def forward(self, **inputs: Any) -> Any:
         out = self.model(**inputs)
-        self.keep(copy_on_meta(inputs[self.cache]))
+        kept = inputs[self.cache]
+        if kept is None:  # the model made it
+            kept = next((out[name] for name in (self.cache, *CACHES) if name in out), None)
+        self.keep(copy_on_meta(kept))
         return out
 
 

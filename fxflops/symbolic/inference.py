@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from torch import nn
 
@@ -11,9 +12,6 @@ from ..roofline.devices import Device
 from ..roofline.measured_peaks import device_for
 from ..units import amount, seconds, size
 from .generation import Steps
-
-ROOM = 8
-"""A decode step is fitted on at least so many lengths of the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +44,12 @@ class Serving:
 
     ``step_flops`` and ``step_bytes`` are those of each decode step in turn, of which there is one less than new tokens: the
     prefill gives the first. Bytes are the least that are moved: the weights once (``weight_bytes`` in a decode step, of
-    experts those that one token takes), and the cache. ``cache_bytes`` is the cache of the whole batch after the last step,
-    ``cache_bytes_per_token`` what one more token of one sequence adds to it. ``per_token_seconds`` is the mean over the
-    decode steps, None if there are none.
+    experts those that one token takes), and the cache that the step finds, which in a layer with a sliding window grows no
+    further than that. ``cache_bytes`` is the cache of the whole batch after the last step, ``cache_bytes_per_token`` what the
+    first token after the prompt adds to it for one sequence, ``last_cache_bytes_per_token`` what the last one adds.
+    ``per_token_seconds`` is the mean over the decode steps, None if there are none.
+
+    FLOPs are those of ``attention``; times take only the pairs that masks leave ("exact"), as far as these are known.
     """
 
     model: str
@@ -66,6 +67,8 @@ class Serving:
     first_token_seconds: float | None = None
     per_token_seconds: float | None = None
     speculative: Speculative | None = None
+    attention: str = "dense"
+    last_cache_bytes_per_token: int = 0
 
     @property
     def decode_flops(self) -> int:
@@ -73,16 +76,18 @@ class Serving:
         return sum(self.step_flops)
 
     def __str__(self) -> str:
+        last = self.last_cache_bytes_per_token
+        later = f", {size(last)} in the end" if last != self.cache_bytes_per_token else ""
         lines = [
             f"{self.model}   batch {self.batch}, prompt {self.prompt:,}, new tokens {self.new_tokens:,}",
-            f"prefill      {amount(self.prefill_flops, 'FLOPs')}, {size(self.prefill_bytes)} or more moved",
-            f"decode       {amount(self.decode_flops, 'FLOPs')} in {len(self.step_flops):,} steps; each reads "
+            f"prefill      {amount(self.prefill_flops, 'FLOPs')} (attention {self.attention}), {size(self.prefill_bytes)} or more moved",
+            f"decode       {amount(self.decode_flops, 'FLOPs')} (attention {self.attention}) in {len(self.step_flops):,} steps; each reads "
             f"{size(self.weight_bytes)} of weights or more, and the cache",
-            f"cache        {size(self.cache_bytes_per_token)} a token; {size(self.cache_bytes)} at the end",
+            f"cache        {size(self.cache_bytes_per_token)} a token{later}; {size(self.cache_bytes)} at the end",
         ]
         if self.device is not None:
             lines += [
-                f"least times on {self.device.name}: max(2 x MACs / peak, bytes / bandwidth)",
+                f"least times on {self.device.name}: max(2 x MACs / peak, bytes / bandwidth), attention exact",
                 f"  first token   {seconds(self.first_token_seconds)}",
                 f"  output token  {seconds(self.per_token_seconds)}",
             ]
@@ -116,7 +121,7 @@ def serving(
     The times are bounds, which real servers do not reach: the larger of the time of 2 x MACs at the device's peak, in the
     dtype of the largest product, and of weights and cache, each byte once, at its bandwidth.
 
-    Raises InputError for a model that has no cache of its own, and for numbers out of range.
+    Raises InputError for a model that keeps nothing between tokens, and for numbers out of range.
     """
     if min(prompt, new_tokens, batch, draft_tokens) < 1 or not 0 <= acceptance <= 1:
         raise InputError(
@@ -124,20 +129,16 @@ def serving(
         )
     steps = Steps(model, batch, attention)
     on = None if device is None else device_for(device, steps.place, [steps.dtype])[0]
-    prefill, held, grown = steps.run(prompt), steps.cache_bytes(prompt), steps.cache_bytes(prompt + 1)
+    prefill = steps.run(prompt)
     pasts = range(prompt, prompt + new_tokens - 1)
-    end = steps.cache_bytes(prompt + len(pasts))
-    # A cache that stops growing, as that of a sliding window, is no smaller than at the start.
-    rate = grown - held if end - held == (grown - held) * len(pasts) else 0
+    decode = steps.costs_along(pasts)
+    # The cache after the prompt, and after each further token; of one that is not generated, if there is none.
+    held = steps.cache_along(range(prompt, max(pasts.stop, prompt + 1) + 1))
+    grown = [(after - before) // batch for before, after in pairwise(held)]
     weights = steps.weight_bytes(1, prompt)
-    moved = [weights + held + rate * i for i in range(len(pasts))]
-    flops: tuple[int, ...] = ()
-    macs: tuple[int, ...] = ()
-    if pasts:
-        decode = steps.in_past(prompt, prompt + max(new_tokens, ROOM))
-        flops, macs = (tuple(int(decode.evaluate(what, past=past)) for past in pasts) for what in ("flops", "macs"))
-    written = steps.weight_bytes(prompt) + held
-    times = [_least(on, steps, *each) for each in zip(macs, moved, strict=True)]
+    moved = [weights + found for _, found in zip(pasts, held, strict=False)]
+    written = steps.weight_bytes(prompt) + held[0]
+    times = [_least(on, steps, step.least_macs, found) for step, found in zip(decode, moved, strict=True)]
     return Serving(
         model=type(model).__name__,
         batch=batch,
@@ -145,15 +146,17 @@ def serving(
         new_tokens=new_tokens,
         prefill_flops=prefill.total_flops,
         prefill_bytes=written,
-        step_flops=flops,
+        step_flops=tuple(step.flops for step in decode),
         step_bytes=tuple(moved),
         weight_bytes=weights,
-        cache_bytes=end,
-        cache_bytes_per_token=(grown - held) // batch,
+        cache_bytes=held[len(pasts)],
+        cache_bytes_per_token=grown[0],
         device=on,
         first_token_seconds=None if on is None else _least(on, steps, steps.least_macs(prompt), written),
         per_token_seconds=sum(times) / len(times) if on is not None and times else None,
         speculative=None if draft is None else _speculative(steps, draft, prompt, draft_tokens, acceptance, on),
+        attention=attention,
+        last_cache_bytes_per_token=grown[-1],
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -18,8 +18,16 @@ from .polynomials import interpolation, value
 MAX_DEGREE = 4
 MAX_PIECES = 4
 MAX_PERIOD = 512
-COMMON = 1, 32
-"""The periods of most models: of those without strides, and of convolutional networks."""
+COMMON = 32
+"""The period of most convolutional networks."""
+FEW_PIECES = 2
+"""With so many pieces a period is taken at once. More may be of another period that rounds in step for a while."""
+MANY = 16
+"""So many pieces on each side of the example's are taken where a period has more than few."""
+SEVERAL = 1, 2, 3, 4, 6, 12
+"""A period may be so many times one that shows: a number below 4 shows no pieces of its own."""
+SCAN = 200
+"""So many lengths in a row are counted where no other period fits: they show one up to a third of their number."""
 USUAL = 448, 384, 320, 512
 """Periods to try if the example's length is a multiple of none that fits: their divisors are those of most models."""
 SMALL = 24, 40, 56, 36
@@ -72,20 +80,117 @@ def period_and_pieces(costs: Costs, example: int, low: int, high: int) -> tuple[
     holds from its first length on. What holds for more lengths is taken; None if nothing does.
     """
     recurring: list[Recurrence] = []
-    whole = _least(lambda period: _pieces(costs, example, low, high, period, recurring), example, recurring)
-    if whole is not None and whole[0] == 1:
-        return whole
-    upper = _least(lambda period: _upper_piece(costs, example, low, high, period), example, recurring)
+    pieces = _pieces(costs, example, low, high, 1, recurring)
+    if pieces is not None:
+        return 1, pieces
+    rounded = _distances(costs, example, low, high)
+    whole = _least(lambda period: _pieces(costs, example, low, high, period, recurring), example, rounded, recurring)
+    upper = _least(lambda period: _upper_piece(costs, example, low, high, period), example, [1, *rounded], recurring)
     found = [each for each in (whole, upper) if each is not None]
-    return max(found, key=_lengths, default=None)
+    if not any(len(each[1]) <= FEW_PIECES for each in found) and (many := _many(costs, example, low, high)):
+        found.append((1, many))
+    if not found:
+        period = _scanned(costs, example, low, high)
+        pieces = _pieces(costs, example, low, high, period, recurring) if period else None
+        return None if pieces is None else (period, pieces)
+    return max(found, key=_lengths)
+
+
+def cover(costs: Costs, low: int, high: int) -> list[Piece]:
+    """Return the pieces of ``low`` to ``high``, as many as there are; one may be a single length, whose only node it is."""
+    found = list[Piece]()
+    while not found or found[-1].last < high:
+        start = found[-1].last + 1 if found else low
+        nodes = _fit(costs, start, high, 1) or (start,)
+        last = start if len(nodes) == 1 else _reach(costs, nodes, nodes[-1], high, 1, [*nodes])
+        found.append(Piece(start, last, nodes))
+    return found
+
+
+def values_along(costs: Costs, pieces: Sequence[Piece], key: tuple[str, str, str]) -> list[tuple[int, ...]]:
+    """Return the numbers of a key at each length of the pieces, by the polynomials through the costs at their nodes."""
+    found: list[tuple[int, ...]] = []
+    for piece in pieces:
+        through = interpolation([piece.nodes])
+        polynomials = [through(each) for each in zip(*((costs(node) or {})[key] for node in piece.nodes), strict=True)]
+        for length in range(piece.first, piece.last + 1):
+            found.append(tuple(int(value(each, (length,))) for each in polynomials))
+    return found
+
+
+def _many(costs: Costs, example: int, low: int, high: int) -> list[Piece]:
+    """Return the pieces around the example's, as many as follow each other; none if that is a single length.
+
+    A sort has a piece for each power of two.
+    """
+    middle = _piece(costs, example, low, high, 1)
+    if middle.first == middle.last:
+        return []
+    up, _ = _along(costs, middle.last + 1, high, 1, False, MANY)
+    down, _ = _along(costs, middle.first - 1, low, -1, False, MANY)
+    return [*reversed(down), middle, *up] if up or down else []
+
+
+def _distances(costs: Costs, example: int, low: int, high: int) -> list[int]:
+    """Return likely periods: distances between the first lengths of pieces beside the example's.
+
+    A model that pads to multiples of a number has a piece for each multiple, as long as that. Costs that pad to several numbers
+    have a common multiple of these.
+    """
+    samples = [costs(length) for length in range(example, min(example + FEW, high + 1))]
+    distinct = [keys[0] for keys in columns([each for each in samples if each is not None]).values()]
+    equal = []
+    for key in distinct:
+        starts = _starts(partial(_of_key, costs, key), example, low, high, 2)
+        equal += [b - a for a, b, c in zip(starts, starts[1:], starts[2:], strict=False) if b - a == c - b][:1]
+    common = math.lcm(*equal)
+    starts = _starts(costs, example, low, high, MAX_PIECES)
+    apart = [b - a for n in range(1, len(starts)) for a, b in zip(starts, starts[n:], strict=False)]
+    several = [common * times for times in SEVERAL] if equal else []
+    return [distance for distance in dict.fromkeys([*several, *apart]) if 1 < distance <= MAX_PERIOD]
+
+
+def _of_key(costs: Costs, key: tuple[str, str, str], length: int) -> Sample | None:
+    """Return the costs of one key alone at a length."""
+    sample = costs(length)
+    return None if sample is None else {key: sample[key]} if key in sample else {}
+
+
+def _starts(costs: Costs, example: int, low: int, high: int, most: int) -> list[int]:
+    """Return the first lengths of the pieces beside the example's, up to ``most`` on each side."""
+    middle = _piece(costs, example, low, high, 1)
+    is_single = middle.first == middle.last
+    up, _ = _along(costs, middle.last + 1, high, 1, is_single, most)
+    down, _ = _along(costs, middle.first - 1, low, -1, is_single, most)
+    pieces = [*reversed(down), middle, *up]
+    return [piece.first for piece in pieces] + [piece.last + 1 for piece in pieces[-1:] if piece.last < high]
+
+
+def _scanned(costs: Costs, example: int, low: int, high: int) -> int:
+    """Return the least period with which the costs of lengths in a row are polynomials of degree 2; 0 if there is none."""
+    first = max(min(example, high - SCAN), low)
+    samples = [costs(length) for length in range(first, min(first + SCAN, high + 1))]
+    known = [each for each in samples if each is not None]
+    if len(known) < len(samples):
+        return 0
+    rows = [number for numbers in columns(known) for number in zip(*numbers, strict=True)]
+
+    def fits(period: int) -> bool:
+        ends = range(3 * period, len(known))
+        return all(
+            row[i] - 3 * row[i - period] + 3 * row[i - 2 * period] == row[i - 3 * period] for row in rows for i in ends
+        )
+
+    return next((period for period in range(2, len(known) // 3) if fits(period)), 0)
 
 
 def _least(
-    find: Callable[[int], list[Piece] | None], example: int, recurring: Sequence[Recurrence]
+    find: Callable[[int], list[Piece] | None], example: int, likely: Sequence[int], recurring: Sequence[Recurrence]
 ) -> tuple[int, list[Piece]] | None:
-    """Return the least period for which there are pieces, and these: one that fits is divided as long as it does.
+    """Return the least period for which there are pieces, and these: one that fits is divided as long as it does, with no
+    more pieces.
 
-    ``recurring`` are those known by now; ``find`` may add some.
+    ``likely`` are tried first. ``recurring`` are those known by now; ``find`` may add some.
     """
     pieces = cache(find)
 
@@ -94,15 +199,22 @@ def _least(
 
     divisors = [p for p in range(MAX_PERIOD, 1, -1) if example % p == 0]
     found: list[tuple[int, list[Piece]]] = []
-    for tried in (chain(COMMON, (each.distance for each in recurring), divisors, USUAL), SMALL):
+    at_first = chain(likely, [COMMON], (each.distance for each in recurring), divisors, USUAL)
+    for tried in (likely, at_first, SMALL):
         period = next(filter(known, tried), None)
         if period is not None:
-            while less := next((period // p for p in PRIMES if period % p == 0 and known(period // p)), 0):
-                period = less
-            found.append((period, known(period) or []))
-            if period <= max(COMMON):
+            divided = known(period) or []
+            while less := next((p for p in PRIMES if period % p == 0 and _no_more(known(period // p), divided)), 0):
+                period //= less
+                divided = known(period) or []
+            found.append((period, divided))
+            if (period in likely or period <= COMMON) and len(divided) <= FEW_PIECES:
                 break
-    return max(found, key=_lengths, default=None)
+    return max(found, key=lambda each: (-len(each[1]), _lengths(each)), default=None)
+
+
+def _no_more(pieces: Sequence[Piece] | None, than: Sequence[Piece]) -> bool:
+    return bool(pieces) and len(pieces or ()) <= len(than)
 
 
 def _lengths(found: tuple[int, list[Piece]]) -> int:
@@ -166,15 +278,17 @@ def _piece(costs: Costs, example: int, low: int, high: int, period: int) -> Piec
     return Piece(first, last, nodes)
 
 
-def _along(costs: Costs, start: int, end: int, step: int, is_single: bool) -> tuple[list[Piece], bool]:
+def _along(
+    costs: Costs, start: int, end: int, step: int, is_single: bool, most: int = MAX_PIECES
+) -> tuple[list[Piece], bool]:
     """Return the pieces from ``start`` to ``end``, or to where the model raises, and whether these are all.
 
-    They are not if they are too many, or two of a single length follow each other; ``is_single`` is for the piece before these.
+    They are not if they are more than ``most``, or two of a single length follow each other; ``is_single`` is for the piece before these.
     """
     found: list[Piece] = []
     while (end - start) * step >= 0 and costs(start) is not None:
         nodes = _fit(costs, start, end, step)
-        if len(found) == MAX_PIECES or (nodes is None and is_single):
+        if len(found) == most or (nodes is None and is_single):
             return found, False
         is_single = nodes is None
         last = start if nodes is None else _reach(costs, nodes, nodes[-1], end, step, [*nodes])

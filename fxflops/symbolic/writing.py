@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 TOP = 8
 POINTS = 200
 """A figure is drawn through so many points of each piece of the domain."""
+WHY_NO_POLYNOMIAL = "an operator's costs are none, as those of a sort"
 TITLES = {
     "flops": "FLOPs", "macs": "MACs", "activations": "activations", "bytes": "bytes", "param_bytes": "parameter bytes",
     "memory": "bytes at the peak",
@@ -39,7 +40,8 @@ def expression(sizes: Sequence[str], pieces: Sequence[tuple[Sequence[Range], Pol
         return sympy.Add(*terms)
 
     polynomials = _unified(pieces)
-    if all(each == polynomials[0] for each in polynomials):
+    is_of_lengths = all(any(each.first == each.last for each in ranges) for ranges, _ in pieces)
+    if all(each == polynomials[0] for each in polynomials) and not is_of_lengths:
         return written(polynomials[0])
     conditions = [sympy.And(*_conditions(symbols, ranges)) for ranges, _ in pieces]
     return sympy.Piecewise(*zip(map(written, polynomials), conditions, strict=True))
@@ -104,40 +106,56 @@ def _term(sizes: Sequence[str], monomial: Monomial, coefficient: int) -> str:
 
 def text(form: SizedCosts) -> str:
     """Return the form as lines: the totals and the operators, in the largest piece of the domain, and the other pieces."""
-    cell = _largest(form, "flops")
-    totals = [("MACs", "macs", "forward"), ("FLOPs", "flops", "forward")]
-    totals += [(f"{phase} FLOPs", "flops", phase) for phase in ("backward", "training") if form.has_backward_flops]
-    totals += [(TITLES[name], name, "forward") for name in ("activations", "param_bytes")]
-    rows = [(title, form.polynomial(_largest(form, what), what, phase)) for title, what, phase in totals]
-    optional = {name: _largest(form, name) for name in ("bytes", "memory") if form.cells[name]}
-    rows += [(TITLES[name], form.polynomial(each, name)) for name, each in optional.items()]
-    by_operator = {op: form.polynomial(cell, "flops", operator=op) for op in form.operators}
-    most = [length.last or length.first for length in cell.ranges]
-    largest = sorted(filter(by_operator.get, by_operator), key=lambda op: -value(by_operator[op], most))[:TOP]
+    cell = _largest(form, form.main)
+    here = _words(form.sizes, cell.ranges)
     lines = [
         f"{form.model}   in {', '.join(form.sizes)}   (convention {form.convention}, attention {form.attention})",
         f"holds for    {form.domain()}; equal to count() at {form.checked} points that were not used",
     ]
-    if len(form.pieces()) > 1:
-        lines.append(f"in {len(form.pieces())} pieces; this is the largest, {_words(form.sizes, cell.ranges)}")
-    lines += [_line(title, form.sizes, polynomial) for title, polynomial in rows]
-    lines += [
-        f"{TITLES[name]} hold for {_words(form.sizes, each.ranges)}"
-        for name, each in optional.items()
-        if each.ranges != cell.ranges
-    ]
-    lines += [
-        f"{TITLES[name]:<17} no polynomial in {', '.join(form.sizes)}: {why}"
-        for name, why in WHY_NOT.items()
-        if not form.cells[name]
-    ]
-    lines += ["FLOPs by operator", *(f"  {_line(op, form.sizes, by_operator[op])}" for op in largest)]
+    if len(form.pieces(form.main)) > 1:
+        lines.append(f"in {len(form.pieces(form.main))} pieces; this is the largest, {here}")
+    backward = [(f"{phase} FLOPs", "flops", phase) for phase in ("backward", "training") if form.has_backward_flops]
+    totals = [("MACs", "macs", "forward"), ("FLOPs", "flops", "forward"), *backward]
+    totals += [(TITLES[what], what, "forward") for what in ("activations", "param_bytes", "bytes", "memory")]
+    lines += [_total(form, cell, *each) for each in totals]
+    by_operator = {op: form.polynomial(cell, form.main, operator=op) for op in form.operators}
+    most = [length.last or length.first for length in cell.ranges]
+    largest = sorted(filter(by_operator.get, by_operator), key=lambda op: -value(by_operator[op], most))[:TOP]
+    title = "FLOPs" if form.main == "flops" else "MACs"
+    lines += [f"{title} by operator", *(f"  {_line(op, form.sizes, by_operator[op])}" for op in largest)]
     return "\n".join(lines)
+
+
+def _total(form: SizedCosts, shown: Cell, title: str, what: str, phase: str) -> str:
+    """Return the line of a quantity in the piece that is shown; in a part of it, said, if it holds there alone."""
+    cells = form.cells[what]
+    whole = [cell for cell in cells if _holds(cell.ranges, shown.ranges)]
+    parts = sorted((cell for cell in cells if _holds(shown.ranges, cell.ranges)), key=_points)
+    if whole or parts:
+        cell = whole[0] if whole else parts[-1]
+        line = _line(title, form.sizes, form.polynomial(cell, what, phase))
+        return line if whole else f"{line}   ({_words(form.sizes, cell.ranges)})"
+    where = f" for {_words(form.sizes, shown.ranges)}" if cells else f" in {', '.join(form.sizes)}"
+    return f"{title:<17} no polynomial{where}: {WHY_NOT.get(what, WHY_NO_POLYNOMIAL)}"
+
+
+def _holds(ranges: Sequence[Range], inside: Sequence[Range]) -> bool:
+    """Return whether all lengths of the ranges ``inside`` are in ranges."""
+    return all(
+        other.first in each
+        and (other.first == other.last or other.period % each.period == 0)
+        and (each.last is None or (other.last is not None and other.last <= each.last))
+        for each, other in zip(ranges, inside, strict=True)
+    )
 
 
 def _largest(form: SizedCosts, what: str) -> Cell:
     """Return the piece of a quantity's domain with the most points."""
-    return max(form.pieces(what), key=lambda each: math.prod(map(_lengths, each.ranges)))
+    return max(form.pieces(what), key=_points)
+
+
+def _points(cell: Cell) -> float:
+    return math.prod(map(_lengths, cell.ranges))
 
 
 def _lengths(lengths: Range) -> float:

@@ -168,11 +168,21 @@ def test_speculative_decoding() -> None:
 def test_text() -> None:
     text = str(serving(llama(), prompt=8, new_tokens=1, device="H100")).splitlines()
     assert text[0] == "LlamaForCausalLM   batch 1, prompt 8, new tokens 1"
-    assert text[4] == "least times on H100 SXM: max(2 x MACs / peak, bytes / bandwidth)"
+    assert text[1].startswith("prefill ")
+    assert "FLOPs (attention dense)" in text[1]
+    assert text[4] == "least times on H100 SXM: max(2 x MACs / peak, bytes / bandwidth), attention exact"
 
 
 def test_what_cannot_be_served_is_refused() -> None:
     with pytest.raises(InputError, match="takes a causal language model of transformers, not Linear"):
         serving(nn.Linear(2, 2), prompt=1, new_tokens=1)
+    small = hf.OpenAIGPTConfig(vocab_size=100, n_embd=16, n_layer=1, n_head=2)
+    with pytest.raises(
+        InputError, match="needs a model that keeps a cache between tokens, and the forward of OpenAIGPT"
+    ):
+        serving(hf.OpenAIGPTLMHeadModel(small), prompt=1, new_tokens=1)
+    encoder = hf.T5ForConditionalGeneration(hf.T5Config(vocab_size=100, d_model=16, d_ff=16, num_layers=1, num_heads=2))
+    with pytest.raises(InputError, match="takes decoders alone, and T5ForConditionalGeneration has an encoder"):
+        serving(encoder, prompt=1, new_tokens=1)
     with pytest.raises(InputError, match="of 1 or more"):
         serving(llama(), prompt=0, new_tokens=1)

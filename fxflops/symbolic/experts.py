@@ -1,0 +1,56 @@
+"""Mixtures of experts: how many experts a token takes, as the calls of a run show it, whatever a config calls them."""
+
+from __future__ import annotations
+
+from ..records import specs_in
+from ..report.report import Report
+from ..roofline.traffic import inputs_of, nbytes
+from .weights import Weight
+
+GROUPED, ROUTER = "grouped_mm", "topk"
+"""The products of all experts in one call, and the choice of each token's experts."""
+
+
+class Experts:
+    """The experts in a run of so many tokens. Their weights are parameters with a matrix for each, by the first dim."""
+
+    def __init__(self, report: Report, tokens: int) -> None:
+        self._tokens = tokens
+        self._taken: dict[tuple[str, int], int] = {}
+        self._routers: list[tuple[str, int, int]] = []
+        self._holders = {
+            (scope.path, spec[0]) for scope in report.scopes for spec in scope.params.values() if spec.ndim == 3
+        }
+        for each in report.counted:
+            call = each.call
+            if call.op == GROUPED:
+                # It has a row for each token and expert that the token takes.
+                rows, weights = inputs_of(call)[:2]
+                if rows.ndim == 2 and weights.ndim == 3:
+                    self._taken[call.path, weights[0]] = -(-rows[0] // tokens)
+            elif call.op == ROUTER:
+                scores, chosen = inputs_of(call)[0], next(specs_in(call.out))
+                if scores.ndim and chosen.ndim:
+                    self._routers.append((call.path, scores[-1], chosen[-1]))
+
+    def bytes_of_a_token(self, weight: Weight) -> int:
+        """Return the bytes of a weight that one token reads: those of its experts, and the whole of any other weight."""
+        whole, spec = nbytes(weight.spec), weight.spec
+        if not spec.ndim or not spec[0]:
+            return whole
+        place = weight.path, spec[0]
+        if weight.taken is not None:
+            is_of_experts = place in self._taken or place in self._holders or self._chosen(weight.path, spec[0], True)
+            return -(-weight.taken // self._tokens) if is_of_experts else whole
+        if spec.ndim != 3:
+            return whole
+        taken = self._taken.get(place) or self._chosen(weight.path.rpartition(".")[0], spec[0])
+        return whole * taken // spec[0] if taken else whole
+
+    def _chosen(self, path: str, experts: int, here: bool = False) -> int:
+        """Return how many of the experts a router chooses in a module: in it, or with ``here`` outside of its children."""
+        inside = f"{path}." if path else ""
+        for at, among, chosen in self._routers:
+            if among == experts and (at == path or (not here and at.startswith(inside))):
+                return chosen
+        return 0
