@@ -49,13 +49,15 @@ class Rule(NamedTuple):
     """The shape rule of an op: its function, the layout of the result, the function's parameters, and the rule of the peak.
 
     ``passing`` returns the tensors alive at the peak within a call, or None where it cannot tell. It takes the sizes and
-    strides of the tensors given, the result, and the rule's own parameters. Without it no other tensor is alive then.
+    strides of the tensors given, the result, and the rule's own parameters, and, with ``by_device``, the type of the
+    device as the keyword ``device``. Without it no other tensor is alive then.
     """
 
     function: RuleFunction
     layout: str
     parameters: Parameters
     passing: Passed
+    by_device: bool
 
 
 RULES: dict[Any, Rule] = {}
@@ -66,7 +68,8 @@ def shape(*targets: Any, layout: str = PLAIN, passing: Passed = None) -> Callabl
     """Register the decorated rule for these module classes, functions and methods."""
 
     def register(rule: RuleFunction) -> RuleFunction:
-        RULES.update(dict.fromkeys(targets, Rule(rule, layout, parameters_of(rule), passing)))
+        by_device = passing is not None and "device" in parameters_of(passing)[1]
+        RULES.update(dict.fromkeys(targets, Rule(rule, layout, parameters_of(rule), passing, by_device)))
         return rule
 
     return register

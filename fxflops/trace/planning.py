@@ -103,7 +103,8 @@ class PlanningObserver(MetaObserver):
             return None
         specs, kwspecs = specs_given(key, len(args), kwargs)
         before = tuple.__new__(Operation, (op, target, specs, kwspecs, None, settings))
-        found = shape_of(rule, before, [(form.shape, form.stride) for form in given])
+        lying = [(form.shape, form.stride) for form in given]
+        found = shape_of(rule, before, lying, self._device_kernels.device.type)
         if found is None:
             return None
         out, strides, passing = found
