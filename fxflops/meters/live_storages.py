@@ -276,16 +276,21 @@ class LiveStorages:
         self.peak = self.live
         return span
 
-    def end(self, span: Span) -> tuple[int, tuple[tuple[Spec, int], ...]]:
+    def end(self, span: Span, given: Any = ()) -> tuple[int, tuple[tuple[Spec, int], ...]]:
         """Return the bytes that a call leaves behind, and, if more were alive within it, the storages at that peak.
 
-        These are specs and bytes, relative to the state when the call began.
+        These are specs and bytes, relative to the state when the call began. The storages of the tensors ``given`` to the
+        call are none of them: they may have been met in it for the first time.
         """
         left, rose = self.live - span.live, self.peak - span.live
         found = dict[int, int]()
         if rose > max(left, 0):
             for entry, change, _ in triples(self._changes[span.changes : 3 * self._peak_after]):
                 found[entry] = found.get(entry, 0) + change
+        for tensor in tensors_given(given) if found else ():
+            known = self._known.get(id(tensor.untyped_storage())) if tensor.layout is torch.strided else None
+            if known is not None:
+                found.pop(known.entry, None)
         if span.peak >= self.peak:
             self.peak, self._peak_after = span.peak, span.peak_after
         return left, tuple((self._entries.specs[entry], nbytes) for entry, nbytes in found.items() if nbytes)

@@ -93,3 +93,25 @@ def stores(operator: str, saved: bool = False) -> Callable[[Callable[..., int]],
         return rule
 
     return register
+
+
+UNWATCHED: dict[Any, tuple[Callable[..., Passing | None], Parameters]] = {}
+"""Rules, with their parameters, for functions that go another way as soon as a dispatch mode is on."""
+
+
+def unwatched(*targets: Any) -> Callable[[Callable[..., Passing | None]], Callable[..., Passing | None]]:
+    """Register the decorated rule for functions that ask torch whether somebody watches (``isTensorSubclassLike``), and
+    compute more if so: ``svdvals`` the singular vectors, too.
+
+    The rule returns the tensors alive at the peak of a call that nobody watches, beside its result; None where watching
+    changes nothing. It takes the sizes and strides of the tensors given, and the function's own parameters; as keywords
+    the type of the ``device``, and whether autograd keeps the call (``learns``).
+    """
+
+    def register(rule: Callable[..., Passing | None]) -> Callable[..., Passing | None]:
+        names, keywords, more, others = parameters_of(rule)
+        keywords = tuple(name for name in keywords if name not in ("device", "learns"))
+        UNWATCHED.update(dict.fromkeys(targets, (rule, (names[1:], keywords, more, others))))
+        return rule
+
+    return register

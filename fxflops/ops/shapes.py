@@ -14,7 +14,7 @@ from typing import Any
 
 from ..records import Operation, Spec
 from ._apply import arguments
-from ._rules import ANY, EVEN, FIRST, FORMAT, KEPT, ORDERED, POINTWISE, RULES, Passing, Rule
+from ._rules import ANY, EVEN, FIRST, FORMAT, KEPT, ORDERED, POINTWISE, RULES, UNWATCHED, Passing, Rule
 
 Strides = tuple[int, ...]
 Sizes = int | Sequence[int]
@@ -64,6 +64,18 @@ def shape_of(
     if rule.passing is not None:
         passing = rule.passing(tensors, out, *args, **kwargs, **({"device": device} if rule.by_device else {}))
     return None if passing is None else (out, strides, passing)
+
+
+def held_unwatched(ran: Operation, tensors: Sequence[Lying], device: str, learns: bool) -> Passing | None:
+    """The tensors alive at the peak of a call that goes another way when it is watched; None for any other call."""
+    rule, parameters = UNWATCHED[ran.target]
+    if ran.kwargs and "out" in ran.kwargs:
+        return None
+    try:
+        args, kwargs = arguments(parameters, ran)
+        return rule(tensors, *args, **kwargs, device=device, learns=learns)
+    except Exception:  # arguments that the kernel refuses
+        return None
 
 
 def _strides(layout: str, out: Spec, tensors: Sequence[Lying]) -> Strides | None:
