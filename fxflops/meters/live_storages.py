@@ -166,7 +166,10 @@ class LiveStorages:
         return self._entries.categories.get(self._held.get(storage._cdata, -1)) == "inputs"
 
     def move(self, tensor: torch.Tensor, meta: torch.Tensor) -> None:
-        """Let the storage of ``meta``, a meta tensor, take the place of the tensor's, if that is entered here."""
+        """Let the storage of ``meta``, a meta tensor, take the place of the tensor's.
+
+        One that is not entered here was there before the run: a constant that a closure, a graph or an attribute holds.
+        """
         if tensor.layout is not torch.strided or meta.layout is not torch.strided:
             return
         before, storage = tensor.untyped_storage(), meta.untyped_storage()
@@ -179,6 +182,8 @@ class LiveStorages:
             self._moved[id(before)] = weakref.ref(before), known.entry
             self._watch(storage, storage.nbytes(), known.entry)
             self._change(known.entry, storage.nbytes() - known.nbytes)
+        elif id(before) not in self._moved and id(storage) not in self._known:
+            self.add_held([("", meta)], "buffers")
 
     def add_all(self, value: Any, call: int | None = None) -> None:
         """Enter all tensors in nested tuples, lists and dicts; ``call`` is the number of the call that made them."""

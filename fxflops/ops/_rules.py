@@ -103,7 +103,7 @@ def unwatched(*targets: Any) -> Callable[[Callable[..., Passing | None]], Callab
     """Register the decorated rule for functions that ask torch whether somebody watches (``isTensorSubclassLike``), and
     compute more if so: ``svdvals`` the singular vectors, too.
 
-    The rule returns the tensors alive at the peak of a call that nobody watches, beside its result; None where watching
+    The rule returns the tensors alive at the peak of a call that nobody watches, besides its result; None where watching
     changes nothing. It takes the sizes and strides of the tensors given, and the function's own parameters; as keywords
     the type of the ``device``, and whether autograd keeps the call (``learns``).
     """

@@ -159,16 +159,23 @@ def values_alone(tensors: Sequence[Lying], A: Spec, *_: Any, learns: bool, **__:
 
 
 @unwatched(torch.linalg.matrix_norm)
+def matrix_norm_by_values(
+    tensors: Sequence[Lying], A: Spec, ord: Any = "fro", dim: Any = (-2, -1), *_: Any, learns: bool, **__: Any
+) -> Passing | None:
+    """Norms that are a singular value, or all of them added up."""
+    if learns or ord not in (2, -2, "nuc"):
+        return None
+    m, n = (A[each] for each in dim)
+    return (Spec((A.numel() // max(m * n, 1), min(m, n)), A.dtype),)
+
+
 @unwatched(torch.linalg.norm)
 def norm_by_values(
     tensors: Sequence[Lying], A: Spec, ord: Any = None, dim: Any = None, *_: Any, learns: bool, **__: Any
 ) -> Passing | None:
-    """Norms that are a singular value, or all of them added up."""
-    by_values = ord in (2, -2, "nuc")
-    is_matrix = A.ndim == 2 if dim is None else not isinstance(dim, int) and tuple(dim) in ((0, 1), (-2, -1))
-    if learns or not by_values or not is_matrix:
-        return None
-    return (Spec((*A[:-2], min(A[-2:])), A.dtype),)
+    """As matrix_norm_by_values, of matrices."""
+    dims = range(A.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
+    return matrix_norm_by_values(tensors, A, ord, dims, learns=learns) if len(dims) == 2 else None
 
 
 @unwatched(torch.linalg.cond)
@@ -176,7 +183,7 @@ def condition_by_values(
     tensors: Sequence[Lying], A: Spec, p: Any = None, *, device: str, learns: bool
 ) -> Passing | None:
     """A condition number is the ratio of two singular values, by the norm that is the largest."""
-    return norm_by_values(tensors, A, 2 if p is None else p, learns=learns)
+    return matrix_norm_by_values(tensors, A, 2 if p is None else p, learns=learns)
 
 
 @unwatched(torch.linalg.matrix_rank)

@@ -31,8 +31,14 @@ def moments(
     tensors: Sequence[Lying], out: Spec, input: Spec, normalized_shape: Any, *args: Any, **kwargs: Any
 ) -> Passing:
     """The result, and mean and deviation of each row, which the kernel returns beside it."""
-    row = Spec((rows_of(input.numel(), math.prod(normalized_shape)),), out.dtype)
+    row = per_row(input, normalized_shape)
     return out, row, row
+
+
+def per_row(input: Spec, normalized_shape: Sequence[int]) -> Spec:
+    """One number for each row that is normalized."""
+    dims = len(normalized_shape)
+    return Spec((*input[:-dims], *[1] * dims), input.dtype)
 
 
 @layer_norm.shape(nn.LayerNorm, F.layer_norm, layout=EVEN, passing=moments)
@@ -106,7 +112,7 @@ def squares(
 
     First the squares are there, with their means and the deviations. Of half precision the kernels on a CPU decide.
     """
-    row = Spec((rows_of(input.numel(), math.prod(normalized_shape)),), out.dtype)
+    row = per_row(input, normalized_shape)
     if device == "cuda":  # one kernel
         return out, row
     if out.dtype.itemsize < FULL:

@@ -15,7 +15,22 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import FORMAT, Cost, Lying, Passing, Sizes, Spec, each, first, formula, named, times, unwatched, zero
+from ._extend import (
+    FORMAT,
+    Cost,
+    Lying,
+    Passing,
+    Sizes,
+    Spec,
+    contiguous,
+    each,
+    first,
+    formula,
+    named,
+    times,
+    unwatched,
+    zero,
+)
 
 
 @formula(nn.AvgPool1d, *named("avg_pool1d"), op="avg_pool")
@@ -70,10 +85,13 @@ def max_pool1d(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
     return _maximum(window(kernel_size, 1), out)
 
 
-@unwatched(torch.max_pool1d)
-def unindexed(tensors: Sequence[Lying], *_: Any, learns: bool, **__: Any) -> Passing | None:
-    """The largest elements without their indices, which only the gradient needs."""
-    return None if learns else ()
+@unwatched(torch.max_pool1d, F.max_pool1d)
+def unindexed(tensors: Sequence[Lying], input: Spec, *_: Any, learns: bool, **__: Any) -> Passing | None:
+    """The largest elements without their indices, which only the gradient needs; of a copy, if the input is not contiguous."""
+    sizes, strides = tensors[0]
+    if learns:
+        return None
+    return () if strides == contiguous(sizes) else (Spec(input, input.dtype),)
 
 
 def indexed(tensors: Sequence[Lying], out: Spec, *args: Any, **kwargs: Any) -> Passing:

@@ -220,6 +220,7 @@ class LiveObserver(Observer):
         operation = self._containers.get(key)
         if operation is not None and _is(out, operation.out):
             _, _, took = self._pop(module)
+            self._owns_rest(running.path, out)
             self._scoped(
                 running.path, operation, settings.params, bool(module._modules), max(took - running.inside, 0.0)
             )

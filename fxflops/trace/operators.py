@@ -14,7 +14,7 @@ from ..ops import Formula
 from ..ops._rules import UNWATCHED
 from ..ops._traits import EMPTY
 from ..ops.shapes import held_unwatched
-from ..records import Operation
+from ..records import Operation, specs_in
 from ..records.pairs import ATTENTION, ATTENTIONS, LOOKUP
 from ..records.tensors import spec_of
 from ..torch_internals import (
@@ -198,7 +198,7 @@ class OperatorObserver(ModuleObserver):
         with disable_current_modes():
             out = self._kernel(func, args, kwargs)
         self._storages.call = len(self.calls)
-        self._storages.add_transient([(spec, spec.nbytes) for spec in held])
+        self._storages.add_transient([(spec, spec.nbytes) for spec in (*held, *specs_in(spec_of(out)))])
         return out
 
     def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
