@@ -178,6 +178,14 @@ def norm_by_values(
     return matrix_norm_by_values(tensors, A, ord, dims, learns=learns) if len(dims) == 2 else None
 
 
+@unwatched(*spelled("norm", torch, torch.Tensor))
+def nuclear_norm_by_values(
+    tensors: Sequence[Lying], A: Spec, p: Any = "fro", dim: Any = None, *_: Any, learns: bool, **__: Any
+) -> Passing | None:
+    """As matrix_norm_by_values; any other norm is one of all elements."""
+    return norm_by_values(tensors, A, p, dim, learns=learns) if p == "nuc" else None
+
+
 @unwatched(torch.linalg.cond)
 def condition_by_values(
     tensors: Sequence[Lying], A: Spec, p: Any = None, *, device: str, learns: bool

@@ -43,7 +43,7 @@ def selected(
     tensors: Sequence[Lying], input: Spec, q: Any, dim: int | None = None, *_: Any, device: str, learns: bool, **__: Any
 ) -> Passing | None:
     """Few quantiles of a long row are selected, not sorted, on a CPU: first there is a mask of what is NaN, then ranks and
-    weights, 60 bytes each. Rows that do not lie together are copied.
+    weights, 56 bytes each. Rows that do not lie together are copied.
 
     The sizes at which torch selects, up to 50 quantiles and a quarter of the row's root, are as measured.
     """
@@ -59,7 +59,7 @@ def selected(
     rows = input.numel() // max(k, 1)
     masked = Spec((input.numel() + rows,), torch.bool)
     first = (*copied, masked) if dim is None else (masked,)
-    then = *copied, Spec((60 * rows * quantiles,), torch.uint8)
+    then = *copied, Spec((56 * rows * quantiles,), torch.uint8)
     return max(first, then, key=lambda held: [sum(spec.nbytes for spec in held)])
 
 
