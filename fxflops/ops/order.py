@@ -57,7 +57,7 @@ def selected(
         strides.append(strides.pop(dim))
     copied = () if tuple(strides) == contiguous(sizes) else (Spec(input, input.dtype),)
     rows = input.numel() // max(k, 1)
-    masked = Spec((input.numel() + rows,), torch.bool)
+    masked = Spec(input, torch.bool)
     first = (*copied, masked) if dim is None else (masked,)
     then = *copied, Spec((56 * rows * quantiles,), torch.uint8)
     return max(first, then, key=lambda held: [sum(spec.nbytes for spec in held)])
