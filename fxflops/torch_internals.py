@@ -379,3 +379,11 @@ def quantile_selects() -> bool:
     for node in nodes:
         nodes += [] if node is None else [before for before, _ in node.next_functions]
     return not any(node is not None and node.name().startswith("Sort") for node in nodes)
+
+
+def graphs_of(module: Any) -> list[Any]:
+    """Return the graphs of a scripted module's methods, which hold what ``torch.jit.freeze`` made constants. Without them a frozen
+    model has no weights."""
+    held = getattr(module, "_c", None)
+    methods = [] if held is None else [held._get_method(name) for name in held._method_names()]
+    return [method.graph for method in methods if hasattr(method, "graph")]

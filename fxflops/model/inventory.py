@@ -16,6 +16,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from ..errors import InputError
 from ..records import Module, Params
 from ..records.tensors import ORDINARY, is_dense
+from ..torch_internals import graphs_of
 from .pytree import modules_of, stored, unpacked
 
 FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
@@ -125,10 +126,10 @@ def constants_of(module: ScriptModule, path: str) -> list[tuple[str, torch.Tenso
     Numbers, which tracing makes tensors of too, are left out.
     """
     found = dict[int, tuple[str, torch.Tensor, bool]]()
-    for name in module._c._method_names():
-        blocks: list[Any] = [getattr(module._c._get_method(name), "graph", None)]
+    for graph in graphs_of(module):
+        blocks: list[Any] = [graph]
         for block in blocks:
-            for node in () if block is None else block.nodes():
+            for node in block.nodes():
                 blocks += node.blocks()
                 if node.kind() != "prim::Constant" or not node.hasAttribute("value") or node.kindOf("value") != "t":
                     continue
