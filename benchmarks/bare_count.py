@@ -157,7 +157,7 @@ class BareEngine(TorchFunctionMode):
         if rule is None or entry is None:
             return None
         before = Operation(entry.op, target, args, kwargs, None, settings)
-        found = shape_of(rule, before, [(part.shape, part.stride) for part in forms_in(key)])
+        found = shape_of(rule, before, [(part.shape, part.stride) for part in forms_in(key)], "cpu")
         if found is None:
             return None
         out, strides, _ = found

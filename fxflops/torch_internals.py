@@ -394,3 +394,22 @@ def original_of(model: nn.Module) -> nn.Module:
     class would load the compiler."""
     is_wrapper = type(model).__name__ == "OptimizedModule" and "_orig_mod" in model._modules
     return model.get_submodule("_orig_mod") if is_wrapper else model
+
+
+@cache
+def quantile_selects() -> bool:
+    """Return whether this torch selects few quantiles instead of sorting the rows, as the graph of a small one tells."""
+    with disable_current_modes(), torch.enable_grad():
+        out = torch.quantile(torch.zeros(64, device="cpu", requires_grad=True), 0.5)
+    nodes = [out.grad_fn]
+    for node in nodes:
+        nodes += [] if node is None else [before for before, _ in node.next_functions]
+    return not any(node is not None and node.name().startswith("Sort") for node in nodes)
+
+
+def graphs_of(module: Any) -> list[Any]:
+    """Return the graphs of a scripted module's methods, which hold what ``torch.jit.freeze`` made constants. Without them a frozen
+    model has no weights."""
+    held = getattr(module, "_c", None)
+    methods = [] if held is None else [held._get_method(name) for name in held._method_names()]
+    return [method.graph for method in methods if hasattr(method, "graph")]

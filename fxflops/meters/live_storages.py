@@ -167,7 +167,10 @@ class LiveStorages:
         return self._entries.categories.get(self._held.get(storage._cdata, -1)) == "inputs"
 
     def move(self, tensor: torch.Tensor, meta: torch.Tensor) -> None:
-        """Let the storage of ``meta``, a meta tensor, take the place of the tensor's, if that is entered here."""
+        """Let the storage of ``meta``, a meta tensor, take the place of the tensor's.
+
+        One that is not entered here was there before the run: a constant that a closure, a graph or an attribute holds.
+        """
         if tensor.layout is not torch.strided or meta.layout is not torch.strided:
             return
         before, storage = tensor.untyped_storage(), meta.untyped_storage()
@@ -180,6 +183,8 @@ class LiveStorages:
             self._moved[id(before)] = weakref.ref(before), known.entry
             self._watch(storage, storage.nbytes(), known.entry)
             self._change(known.entry, storage.nbytes() - known.nbytes)
+        elif id(before) not in self._moved and id(storage) not in self._known:
+            self.add_held([("", meta)], "buffers")
 
     def add_all(self, value: Any, call: int | None = None) -> None:
         """Enter all tensors in nested tuples, lists and dicts; ``call`` is the number of the call that made them."""
@@ -332,16 +337,21 @@ class LiveStorages:
         self.peak = self.live
         return span
 
-    def end(self, span: Span) -> tuple[int, tuple[tuple[Spec, int], ...]]:
+    def end(self, span: Span, given: Any = ()) -> tuple[int, tuple[tuple[Spec, int], ...]]:
         """Return the bytes that a call leaves behind, and, if more were alive within it, the storages at that peak.
 
-        These are specs and bytes, relative to the state when the call began.
+        These are specs and bytes, relative to the state when the call began. The storages of the tensors ``given`` to the
+        call are none of them: they may have been met in it for the first time.
         """
         left, rose = self.live - span.live, self.peak - span.live
         found = dict[int, int]()
         if rose > max(left, 0):
             for entry, change, _ in triples(self._changes[span.changes : 3 * self._peak_after]):
                 found[entry] = found.get(entry, 0) + change
+        for tensor in tensors_given(given) if found else ():
+            known = self._known.get(id(tensor.untyped_storage())) if tensor.layout is torch.strided else None
+            if known is not None:
+                found.pop(known.entry, None)
         if span.peak >= self.peak:
             self.peak, self._peak_after = span.peak, span.peak_after
         return left, tuple((self._entries.specs[entry], nbytes) for entry, nbytes in found.items() if nbytes)

@@ -10,11 +10,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.jit import ScriptModule
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from ..errors import InputError
 from ..records import Module, Params
 from ..records.tensors import ORDINARY, is_dense
+from ..torch_internals import graphs_of
 from .pytree import modules_of, stored, unpacked
 
 FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
@@ -28,7 +30,8 @@ class Inventory:
     """The modules of a model, and its parameters and buffers by their full names, each once.
 
     ``aliases`` are further paths of modules, each with the first; the paths of what is in these modules follow from it.
-    ``packed`` are meta tensors for the weights that quantized layers keep in objects of their kernels. ``keeps`` has the
+    ``packed`` are meta tensors for the weights that quantized layers keep in objects of their kernels, and the weights
+    that TorchScript keeps as constants of a graph, as ``torch.jit.freeze`` makes them; ``constants`` are its other ones. ``keeps`` has the
     functions among the attributes of the modules that have some. ``shapeless`` are the lazy modules with parameters that have
     no shape yet. Raises InputError if there are any, unless ``lazy``.
     """
@@ -38,6 +41,7 @@ class Inventory:
         self.params: list[tuple[str, torch.Tensor]] = []
         self.buffers: list[tuple[str, torch.Tensor]] = []
         self.packed: list[tuple[str, torch.Tensor]] = []
+        self.constants: list[tuple[str, torch.Tensor]] = []
         self.keeps: dict[nn.Module, frozenset[Any]] = {}
         self._met: list[int] = []
         found = set[int]()
@@ -46,6 +50,9 @@ class Inventory:
             if not NOTED.isdisjoint(map(type, attributes)):
                 self.keeps[module] = frozenset(value for value in attributes if type(value) in FUNCTIONS)
                 self.packed += [(path, weight) for value in attributes for weight in _packed(value)]
+            if isinstance(module, ScriptModule):
+                for name, constant, is_weight in constants_of(module, path):
+                    (self.packed if is_weight else self.constants).append((name, constant))
             self._met.append(len(self.params))
             own = (module._parameters, self.params), (module._buffers, self.buffers)
             for kind, named in own if own[0][0] or own[1][0] else ():
@@ -110,6 +117,32 @@ def _held(parameter: torch.Tensor) -> int:
 
 def _is_shapeless(tensor: torch.Tensor | None) -> bool:
     return isinstance(tensor, UninitializedTensorMixin)
+
+
+def constants_of(module: ScriptModule, path: str) -> list[tuple[str, torch.Tensor, bool]]:
+    """Return the tensors that the graphs of a scripted module's methods hold as constants, with their names in them, and
+    whether each is a weight: of floats, and used by a node.
+
+    Numbers, which tracing makes tensors of too, are left out.
+    """
+    found = dict[int, tuple[str, torch.Tensor, bool]]()
+    for graph in graphs_of(module):
+        blocks: list[Any] = [graph]
+        for block in blocks:
+            for node in block.nodes():
+                blocks += node.blocks()
+                if node.kind() != "prim::Constant" or not node.hasAttribute("value") or node.kindOf("value") != "t":
+                    continue
+                tensor, out = node.t("value"), node.output()
+                if tensor.ndim:
+                    whole = (
+                        tensor
+                        if tensor.layout is torch.strided
+                        else torch.empty_like(tensor, layout=torch.strided, device="meta")
+                    )
+                    is_weight = tensor.is_floating_point() and bool(out.uses())
+                    found[whole.untyped_storage()._cdata] = f"{path}.{out.debugName()}".lstrip("."), whole, is_weight
+    return [*found.values()]
 
 
 def _packed(value: Any) -> list[torch.Tensor]:

@@ -116,6 +116,10 @@ class Snapshot:
         """Return whether a tensor, not a parameter, was there: a buffer, an input, one that the model had cached."""
         return id(tensor) in self._others
 
+    def others(self) -> list[torch.Tensor]:
+        """Return the tensors that :meth:`holds` tells of."""
+        return [*self._others.values()]
+
     def before_write(self, value: Any) -> None:
         """Copy the tensors in ``value``, parameters too, before a call writes to them or shares their memory."""
         self._tensors.before_write(value)

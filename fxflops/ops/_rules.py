@@ -49,13 +49,15 @@ class Rule(NamedTuple):
     """The shape rule of an op: its function, the layout of the result, the function's parameters, and the rule of the peak.
 
     ``passing`` returns the tensors alive at the peak within a call, or None where it cannot tell. It takes the sizes and
-    strides of the tensors given, the result, and the rule's own parameters. Without it no other tensor is alive then.
+    strides of the tensors given, the result, and the rule's own parameters, and, with ``by_device``, the type of the
+    device as the keyword ``device``. Without it no other tensor is alive then.
     """
 
     function: RuleFunction
     layout: str
     parameters: Parameters
     passing: Passed
+    by_device: bool
 
 
 RULES: dict[Any, Rule] = {}
@@ -66,7 +68,8 @@ def shape(*targets: Any, layout: str = PLAIN, passing: Passed = None) -> Callabl
     """Register the decorated rule for these module classes, functions and methods."""
 
     def register(rule: RuleFunction) -> RuleFunction:
-        RULES.update(dict.fromkeys(targets, Rule(rule, layout, parameters_of(rule), passing)))
+        by_device = passing is not None and "device" in parameters_of(passing)[1]
+        RULES.update(dict.fromkeys(targets, Rule(rule, layout, parameters_of(rule), passing, by_device)))
         return rule
 
     return register
@@ -87,6 +90,28 @@ def stores(operator: str, saved: bool = False) -> Callable[[Callable[..., int]],
 
     def register(rule: Callable[..., int]) -> Callable[..., int]:
         STORED[operator] = rule, saved
+        return rule
+
+    return register
+
+
+UNWATCHED: dict[Any, tuple[Callable[..., Passing | None], Parameters]] = {}
+"""Rules, with their parameters, for functions that go another way as soon as a dispatch mode is on."""
+
+
+def unwatched(*targets: Any) -> Callable[[Callable[..., Passing | None]], Callable[..., Passing | None]]:
+    """Register the decorated rule for functions that ask torch whether somebody watches (``isTensorSubclassLike``), and
+    compute more if so: ``svdvals`` the singular vectors, too.
+
+    The rule returns the tensors alive at the peak of a call that nobody watches, besides its result; None where watching
+    changes nothing. It takes the sizes and strides of the tensors given, and the function's own parameters; as keywords
+    the type of the ``device``, and whether autograd keeps the call (``learns``).
+    """
+
+    def register(rule: Callable[..., Passing | None]) -> Callable[..., Passing | None]:
+        names, keywords, more, others = parameters_of(rule)
+        keywords = tuple(name for name in keywords if name not in ("device", "learns"))
+        UNWATCHED.update(dict.fromkeys(targets, (rule, (names[1:], keywords, more, others))))
         return rule
 
     return register

@@ -10,16 +10,40 @@ https://github.com/pytorch/pytorch/blob/main/torch/_decomp/decompositions.py
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import ORDERED, POINTWISE, Cost, FormulaFunction, Spec, first, formula, named, spelled, times
+from ._extend import (
+    ORDERED,
+    POINTWISE,
+    Cost,
+    FormulaFunction,
+    Lying,
+    Passing,
+    Spec,
+    first,
+    formula,
+    named,
+    spelled,
+    times,
+)
 from .elementwise import in_place, same
 
 LEAKY = Cost(muls=1, others=1)
+
+
+def with_term(tensors: Sequence[Lying], out: Spec, input: Spec, inplace: bool = False) -> Passing:
+    """The result and one term as large: tanh(x) in x - tanh(x), 1 + |x| in x / (1 + |x|)."""
+    return out, out
+
+
+def with_buffer(tensors: Sequence[Lying], out: Spec, input: Spec, inplace: bool = False, *, device: str) -> Passing:
+    """The result and, on a CPU, the buffer that its gradient is computed from."""
+    return (out, out) if device != "cuda" else ()
 
 
 @formula(nn.ReLU, *named("relu"), op="relu")
@@ -41,7 +65,8 @@ def activation(input: Spec, *, out: Any) -> Cost:
 activation.shape(
     *(nn.ReLU, F.relu, torch.relu, torch.Tensor.relu, nn.ReLU6, F.relu6, nn.Hardtanh, nn.Threshold), layout=ORDERED
 )(same)
-activation.shape(nn.Tanhshrink, nn.Softsign, nn.ELU, nn.CELU, nn.SELU, F.selu, layout=POINTWISE)(same)
+activation.shape(nn.ELU, nn.CELU, nn.SELU, F.selu, layout=POINTWISE)(same)
+activation.shape(nn.Tanhshrink, nn.Softsign, layout=POINTWISE, passing=with_term)(same)
 activation.shape(torch.relu_, torch.Tensor.relu_, layout=POINTWISE)(in_place)
 
 
@@ -141,7 +166,7 @@ def elu_backward(
 log_sigmoid = formula(nn.LogSigmoid, *named("logsigmoid", "log_sigmoid", "log_sigmoid_forward"), op="log_sigmoid")(
     activation
 )
-log_sigmoid.shape(nn.LogSigmoid, layout=POINTWISE)(same)
+log_sigmoid.shape(nn.LogSigmoid, layout=POINTWISE, passing=with_buffer)(same)
 
 
 @log_sigmoid.backward(*named("log_sigmoid_backward"))

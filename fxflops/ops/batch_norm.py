@@ -12,7 +12,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import KEPT, Cost, Spec, fits, formula, named, summed, when, zero
+from ._extend import KEPT, Cost, Lying, Passing, Spec, fits, formula, named, summed, when, zero
 from .norm import normalized
 
 
@@ -48,7 +48,23 @@ def batch_normed(input: Spec, training: bool, *weights: Spec | None) -> Spec | N
     return Spec(input, input.dtype) if all(fits(weight, input[1], input) for weight in weights) else None
 
 
-@batch_norm.shape(F.batch_norm, layout=KEPT)
+def batch_moments(
+    tensors: Sequence[Lying],
+    out: Spec,
+    input: Spec,
+    running_mean: Spec | None = None,
+    running_var: Spec | None = None,
+    weight: Spec | None = None,
+    bias: Spec | None = None,
+    training: bool = False,
+    **kwargs: Any,
+) -> Passing:
+    """The result, and in training mean and deviation of each channel, which the kernel returns beside it."""
+    channel = Spec((input[1],), out.dtype)
+    return (out, channel, channel) if training or running_mean is None else ()
+
+
+@batch_norm.shape(F.batch_norm, layout=KEPT, passing=batch_moments)
 def batch_norm_shape(
     input: Spec,
     running_mean: Spec | None,
@@ -83,9 +99,9 @@ def batch_norm_of(*dims: int) -> Callable[..., Spec | None]:
     return batch_norm_shape
 
 
-batch_norm.shape(nn.BatchNorm1d, layout=KEPT)(batch_norm_of(2, 3))
-batch_norm.shape(nn.BatchNorm2d, layout=KEPT)(batch_norm_of(4))
-batch_norm.shape(nn.BatchNorm3d, layout=KEPT)(batch_norm_of(5))
+batch_norm.shape(nn.BatchNorm1d, layout=KEPT, passing=batch_moments)(batch_norm_of(2, 3))
+batch_norm.shape(nn.BatchNorm2d, layout=KEPT, passing=batch_moments)(batch_norm_of(4))
+batch_norm.shape(nn.BatchNorm3d, layout=KEPT, passing=batch_moments)(batch_norm_of(5))
 
 
 @batch_norm.backward(*named("native_batch_norm_backward", "batch_norm_backward"))

@@ -46,12 +46,15 @@ def conv_shape(
     dims = weight.ndim - 2
     if dims < 1 or input.ndim != dims + 2 or input.dtype is not weight.dtype or padding_mode != "zeros":
         return None
+    if input.dtype.is_complex:  # torch computes it by real ones
+        return None
     if input[1] != weight[1] * groups or weight[0] % groups or not fits(bias, weight[0], input):
         return None
     steps, gaps = each(stride, dims), each(dilation, dims)
     if padding == "same":
         sizes = list(input[2:])
-        if set(steps) != {1}:
+        # Where one side gets more than the other, torch pads a copy first.
+        if set(steps) != {1} or any(d * (k - 1) % 2 for k, d in zip(weight[2:], gaps, strict=True)):
             return None
     else:
         pads = (0,) * dims if isinstance(padding, str) else each(padding, dims)

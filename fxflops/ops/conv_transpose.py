@@ -49,7 +49,7 @@ def conv_transpose_shape(
     Where an output size is asked for, the kernel decides.
     """
     dims = weight.ndim - 2
-    if output_size is not None or input.ndim != dims + 2 or input.dtype is not weight.dtype:
+    if output_size is not None or input.ndim != dims + 2 or input.dtype is not weight.dtype or input.dtype.is_complex:
         return None
     if input[1] != weight[0] or weight[0] % groups or not fits(bias, weight[1] * groups, input):
         return None

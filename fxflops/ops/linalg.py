@@ -8,12 +8,12 @@ Loan, Matrix Computations (4th ed.: table 8.6.1, sections 7.5.6 and 8.3.5), of c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from ._extend import Cost, Spec, formula, named, times
+from ._extend import Cost, Lying, Passing, Spec, formula, named, spelled, times, unwatched
 
 
 def of_linalg(*names: str) -> Iterator[Any]:
@@ -150,6 +150,55 @@ def eig(A: Spec, *, out: Any) -> Cost:
 def eigvals(A: Spec, *, out: Any) -> Cost:
     """A[*, n, n] -> L[*, n]: 10 n^3 per matrix."""
     return _iterated(A, 10 * A[-1] ** 3)
+
+
+@unwatched(*spelled("svdvals eigvals eigvalsh", torch.linalg))
+def values_alone(tensors: Sequence[Lying], A: Spec, *_: Any, learns: bool, **__: Any) -> Passing | None:
+    """The values are computed without the vectors, unless autograd needs these."""
+    return None if learns else ()
+
+
+@unwatched(torch.linalg.matrix_norm)
+def matrix_norm_by_values(
+    tensors: Sequence[Lying], A: Spec, ord: Any = "fro", dim: Any = (-2, -1), *_: Any, learns: bool, **__: Any
+) -> Passing | None:
+    """Norms that are a singular value, or all of them added up."""
+    if learns or ord not in (2, -2, "nuc"):
+        return None
+    m, n = (A[each] for each in dim)
+    return (Spec((A.numel() // max(m * n, 1), min(m, n)), A.dtype),)
+
+
+@unwatched(torch.linalg.norm)
+def norm_by_values(
+    tensors: Sequence[Lying], A: Spec, ord: Any = None, dim: Any = None, *_: Any, learns: bool, **__: Any
+) -> Passing | None:
+    """As matrix_norm_by_values, of matrices."""
+    dims = range(A.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
+    return matrix_norm_by_values(tensors, A, ord, dims, learns=learns) if len(dims) == 2 else None
+
+
+@unwatched(*spelled("norm", torch, torch.Tensor))
+def nuclear_norm_by_values(
+    tensors: Sequence[Lying], A: Spec, p: Any = "fro", dim: Any = None, *_: Any, learns: bool, **__: Any
+) -> Passing | None:
+    """As matrix_norm_by_values; any other norm is one of all elements."""
+    return norm_by_values(tensors, A, p, dim, learns=learns) if p == "nuc" else None
+
+
+@unwatched(torch.linalg.cond)
+def condition_by_values(
+    tensors: Sequence[Lying], A: Spec, p: Any = None, *, device: str, learns: bool
+) -> Passing | None:
+    """A condition number is the ratio of two singular values, by the norm that is the largest."""
+    return matrix_norm_by_values(tensors, A, 2 if p is None else p, learns=learns)
+
+
+@unwatched(torch.linalg.matrix_rank)
+def rank_by_values(tensors: Sequence[Lying], A: Spec, *_: Any, learns: bool, **__: Any) -> Passing | None:
+    """The singular values, and which of them are large enough."""
+    values = Spec((*A[:-2], min(A[-2:])), A.dtype)
+    return None if learns else (values, Spec(values, torch.bool))
 
 
 def _reflected(m: int, n: int, k: int) -> Cost:

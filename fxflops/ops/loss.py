@@ -8,12 +8,13 @@ A gradient is the derivative of each element times the gradient given, which a m
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import Cost, Spec, formula, named, rows_of, times, when
+from ._extend import Cost, Spec, formula, named, rows_of, stores, times, when
 from .softmax import log_softmax
 
 Reduction = str | int
@@ -26,6 +27,24 @@ def mse_loss(
 ) -> Cost:
     """input[*], target[*] -> out[]: 1 subtraction and 1 square per element, 1 multiply with a weight."""
     return pointwise_loss(Cost(muls=1, adds=1), input, target, reduction, weight)
+
+
+@stores("aten::mse_loss")
+@stores("aten::smooth_l1_loss")
+@stores("aten::soft_margin_loss")
+def losses_stored(input: Spec, target: Spec, *_: Any) -> int:
+    """x[*], y[*] -> bytes: the kernels begin with a result for each element, and shrink its shape alone.
+
+    https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Loss.cpp; those of CUDA are alike.
+    """
+    elements = Spec(torch.broadcast_shapes(input, target), input.dtype)
+    return elements.nbytes
+
+
+@stores("aten::binary_cross_entropy")
+def binary_losses_stored(input: Spec, *_: Any) -> int:
+    """x[*], y[*] -> bytes: as losses_stored."""
+    return input.nbytes
 
 
 @mse_loss.backward(*named("mse_loss_backward"))

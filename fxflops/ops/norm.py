@@ -17,7 +17,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import EVEN, Cost, Spec, first, fits, formula, named, rows_of, summed, times, when
+from ._extend import EVEN, Cost, Lying, Passing, Spec, first, fits, formula, named, rows_of, summed, times, when
 from .reduce import norm
 
 
@@ -27,7 +27,21 @@ def layer_norm(input: Spec, *, weight: Spec | None = None, bias: Spec | None = N
     return normalized(out, weight, bias)
 
 
-@layer_norm.shape(nn.LayerNorm, F.layer_norm, layout=EVEN)
+def moments(
+    tensors: Sequence[Lying], out: Spec, input: Spec, normalized_shape: Any, *args: Any, **kwargs: Any
+) -> Passing:
+    """The result, and mean and deviation of each row, which the kernel returns beside it."""
+    row = per_row(input, normalized_shape)
+    return out, row, row
+
+
+def per_row(input: Spec, normalized_shape: Sequence[int]) -> Spec:
+    """One number for each row that is normalized."""
+    dims = len(normalized_shape)
+    return Spec((*input[:-dims], *[1] * dims), input.dtype)
+
+
+@layer_norm.shape(nn.LayerNorm, F.layer_norm, layout=EVEN, passing=moments)
 def layer_norm_shape(
     input: Spec, normalized_shape: Sequence[int], weight: Spec | None = None, bias: Spec | None = None
 ) -> Spec | None:
@@ -54,7 +68,15 @@ def group_norm(input: Spec, *, weight: Spec | None = None, bias: Spec | None = N
     return normalized(out, weight, bias)
 
 
-@group_norm.shape(nn.GroupNorm, F.group_norm)
+def group_moments(
+    tensors: Sequence[Lying], out: Spec, input: Spec, num_groups: int, *args: Any, **kwargs: Any
+) -> Passing:
+    """The result, and mean and deviation of each group, which the kernel returns beside it."""
+    group = Spec((input[0], num_groups), out.dtype)
+    return out, group, group
+
+
+@group_norm.shape(nn.GroupNorm, F.group_norm, passing=group_moments)
 def group_norm_shape(input: Spec, num_groups: int, weight: Spec | None = None, bias: Spec | None = None) -> Spec | None:
     """x[n, c, *] -> out[n, c, *]; where a weight does not fit the kernel decides."""
     if input.ndim < 3 or not input.dtype.is_floating_point or input[1] % num_groups or input.numel() <= input[1]:
@@ -76,7 +98,33 @@ def rms_norm(input: Spec, *, weight: Spec | None = None, out: Any) -> Cost:
     return times(first(out).numel(), Cost(muls=0 if weight is None else 1, others=1))
 
 
-@rms_norm.shape(nn.RMSNorm, F.rms_norm)
+def squares(
+    tensors: Sequence[Lying],
+    out: Spec,
+    input: Spec,
+    normalized_shape: Any,
+    weight: Spec | None = None,
+    *args: Any,
+    device: str,
+    **kwargs: Any,
+) -> Passing | None:
+    """The result, and the deviation of each row, beside the result before the weight: a CPU computes the parts one by one.
+
+    First the squares are there, with their means and the deviations. Of half precision the kernels on a CPU decide.
+    """
+    row = per_row(input, normalized_shape)
+    if device == "cuda":  # one kernel
+        return out, row
+    if out.dtype.itemsize < FULL:
+        return None
+    return (out, row, row) if weight is None else (out, out, row)
+
+
+FULL = 4
+"""The bytes of an element in single precision."""
+
+
+@rms_norm.shape(nn.RMSNorm, F.rms_norm, passing=squares)
 def rms_norm_shape(input: Spec, normalized_shape: Sequence[int], weight: Spec | None = None) -> Spec | None:
     """x[*, *n] -> out[*, *n]."""
     return layer_norm_shape(input, normalized_shape, weight)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
-from ._extend import Cost, Spec, formula, named, reduced
+import torch
+
+from ..torch_internals import quantile_selects
+from ._extend import Cost, Lying, Passing, Spec, contiguous, formula, named, reduced, spelled, unwatched
 from .reduce import steps
 
 
@@ -32,6 +36,31 @@ def median(input: Spec, dim: int | None = None, *, out: Any) -> Cost:
 def quantile(input: Spec, q: Any, dim: int | None = None, *, out: Spec) -> Cost:
     """x[*, k] -> out[*]: as median; the interpolation is 2 adds and 1 multiply per output."""
     return median(input, dim, out=out).plus(Cost(muls=out.numel(), adds=2 * out.numel()))
+
+
+@unwatched(*spelled("quantile nanquantile", torch, torch.Tensor))
+def selected(
+    tensors: Sequence[Lying], input: Spec, q: Any, dim: int | None = None, *_: Any, device: str, learns: bool, **__: Any
+) -> Passing | None:
+    """Few quantiles of a long row are selected, not sorted, on a CPU: first there is a mask of what is NaN, then ranks and
+    weights, 56 bytes each. Rows that do not lie together are copied.
+
+    The sizes at which torch selects, up to 50 quantiles and a quarter of the row's root, are as measured.
+    """
+    k = input.numel() if dim is None else input[dim]
+    quantiles = q.numel() if isinstance(q, Spec) else 1
+    if device == "cuda" or not quantile_selects() or 2 * quantiles > min(math.isqrt(k), 100):
+        return None
+    sizes, strides = (list(each) for each in tensors[0])
+    if dim is not None:
+        sizes.append(sizes.pop(dim))
+        strides.append(strides.pop(dim))
+    copied = () if tuple(strides) == contiguous(sizes) else (Spec(input, input.dtype),)
+    rows = input.numel() // max(k, 1)
+    masked = Spec(input, torch.bool)
+    first = (*copied, masked) if dim is None else (masked,)
+    then = *copied, Spec((56 * rows * quantiles,), torch.uint8)
+    return max(first, then, key=lambda held: [sum(spec.nbytes for spec in held)])
 
 
 @formula(*named("unique", "_unique", "_unique2"))

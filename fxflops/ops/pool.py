@@ -15,7 +15,22 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import FORMAT, Cost, Lying, Passing, Sizes, Spec, each, first, formula, named, times, zero
+from ._extend import (
+    FORMAT,
+    Cost,
+    Lying,
+    Passing,
+    Sizes,
+    Spec,
+    contiguous,
+    each,
+    first,
+    formula,
+    named,
+    times,
+    unwatched,
+    zero,
+)
 
 
 @formula(nn.AvgPool1d, *named("avg_pool1d"), op="avg_pool")
@@ -68,6 +83,15 @@ def avg_pool3d_backward(grad_output: Spec, input: Spec, kernel_size: Any, *, out
 def max_pool1d(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
     """input[*, n] -> out[*, m]: k-1 compares per output, for a window of k."""
     return _maximum(window(kernel_size, 1), out)
+
+
+@unwatched(torch.max_pool1d, F.max_pool1d)
+def unindexed(tensors: Sequence[Lying], input: Spec, *_: Any, learns: bool, **__: Any) -> Passing | None:
+    """The largest elements without their indices, which only the gradient needs; of a copy, if the input is not contiguous."""
+    sizes, strides = tensors[0]
+    if learns:
+        return None
+    return () if strides == contiguous(sizes) else (Spec(input, input.dtype),)
 
 
 def indexed(tensors: Sequence[Lying], out: Spec, *args: Any, **kwargs: Any) -> Passing:

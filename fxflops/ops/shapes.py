@@ -14,7 +14,7 @@ from typing import Any
 
 from ..records import Operation, Spec
 from ._apply import arguments
-from ._rules import ANY, EVEN, FIRST, FORMAT, KEPT, ORDERED, POINTWISE, RULES, Passing, Rule
+from ._rules import ANY, EVEN, FIRST, FORMAT, KEPT, ORDERED, POINTWISE, RULES, UNWATCHED, Passing, Rule
 
 Strides = tuple[int, ...]
 Sizes = int | Sequence[int]
@@ -36,10 +36,13 @@ def rule_for(target: Any) -> Rule | None:
     return RULES.get(target)
 
 
-def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Lying]) -> tuple[Spec, Strides | None, Passing] | None:
+def shape_of(
+    rule: Rule, ran: Operation, tensors: Sequence[Lying], device: str
+) -> tuple[Spec, Strides | None, Passing] | None:
     """The result of an operation by its rule, its strides, and the tensors alive at the peak; None where the rule cannot tell.
 
-    ``tensors`` are the sizes and strides of the tensors given. The strides are None where the result is the first argument.
+    ``tensors`` are the sizes and strides of the tensors given, ``device`` is the type of the device that it runs on. The
+    strides are None where the result is the first argument.
     """
     if ran.kwargs and "out" in ran.kwargs:
         return None
@@ -55,8 +58,24 @@ def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Lying]) -> tuple[Spec
     if ran.kwargs and any(out is value for value in ran.kwargs.values()):
         return None
     strides = _strides(rule.layout, out, tensors)
-    passing = () if rule.passing is None or strides is None else rule.passing(tensors, out, *args, **kwargs)
-    return None if strides is None or passing is None else (out, strides, passing)
+    if strides is None:
+        return None
+    passing: Passing | None = ()
+    if rule.passing is not None:
+        passing = rule.passing(tensors, out, *args, **kwargs, **({"device": device} if rule.by_device else {}))
+    return None if passing is None else (out, strides, passing)
+
+
+def held_unwatched(ran: Operation, tensors: Sequence[Lying], device: str, learns: bool) -> Passing | None:
+    """The tensors alive at the peak of a call that goes another way when it is watched; None for any other call."""
+    rule, parameters = UNWATCHED[ran.target]
+    if ran.kwargs and "out" in ran.kwargs:
+        return None
+    try:
+        args, kwargs = arguments(parameters, ran)
+        return rule(tensors, *args, **kwargs, device=device, learns=learns)
+    except Exception:  # arguments that the kernel refuses
+        return None
 
 
 def _strides(layout: str, out: Spec, tensors: Sequence[Lying]) -> Strides | None:

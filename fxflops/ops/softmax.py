@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import EVEN, Cost, Spec, formula, named, reduced, rows_of, spelled
+from ._extend import EVEN, Cost, Lying, Passing, Spec, formula, named, reduced, rows_of, spelled
 
 
 @formula(nn.Softmax, *named("softmax", "_softmax", "_safe_softmax"), "aten::special_softmax")
@@ -58,8 +61,18 @@ def log_softmax_backward(grad_output: Spec, output: Spec, dim: int, *, out: Spec
     return Cost(muls=out.numel(), adds=2 * out.numel() - rows_along(out, dim), others=out.numel())
 
 
-@softmax.shape(nn.Softmax, *spelled("softmax", torch, torch.Tensor), layout=EVEN)
-@log_softmax.shape(nn.LogSoftmax, *spelled("log_softmax", torch, torch.Tensor), layout=EVEN)
+def converted(tensors: Sequence[Lying], out: Spec, input: Spec, *args: Any, device: str, **kwargs: Any) -> Passing:
+    """The input in the result's dtype, where it has another; a kernel of CUDA's reads half precision as it is."""
+    is_read = device == "cuda" and input.dtype.itemsize == HALF and out.dtype is torch.float32
+    return () if input.dtype is out.dtype or is_read else (out, out)
+
+
+HALF = 2
+"""The bytes of an element in half precision."""
+
+
+@softmax.shape(nn.Softmax, *spelled("softmax", torch, torch.Tensor), layout=EVEN, passing=converted)
+@log_softmax.shape(nn.LogSoftmax, *spelled("log_softmax", torch, torch.Tensor), layout=EVEN, passing=converted)
 def softmax_shape(input: Spec, dim: int | None = None, dtype: torch.dtype | None = None) -> Spec | None:
     """x[*] -> out[*]."""
     dtype = dtype or input.dtype
@@ -68,8 +81,8 @@ def softmax_shape(input: Spec, dim: int | None = None, dtype: torch.dtype | None
     return Spec(input, dtype) if -input.ndim <= dim < input.ndim and input.numel() else None
 
 
-@softmax.shape(F.softmax, layout=EVEN)
-@log_softmax.shape(F.log_softmax, layout=EVEN)
+@softmax.shape(F.softmax, layout=EVEN, passing=converted)
+@log_softmax.shape(F.log_softmax, layout=EVEN, passing=converted)
 def softmax_function_shape(
     input: Spec, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
 ) -> Spec | None:

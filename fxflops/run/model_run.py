@@ -95,7 +95,14 @@ class Subject:
 
     def watch(self, registry: FormulaRegistry, **settings: Any) -> Watch:
         """Return a new Watch for a run of this model; ``settings`` are its other arguments."""
-        held = {**self.held, "params": [*self.inventory.params, *self.inventory.packed]}
+        known = set(map(id, self.state))
+        attributes = [("", tensor) for tensor in self.snapshot.others() if id(tensor) not in known]
+        held = {
+            "params": [*self.inventory.params, *self.inventory.packed],
+            "buffers": [*self.inventory.buffers, *self.inventory.constants],
+            "inputs": self.held["inputs"],
+        }
+        held["buffers"] += attributes  # plain ones of the model's, no buffers by name, are there all the time, too
         settings |= {"backward": self.backward, "before_write": self.snapshot.before_write}
         return Watch(self.inventory.paths, registry, held, **settings)
 

@@ -141,7 +141,7 @@ class LiveObserver(Observer):
     def _learnt(self, key: Any, entry: Formula | None, begun: tuple[int, int, Span], seen: Any) -> None:
         """Keep the operation of a call that has ended; ``seen`` are the tensors it was given and returned."""
         first, entered, span = begun
-        left, passing = self._storages.end(span)
+        left, passing = self._storages.end(span, seen[:2])
         if entry is None or len(self.calls) != first + 1 or _has_values(entry, seen):
             return
         operation = self.calls[first].operation
@@ -226,6 +226,7 @@ class LiveObserver(Observer):
         operation = self._containers.get(key)
         if operation is not None and _is(out, operation.out):
             _, _, took = self._pop(module)
+            self._owns_rest(running.path, out)
             self._scoped(
                 running.path, operation, settings.params, bool(module._modules), max(took - running.inside, 0.0)
             )

@@ -228,6 +228,8 @@ class ModuleObserver:
                 self._owns((out, args))
                 if running.node_args is not None and self._recorder is not None:
                     self._recorder.module(running.path, running.node_args, out, self._stack.keys(running))
+            else:
+                self._owns_rest(running.path, out)
 
     def _pop(self, module: nn.Module) -> tuple[Running, bool, float]:
         """End a module call; return it, whether it is the leaf's own, and its seconds."""
@@ -285,6 +287,14 @@ class ModuleObserver:
         """Give the call recorded last the autograd nodes behind the tensors in ``value``."""
         if self._owners is not None and torch.is_grad_enabled():
             self._owners.own(len(self.calls) - 1, value)
+
+    def _owns_rest(self, path: str, out: Any) -> None:
+        """Give the last call in a module the autograd nodes behind its result that no call has.
+
+        The operators of TorchScript are seen below autograd: the node of the last one is not there yet when it returns.
+        """
+        if self._owners is not None and self.calls and f"{self.calls[-1].path}.".startswith(f"{path}." if path else ""):
+            self._owns(out)
 
     def _spec(self, value: Any) -> Any:
         """Return the value with a spec in place of each tensor."""

@@ -30,7 +30,8 @@ class MetaObserver(Observer):
         self._device_kernels = DeviceKernels(self._device_mirror.device)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if isinstance(func, OpOverload) or not (self._in_call or self._inside_leaf()) or not _makes(func, args, kwargs):
+        is_whole = not isinstance(func, OpOverload) and (self._in_call or self._inside_leaf())
+        if not (is_whole and self._makes(func, args, kwargs)):
             return super()._run(func, args, kwargs)
         return self._run_tracked(super()._run, func, args, kwargs)
 
@@ -55,19 +56,17 @@ class MetaObserver(Observer):
         """Return whether autocast is on; of a model on meta, also where torch has turned it off, as it lacks that device."""
         return is_any_autocast_enabled() or (self._device_kernels.on_meta and open_regions() > 0)
 
+    def _makes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Return whether a call may make more tensors than its result."""
+        tensors, rule = tensors_given((args, kwargs)), rule_for(func)
+        if rule is None:
+            return bool(tensors)
+        operation = Operation("", func, spec_of(args), spec_of(kwargs), None)
+        lying, device = [(tensor.shape, tensor.stride()) for tensor in tensors], self._device_kernels.device.type
+        found = shape_of(rule, operation, lying, device)
+        return found is None or found[2] != ()  # the last are tensors that live only within the call
+
     def _run_tracked(self, run: Callable[..., Any], *args: Any) -> Any:
         """Run a call with its operators observed as parts of it, so that the tensors they make are tracked."""
         with self._within(True, self._in_node), dispatch_mode_on(self.aten):
             return run(*args)
-
-
-def _makes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether a call on meta may make more tensors than its result."""
-    tensors, rule = tensors_given((args, kwargs)), rule_for(func)
-    if not any(tensor.is_meta for tensor in tensors):
-        return False
-    if rule is None or rule.passing is None:
-        return rule is None
-    operation = Operation("", func, spec_of(args), spec_of(kwargs), None)
-    found = shape_of(rule, operation, [(tensor.shape, tensor.stride()) for tensor in tensors])
-    return found is None or found[2] != ()  # the last are tensors that live only within the call

@@ -9,8 +9,12 @@ from typing import Any
 
 import torch
 
+from ..model.pytree import tensors_given
 from ..ops import Formula
+from ..ops._rules import UNWATCHED
 from ..ops._traits import EMPTY
+from ..ops.shapes import held_unwatched
+from ..records import Operation, specs_in
 from ..records.pairs import ATTENTION, ATTENTIONS, LOOKUP
 from ..records.tensors import spec_of
 from ..torch_internals import (
@@ -28,9 +32,10 @@ from .autocast import Autocast
 from .autograd_owners import loss_in, roots_of
 from .call_log import Made
 from .compiler import run_operator
+from .device_mirror import DeviceMirror
 from .functions import with_callables, writes
 from .lookups import with_row
-from .modes import AtenMode, dispatch_mode_on
+from .modes import AtenMode, dispatch_mode_on, transformed
 from .modules import ModuleObserver
 from .processes import communicates, copies_gathered, is_between_processes
 from .stack import ModuleStack
@@ -47,6 +52,7 @@ class OperatorObserver(ModuleObserver):
     """
 
     _autocast: Autocast | None
+    _device_mirror: DeviceMirror | None
     _announce: Callable[..., None]
     _entered: Callable[[], AbstractContextManager[None]]
     _facts: bool
@@ -172,9 +178,32 @@ class OperatorObserver(ModuleObserver):
             with disable_current_modes():
                 out = self.stopwatch.run(python_kernel(func), args, kwargs)
         else:
-            out = self._kernel(func, args, kwargs)
+            out = self._unwatched(func, args, kwargs) if func in UNWATCHED else NotImplemented
+            if out is NotImplemented:
+                out = self._kernel(func, args, kwargs)
         self._register(func, args, kwargs, out)
         return self._track(out)
+
+    def _unwatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function that computes more while a mode is on with all modes off; its rule tells what it holds meanwhile.
+
+        Return NotImplemented if this call goes the same way in both cases.
+        """
+        tensors = tensors_given((args, kwargs))
+        if self._storages is None or not tensors or transformed():
+            return NotImplemented
+        device = tensors[0].device if self._device_mirror is None else self._device_mirror.device
+        learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        ran = Operation("", func, spec_of(args), spec_of(kwargs), None)
+        lying = [(tensor.shape, tensor.stride()) for tensor in tensors]
+        held = held_unwatched(ran, lying, device.type, learns)
+        if held is None:
+            return NotImplemented
+        with disable_current_modes():
+            out = self._kernel(func, args, kwargs)
+        self._storages.call = len(self.calls)
+        self._storages.add_transient([(spec, spec.nbytes) for spec in (*held, *specs_in(spec_of(out)))])
+        return out
 
     def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.stopwatch.run(run_operator, (func, args, kwargs), {}, work=func)

@@ -103,7 +103,8 @@ class PlanningObserver(MetaObserver):
             return None
         specs, kwspecs = specs_given(key, len(args), kwargs)
         before = tuple.__new__(Operation, (op, target, specs, kwspecs, None, settings))
-        found = shape_of(rule, before, [(form.shape, form.stride) for form in given])
+        lying = [(form.shape, form.stride) for form in given]
+        found = shape_of(rule, before, lying, self._device_kernels.device.type)
         if found is None:
             return None
         out, strides, passing = found
@@ -136,10 +137,13 @@ class PlanningObserver(MetaObserver):
                 self._storages.call = len(self.calls)
                 try:
                     out = func(*asked, **named)
+                    view = self._view(asked, out)
+                    # What makes a tensor may make more on the way, as cartesian_prod makes the grids: they are tracked.
+                    if view is None and type(out) is torch.Tensor and not (asked and out is asked[0]):
+                        out = self._run_tracked(func, asked, named)
                 except Exception:  # the slow path makes the call again, and reports the error
                     out = Unknown
                 else:
-                    view = self._view(asked, out)
                     if view is None:
                         self._storages.add_all(out)
                         self._register(func, asked, named, out)

@@ -1,9 +1,9 @@
 """Shape rules against the kernels on meta, which do not know them: shape, dtype, strides, bytes and place in the storage, and
-whether it is the input or shares its storage."""
+whether it is the input or shares its storage. What a call holds meanwhile is held to the allocator, by
+tests/kinds/test_temporaries.py."""
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import pytest
@@ -19,30 +19,8 @@ from fxflops.ops._rules import RULES
 from fxflops.ops.shapes import rule_for, shape_of
 from fxflops.records import Operation
 from fxflops.records.tensors import spec_of
-from fxflops.torch_internals import DispatchMode
 from fxflops.trace.leaves import settings_of
 from tests.ops.draws import META, case_of, rule_of
-
-
-class Meanwhile(DispatchMode):
-    """The bytes of the storages that operators make, as many as are alive at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live = self.peak = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        known = {t.untyped_storage()._cdata for t in tensors_in((args, kwargs))}
-        for storage in {t.untyped_storage()._cdata: t.untyped_storage() for t in tensors_in(out)}.values():
-            if storage._cdata not in known:
-                self.live += storage.nbytes()
-                weakref.finalize(storage, self._gone, storage.nbytes())
-        self.peak = max(self.peak, self.live)
-        return out
-
-    def _gone(self, nbytes: int) -> None:
-        self.live -= nbytes
 
 
 def run(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
@@ -53,36 +31,32 @@ def run(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any
             own = [*made._parameters.values(), *made._buffers.values()]
             known = all(t is None or t.is_contiguous() for t in own)
             ran = Operation("", target, spec_of(tuple(rest)), {}, None, settings_of(made))
-            told = shape_of(RULES[target], ran, lying(rest)) if known else None
+            told = shape_of(RULES[target], ran, lying(rest), "cpu") if known else None
             given, function = rest, made
         else:
             ran = Operation("", target, spec_of(args), spec_of(kwargs), None)
-            told, given, function = shape_of(RULES[target], ran, lying((args, kwargs))), args, target
+            told, given, function = shape_of(RULES[target], ran, lying((args, kwargs)), "cpu"), args, target
         before = [facts_of(each) for each in tensors_in(given)]
         try:
-            with Meanwhile() as meanwhile:
-                out = function(*given, **kwargs)
+            out = function(*given, **kwargs)
         except Exception:
             return None, told
     if told is None:
         return out, None
-    spec, strides, passing = told
+    spec, strides, _ = told
     if strides is None:
         return (out if out is not given[0] or facts_of(out) != before[0] else "its input"), "its input"
     if not isinstance(out, torch.Tensor):
         return "no tensor", spec
     storage = out.untyped_storage()
     shared = [i for i, t in enumerate(tensors_in((given, kwargs))) if t.untyped_storage()._cdata == storage._cdata]
-    peak = meanwhile.peak if RULES[target].passing is not None else storage.nbytes()
-    told_peak = sum(each.nbytes for each in passing) or spec.nbytes
-    return (*facts_of(out), storage.nbytes(), shared, peak), (
+    return (*facts_of(out), storage.nbytes(), shared), (
         tuple(spec),
         spec.dtype,
         strides,
         0,
         spec.nbytes,
         [],
-        told_peak,
     )
 
 

@@ -256,8 +256,10 @@ def make(step: Step, tensors: list[torch.Tensor]) -> list[Any]:
 
 def lies(tensor: torch.Tensor, storages: list[int]) -> tuple[Any, ...]:
     storage = tensor.untyped_storage()
+    # A loss keeps the storage of its elements, as it does on a device: the kernels of meta make it as small as the number.
+    nbytes = storage.nbytes() if tensor.ndim else 0
     return (
-        tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.storage_offset(), storage.nbytes(),
+        tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.storage_offset(), nbytes,
         tensor.is_conj(), storages.index(storage._cdata),
     )  # fmt: skip
 
