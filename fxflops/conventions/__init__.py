@@ -8,12 +8,26 @@ from __future__ import annotations
 from importlib import import_module
 
 from ..errors import InputError, near
-from ._convention import BASE_MACS, CONVENTIONS, IN_MACS, OF_MACS, Convention, ModuleRule, macs_alone, nothing, title_of
+from ._convention import (
+    ALL,
+    BASE_MACS,
+    CALLED,
+    CONVENTIONS,
+    IN_MACS,
+    OF_MACS,
+    Convention,
+    ModuleRule,
+    macs_alone,
+    nothing,
+    title_of,
+)
 
 __all__ = [
+    "ALL",
     "ATTENTIONS",
     "BASE_CONVENTION",
     "BASE_MACS",
+    "CALLED",
     "CONVENTIONS",
     "IN_MACS",
     "MAIN",

@@ -18,7 +18,7 @@ from torch import nn
 
 from ..ops._extend import first
 from ..records import Scope, specs_in
-from ._convention import CONVENTIONS, Convention, nothing
+from ._convention import CONVENTIONS, NONE, Convention, nothing
 from ._rows import each_input, each_output, given
 
 
@@ -125,5 +125,6 @@ CONVENTION = Convention(
     CONVENTIONS["thop"],
     of=nothing,
     modules=RULES.get,
+    operators=NONE,
     integers=True,
 )

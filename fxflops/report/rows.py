@@ -85,7 +85,7 @@ def operations(
 
     def row(each: Counted) -> Cells:
         call, (target, inputs, output) = each.call, described(each)
-        counts = (None, None, None) if each.cost is None else (each.macs, each.flops, each.int_ops)
+        counts = (None, None, None) if each.missing else (each.macs, each.flops, each.int_ops)
         return (
             call.node,
             call.op,
