@@ -25,7 +25,7 @@ from ..model.pytree import replaced
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction
 from ..trace.leaves import Hooks
-from ._arguments import one_of
+from ._arguments import one_of, refuse_scripts, warn_of_unseen
 from .torchinfo_statistics import (
     ColumnSettings,
     FormattingOptions,
@@ -95,6 +95,8 @@ def summary(
         sizes = replaced(input_data, _is_data, lambda data: torch.as_tensor(data).size()) if has_input else []
         given = input_data if device is None else replaced(input_data, torch.is_tensor, lambda tensor: tensor.to(here))
     if has_input:
+        if not hasattr(model, "training"):  # TorchScript's freeze has removed it
+            refuse_scripts("torchinfo", [model], AttributeError)
         several = given if isinstance(given, (list, tuple)) else [given]
         args, named = ((), {**given, **kwargs}) if isinstance(given, Mapping) else (tuple(several), kwargs)
         chosen_mode = _chosen(Mode, mode or Mode.EVAL).value
@@ -191,7 +193,7 @@ def _called(
     hooks = Hooks()
     hooks.attach([module for module in place_of if not isinstance(module, torch.jit.ScriptModule)], enter, leave)
     try:
-        count(model, args, kwargs, mode=mode, convention="torchinfo")
+        warn_of_unseen("torchinfo", count(model, args, kwargs, mode=mode, convention="torchinfo"))
     finally:
         hooks.detach()
     return rows
