@@ -1,6 +1,6 @@
 """thop's names over fxflops: ``profile``, ``profile_origin`` and ``clever_format``.
 
-The counts are those of ``convention="thop"``. Unlike the original this leaves buffers, hooks and training flags as they were,
+The counts are those of ``convention="thop"``: of thop 0.1.1, not of ultralytics-thop, which is imported by the same name. Unlike the original this leaves buffers, hooks and training flags as they were,
 and counts a module with several parents once, under the first; the original hooks and sums it once for each. The model runs
 on real tensors only for the handlers of ``custom_ops``. Like the original it raises for modules of TorchScript. It warns of
 operators that it does not see, of which programs of torch.export consist; the original returns 0 for them, or raises.

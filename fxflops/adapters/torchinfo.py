@@ -88,9 +88,10 @@ def summary(
         torch.device(device)  # raises for an unknown device
     here = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     if input_size is not None:
-        sizes: Any = shapes_in(input_size)
-        chosen = [torch.empty(0).type(dtype).dtype for dtype in dtypes or [torch.float] * len(sizes)]
-        given: Any = random_inputs(sizes, chosen, batch_dim, here)
+        shapes = shapes_in(input_size)
+        chosen = [torch.empty(0).type(dtype).dtype for dtype in dtypes or [torch.float] * len(shapes)]
+        given: Any = random_inputs(shapes, chosen, batch_dim, here)
+        sizes: Any = _as_spelled(input_size)
     else:
         sizes = replaced(input_data, _is_data, lambda data: torch.as_tensor(data).size()) if has_input else []
         given = input_data if device is None else replaced(input_data, torch.is_tensor, lambda tensor: tensor.to(here))
@@ -116,6 +117,13 @@ def summary(
 
 
 # The arguments
+
+
+def _as_spelled(sizes: Sequence[Any]) -> list[Any]:
+    """Return the list of shapes that the statistics keep: each as it was written, but a single list of numbers as a tuple."""
+    if isinstance(sizes[0], (tuple, list)):
+        return [*sizes]
+    return [tuple(sizes) if isinstance(sizes, list) else sizes]
 
 
 def _chosen(settings: type[E], name: str) -> E:

@@ -87,6 +87,6 @@ def list_conventions() -> Conventions:
     """Return the conventions by name, each with a line on what it counts; the base and the five most used come first.
 
     >>> list_conventions()["thop"]
-    'thop: the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element'
+    'thop 0.1.1 (not ultralytics-thop): the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element'
     """
     return Conventions(CONVENTIONS)

@@ -76,7 +76,7 @@ CONVENTIONS = {
     "torch_flops": "the totals torch_flops publishes: as fxflops, but for int kernel sizes of max pools and torch._assert",
     "torch": "torch.utils.flop_counter.FlopCounterMode: 2 per multiply-accumulate of products, convolutions, attention",
     "fvcore": "fvcore's FlopCountAnalysis: 1 per multiply-accumulate, and normalizations, adaptive pooling and upsampling",
-    "thop": "thop: the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element",
+    "thop": "thop 0.1.1 (not ultralytics-thop): the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element",
     "deepspeed": "DeepSpeed's flops profiler: 2 per multiply-accumulate, and what functions of torch are charged",
     "deepspeed_macs": "DeepSpeed's flops profiler: the MACs it prints beside its flops",
     "flops_profiler": "flops-profiler: DeepSpeed's profiler of 2023, to which operators (x @ y) and attention are free",

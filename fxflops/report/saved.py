@@ -5,7 +5,7 @@ The schema, version 1. Counts are ints, times are seconds, memory is bytes; null
 - ``schema`` is "fxflops.report", ``schema_version`` is 1; a change that an older reader would misread raises the version.
 - ``model``, ``inputs``, ``trace``, ``trace_reason``, ``environment``, ``params``, ``convention``, ``attention``: the
   Report's attributes of these names.
-- ``totals``: the Report's ``total_*``, ``latency``, ``max_memory`` and ``complete``, for other readers: a Report sums anew;
+- ``totals``: the Report's ``total_*``, ``latency``, ``unsteady``, ``max_memory`` and ``complete``, for other readers: a Report sums anew;
   and its ``mfu`` on the device of the run, if that is a listed one.
 - ``calls``: every call in run order: ``op``, ``target`` (the function as called, ``{"class": name}``, or ``{"unseen": name}`` of what
   the observer could only describe), ``args``, ``kwargs``, ``out``, ``settings`` (values, as :mod:`fxflops.report.values`
@@ -70,6 +70,7 @@ TOTALS = (
     "total_training_flops",
     "total_time",
     "latency",
+    "unsteady",
     "max_memory",
     "complete",
 )
