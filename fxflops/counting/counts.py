@@ -21,6 +21,7 @@ from ..ops._registry import entry_for
 from ..records import Call, Cost, Count, Counted, FormulaFunction, Operation, Scope, Spec, specs_in
 from ..records.pairs import ATTENTIONS, pairs_in, with_facts
 from ..run.outcome import Run
+from ..torch_internals import OpOverload, OpOverloadPacket
 from .masked import dense, of_pairs_left
 from .module_charges import NOT_COUNTED, seen_by_tool
 from .uncounted import NO_FORMULA, check_counts_operators
@@ -57,7 +58,7 @@ def count_calls(
     else:
         counted = counts.of_all(calls)
     users = {id(entry.function) for entry, _ in registry.users().values()} | {id(each.rule) for each in known.values()}
-    return tuple(seen_by_tool(counted, convention, scopes, kept, users, counts.computes))
+    return tuple(seen_by_tool(counted, convention, scopes, kept, users, counts.computes, _is_operator))
 
 
 def count_run(
@@ -260,6 +261,10 @@ def _users_rows(registry: FormulaRegistry, convention: Convention) -> dict[Any, 
         key: (row, key if isinstance(key, str) else getattr(_entry_at(key, registry), "op", ""))
         for key, row in rows.items()
     }
+
+
+def _is_operator(target: Any) -> bool:
+    return isinstance(target, (OpOverload, OpOverloadPacket))
 
 
 def _spelled(target: Any) -> str:

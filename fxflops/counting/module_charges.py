@@ -8,7 +8,6 @@ from typing import Any
 
 from ..conventions import ALL, CALLED, Convention, ModuleRule
 from ..records import OPERATOR, SCRIPT, UNSEEN, Call, Cost, Count, Counted, Operation, Scope, per_operation
-from ..torch_internals import OpOverload, OpOverloadPacket
 
 NOT_COUNTED = "not counted"
 
@@ -23,14 +22,16 @@ def seen_by_tool(
     kept: Collection[tuple[str, Any]],
     users: Collection[int],
     computes: Callable[[Operation], bool],
+    is_operator: Callable[[Any], bool],
 ) -> Sequence[Counted]:
     """Return the calls as the convention's tool sees them, and as calls of their own the modules that it charges.
 
     ``kept`` are the functions among modules' attributes, each with the module's path. ``users`` are the ``id()`` of formulas
-    of the user's, to which no charge is added. ``computes`` tells whether an operation computes anything.
+    of the user's, to which no charge is added. ``computes`` tells whether an operation computes anything, ``is_operator`` whether
+    a target is one of ``torch.ops``.
     """
     if convention.operators != ALL:
-        counted = _operators_seen(counted, convention, users, computes)
+        counted = _operators_seen(counted, convention, users, computes, is_operator)
     if convention.by_name and kept:
         # The tool patches functions by name, so it misses calls through a module's attribute (self.act = F.gelu).
         counted = _without(counted, lambda each: each.cost is not None and (each.call.path, each.call.target) in kept)
@@ -41,7 +42,11 @@ def seen_by_tool(
 
 
 def _operators_seen(
-    counted: Sequence[Counted], convention: Convention, users: Collection[int], computes: Callable[[Operation], bool]
+    counted: Sequence[Counted],
+    convention: Convention,
+    users: Collection[int],
+    computes: Callable[[Operation], bool],
+    is_operator: Callable[[Any], bool],
 ) -> Sequence[Counted]:
     """Return the calls, with the operators that the tool does not see: those below a function are part of its call, all others
     are missing."""
@@ -58,7 +63,7 @@ def _operators_seen(
             pass
         elif origin and computes(each.call.operation):
             each = each._replace(count=missing[origin](each))
-        elif not origin and sees_called and each.flops and isinstance(each.call.target, (OpOverload, OpOverloadPacket)):
+        elif not origin and sees_called and each.flops and is_operator(each.call.target):
             each = each._replace(count=part(each))
         result.append(each)
     return result

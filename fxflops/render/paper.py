@@ -47,7 +47,7 @@ def latex(columns: Sequence[Column], rows: Sequence[Sequence[Any]], origin: str 
     header, *body = (" & ".join(map(_latex, line)) + r" \\" for line in _lines(columns, rows))
     lines = [
         *([f"% {plain(origin)}"] if origin else []),
-        *(f"% {plain(note)}" for note in notes),
+        *(f"% {_latex(plain(note))}" for note in notes),
         r"% \usepackage{booktabs}",
         rf"\begin{{tabular}}{{{sides}}}",
         *(r"\toprule", header, r"\midrule", *body, r"\bottomrule"),
