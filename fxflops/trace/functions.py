@@ -37,8 +37,12 @@ def qualified_name(func: Any) -> str:
 
 
 def origin_of(func: Any) -> str:
-    """Return the origin of a call that a function mode saw: :data:`OPERATOR` if it is one of ``torch.ops``, else ""."""
-    return OPERATOR if isinstance(func, (OpOverload, OpOverloadPacket)) else ""
+    """Return the origin of a call that a function mode saw: :data:`OPERATOR` if it is one of ``torch.ops.aten``, else "".
+
+    Operators of libraries are called by the libraries' own functions: torchvision.ops.roi_align calls torch.ops.torchvision.
+    """
+    is_operator = isinstance(func, (OpOverload, OpOverloadPacket))
+    return OPERATOR if is_operator and qualified_name(func).startswith("aten::") else ""
 
 
 def writes(func: Any, kwargs: Mapping[str, Any]) -> bool:
