@@ -73,6 +73,39 @@ def test_torchtitans_own_models(name: str, flops: int) -> None:
     assert trainers.estimate("torchtitan", PUBLISHED[name], [4096]).per_token == flops
 
 
+@pytest.mark.parametrize(("name", "flops"), [("gpt-oss-20b", 24_141_260_160), ("gpt-oss-120b", 34_534_221_696)])
+def test_torchtitan_with_windows(name: str, flops: int) -> None:
+    """FLOPs a token at 4,096 of https://github.com/pytorch/torchtitan/pull/4300, which states them before and after."""
+    assert trainers.estimate("torchtitan_2026_08", PUBLISHED[name], [4096]).per_token == flops
+
+
+def test_torchtitans_versions_differ_in_windows_alone() -> None:
+    titan = "torchtitan", "torchtitan_2026_08"
+    assert not trainers.explain(*titan, SMALL, LENGTHS).rows
+    assert not trainers.explain(
+        *titan, PUBLISHED["gpt-oss-20b"], [128, 16]
+    ).rows  # no sequence is longer than the window
+    mistral = {**SMALL, "model_type": "mistral", "sliding_window": 16}  # a window in every layer
+    (row,) = trainers.explain(*titan, mistral, LENGTHS).rows
+    assert (row.term, row.difference) == ("attention scores", 12 * 2 * 4 * 8 * (40 * 16 - 40**2))
+
+
+def test_torchtitan_counts_the_state_of_a_delta_rule() -> None:
+    linear = {
+        "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 6,
+    }
+    config = {
+        **SMALL, **linear, "model_type": "qwen3_next", "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16,
+        "layer_types": ["linear_attention", "full_attention"],
+    }  # fmt: skip
+    (row,) = trainers.explain("torchtitan", "torchtitan_2026_08", config, LENGTHS).rows
+    assert (row.term, row.difference) == ("linear attention", 6 * 3 * 4 * 8 * 6 * TOKENS)
+
+
 @pytest.mark.filterwarnings("ignore")  # the Trainer warns of the machine it is on
 @pytest.mark.parametrize("config", [SMALL, MIXED, {**SMALL, "tie_word_embeddings": True}])
 def test_total_flos_is_what_the_trainer_adds_up(config: dict[str, Any]) -> None:

@@ -1,4 +1,5 @@
-"""The arguments that several tools take alike: the shape of the input, a function that makes inputs, one of several words."""
+"""The arguments that several tools take alike: the shape of the input, a function that makes inputs, one of several words; and
+the models that they refuse, or see a part of."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from ..errors import InputError, of_kind
+from ..errors import InputError, of_kind, warn
+from ..report.report import Report
 
 T = TypeVar("T")
 
@@ -25,6 +27,26 @@ def one_of(what: str, value: T, known: Collection[Any]) -> T:
     if value in known:
         return value
     raise of_kind(InputError(f"unknown {what} {value!r}: one of {', '.join(map(repr, known))}"), ValueError)
+
+
+def refuse_scripts(tool: str, modules: Iterable[nn.Module], *kinds: type[Exception]) -> None:
+    """Raise an InputError that is also of these types, as the tool's own error is, if one of the modules is TorchScript's."""
+    for module in modules:
+        if isinstance(module, torch.jit.ScriptModule):
+            wrong = f"{tool} cannot hook or trace modules of TorchScript, and the model has a {type(module).__name__}"
+            instead = "give the model as it is before torch.jit.script or trace; fxflops.count(model, args) counts both"
+            raise of_kind(InputError(f"{wrong}: {instead}"), *kinds)
+
+
+def warn_of_unseen(tool: str, report: Report) -> None:
+    """Warn of operators that the tool does not see, and that are not in its number therefore."""
+    unseen = [each for each in report.counted if each.missing and each.call.origin]
+    if unseen:
+        ops = ", ".join(dict.fromkeys(each.call.op for each in unseen))
+        warn(
+            f"the number is a lower bound: {unseen[0].missing}. These are {len(unseen)} of {len(report.counted)} calls ({ops:.200}); "
+            f"fxflops.count(model, args) counts them"
+        )
 
 
 def classes_in(given: Iterable[type] | None) -> tuple[type, ...]:

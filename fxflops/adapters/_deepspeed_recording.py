@@ -42,7 +42,7 @@ class Recording:
     alone; what checkpoint computes again has outermost calls of its own. A module is charged when its call ends, and not if
     it raises: checkpoint stops a call halfway when it has what it needs. Calls in modules of an ``ignored`` class belong to
     the modules around them. ``report`` is that of the model's last call, or of a part's if the model itself is not called;
-    ``missing`` are the names of what is not counted in all calls.
+    ``missing`` are the names of what is not counted in all calls, ``unseen`` those of operators that the original does not see.
     """
 
     convention = "deepspeed"
@@ -67,6 +67,7 @@ class Recording:
         self._due: dict[nn.Module, list[tuple[Usage, str, int]]] = {}
         self.report: Report | None = None
         self.missing: set[str] = set()
+        self.unseen: set[str] = set()
 
     def stop(self) -> None:
         """Stop recording. A call that is running is still timed to its end if PyTorch still calls its hook."""
@@ -98,6 +99,7 @@ class Recording:
                 report = count(module, args, kwargs, mode="as_is", convention=self.convention)
                 self.report = report if module is self.model else self.report or report
                 self.missing.update(missing.op for missing in report.missing)
+                self.unseen.update(each.call.op for each in report.counted if each.missing and each.call.origin)
                 self._owe(module, report, "flops")
                 self._owe(module, report.recount(f"{self.convention}_macs"), "macs")
             except RunError as error:  # the model itself is about to raise the same: see _leave

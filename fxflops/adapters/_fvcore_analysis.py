@@ -22,7 +22,7 @@ from ..report.report import Report
 from ..run.model_run import observed_run
 from ..run.running import running
 from ..trace.record import Recorder
-from ._arguments import one_of
+from ._arguments import one_of, refuse_scripts
 from ._fvcore_nodes import JitNode, nodes_of, python_ops
 from ._fvcore_values import Value
 
@@ -77,7 +77,8 @@ class JitModelAnalysis:
         self._inputs = inputs
         canonical: dict[nn.Module, str] = {}
         self._aliases = {
-            path: canonical.setdefault(module, path) for path, module in model.named_modules(remove_duplicate=False)
+            path: canonical.setdefault(module, path)
+            for path, module in self._model.named_modules(remove_duplicate=False)
         }
         self._op_handles = dict(self._handles)
         self._ignored_ops = set(IGNORED)
@@ -217,6 +218,7 @@ class JitModelAnalysis:
 
     def _run(self) -> Nodes:
         mode = self._ancestor_mode
+        refuse_scripts("fvcore", self._model.modules(), RuntimeError)
         if mode not in self._runs:
             with warnings.catch_warnings():
                 if self._warn_trace == "none":

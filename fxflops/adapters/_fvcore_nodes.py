@@ -17,7 +17,7 @@ from ..ops import BASE
 from ..ops._extend import first
 from ..ops.elementwise import ALIASES as ELEMENTWISE
 from ..ops.mappings import computes_nothing
-from ..records import Call, Counted, Spec, specs_in
+from ..records import SCRIPT, Call, Counted, Spec, specs_in
 from ..torch_internals import OpOverload, OpOverloadPacket
 from ._fvcore_values import Value
 
@@ -40,7 +40,15 @@ class JitNode(NamedTuple):
 
 def nodes_of(calls: Iterable[Counted]) -> Iterator[JitNode]:
     """Yield the nodes of the calls; of the nodes of one call, the one that is counted comes first."""
+    in_script = ""
     for position, counted in enumerate(calls):
+        if counted.call.origin == SCRIPT:  # a trace has the call of the scripted function alone
+            place = f"in {counted.call.path}"
+            if place != in_script:
+                yield JitNode("prim::CallFunction", [], [], counted.call.path, 0, position)
+            in_script = place
+            continue
+        in_script = ""
         for part, (kind, arguments, outs) in enumerate(_parts(counted.call)):
             kind = kind if "::" in kind else f"aten::{_normalized(kind)}"
             values = [Value(value, f"{position}.{part}.{i}") for i, value in enumerate(arguments)]
@@ -58,6 +66,11 @@ def _parts(call: Call) -> Iterator[tuple[str, list[Any], Sequence[Any]]]:
         packet = call.target if isinstance(call.target, OpOverloadPacket) else call.target.overloadpacket
         returns = getattr(packet, packet.overloads()[0])._schema.returns
         name = packet._qualified_op_name.removeprefix("aten::")
+        if name == "alias":  # torch.jit does not trace it
+            return
+        if name in CONVOLUTIONS:
+            by_word = any(isinstance(value, str) for value in (*call.args, *call.kwargs.values()))
+            name = "_convolution_mode" if by_word else "_convolution"
         yield name, [*call.args, *call.kwargs.values()], out if len(returns) > 1 else [out]
         return
     if call.op == "forward" and isinstance(call.target, FunctionType):  # of an autograd.Function
@@ -220,6 +233,8 @@ def _snake(cls: type) -> str:
 
 ARITHMETIC = ("add", "sub", "mul", "div", "matmul", "pow", "floor_divide", "remainder")
 ALIASES = {"self": ("input", "x"), "input": ("self", "x"), "other": ("mat2",), "mat2": ("other",)}
+CONVOLUTIONS = ("convolution", *(f"conv{kind}{dims}d" for kind in ("", "_transpose") for dims in DIMS))
+"""Operators that are one in a trace."""
 NO_NODES = ("identity", "_assert", "tensor", "as_tensor")
 BY_CLASS = (
     *("avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool"),

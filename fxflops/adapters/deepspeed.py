@@ -24,8 +24,9 @@ from ..errors import InputError, of_kind, warn
 from ..model.inputs import checked_model
 from ..model.snapshot import counting, holding
 from ..report.report import Report
+from ..run.uncompiled import uncompiled
 from . import _deepspeed_text
-from ._arguments import checked_shape, classes_in, filled
+from ._arguments import checked_shape, classes_in, filled, refuse_scripts
 from ._deepspeed_recording import Recording, Usage
 from ._deepspeed_text import (
     DEFAULT_PRECISION,
@@ -88,6 +89,7 @@ class FlopsProfiler:
         """Start profiling. Calls in modules of the classes in ``ignore_list`` are charged to the modules around them."""
         if not self._is_counted():
             self.end_profile()
+            refuse_scripts("the profiler", self.model.modules(), RuntimeError, AssertionError, AttributeError)
             self._recording = self._recorder(self.model, classes_in(ignore_list))
             self.started = True
 
@@ -96,8 +98,9 @@ class FlopsProfiler:
         if self._recording is not None and not self._is_counted():
             self._recording.stop()
             if missing := ", ".join(sorted(self._recording.missing)):
+                hint = "" if self._recording.unseen >= self._recording.missing else f"; {RECIPE}"
                 self._recording.missing.clear()
-                warn(f"the profile is a lower bound: not counted are {missing}; {RECIPE}")
+                warn(f"the profile is a lower bound: not counted are {missing}{hint}")
 
     def reset_profile(self) -> None:
         """Discard the results so far."""
@@ -243,7 +246,8 @@ def profile_run(
 ) -> None:
     """Profile a run of the method ``name`` in eval mode, after ``warm_up`` others; then restore the model's state."""
     model = profiler.model
-    with holding(model.modules(), "eval", reentrant=True):  # reentrant: the profiler counts the model inside this block
+    # What is compiled would have the profiler's hooks in it. Reentrant: the profiler counts the model inside this block.
+    with uncompiled(), holding(model.modules(), "eval", reentrant=True):
         method = model if name == "forward" else getattr(model, name)
         run_again(model, method, inputs, warm_up, partial(profiler.start_profile, ignored), profiler.stop_profile)
 

@@ -51,7 +51,7 @@ def get_model_complexity_info(
         InputError: the model or the arguments do not fit.
         RunError: the model raised.
     """
-    checked_model(model, AssertionError)
+    model = checked_model(model, AssertionError)
     checked_shape(input_res, "input_res must be a tuple, the input's shape such as (1, 3, 224, 224)")
     one_of("mode", mode, ("eager", "graph"))
     args, kwargs = inputs_of(model, input_res, input_constructor, input_res)

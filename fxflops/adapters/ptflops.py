@@ -23,7 +23,7 @@ from ..model.inputs import checked_model
 from ..ops import BASE
 from ..ops._apply import tensors
 from ..records import Scope
-from ._arguments import checked_shape, inputs_of, one_of
+from ._arguments import checked_shape, inputs_of, one_of, refuse_scripts, warn_of_unseen
 from ._module_text import annotated_copy, innermost_first, scaled, trainable
 from ._ptflops_aten import Dispatched
 
@@ -58,7 +58,8 @@ def get_model_complexity_info(
 ) -> tuple[str | int | None, str | int | None]:
     """Return the multiply-adds of a forward in eval mode, for one sample, and the number of trainable parameters.
 
-    If the model raises, the error is printed and ``(None, None)`` is returned.
+    If the model raises, the error is printed and ``(None, None)`` is returned. Like the original, backend "pytorch" refuses a
+    model of TorchScript, and passes over scripted parts and operators (torch.ops.aten), of which it warns here.
 
     Args:
         input_res: the shape of one input without its batch dimension, or the argument of ``input_constructor``.
@@ -75,12 +76,14 @@ def get_model_complexity_info(
         output_precision: decimals.
         backend_specific_config: ``{"count_functional": False}`` counts modules alone.
     """
-    checked_model(model, AssertionError)
+    model = checked_model(model, AssertionError)
     checked_shape(input_res, "input_res must be a tuple, the shape of one input such as (3, 224, 224)")
     name = backend.value if isinstance(backend, FLOPS_BACKEND) else backend
     one_of("backend", name, [known.value for known in FLOPS_BACKEND])
+    if name == FLOPS_BACKEND.PYTORCH.value:
+        refuse_scripts("ptflops", [model], RuntimeError, AttributeError)  # scripted parts of a model it passes over
     args, kwargs = inputs_of(model, (1, *input_res), input_constructor, input_res)
-    params = trainable(model)
+    params, report = trainable(model), None
     try:
         if name == FLOPS_BACKEND.ATEN.value:
             dispatched = Dispatched(ignore_modules, custom_modules_hooks, ost, verbose)
@@ -106,6 +109,8 @@ def get_model_complexity_info(
         )
         traceback.print_exception(error)
         return None, None
+    if report is not None:
+        warn_of_unseen("ptflops", report)
     if not as_strings:
         return int(macs), params
     return (

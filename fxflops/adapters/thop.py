@@ -1,8 +1,9 @@
 """thop's names over fxflops: ``profile``, ``profile_origin`` and ``clever_format``.
 
-The counts are those of ``convention="thop"``. Unlike the original this leaves buffers, hooks and training flags as they were,
+The counts are those of ``convention="thop"``: of thop 0.1.1, not of ultralytics-thop, which is imported by the same name. Unlike the original this leaves buffers, hooks and training flags as they were,
 and counts a module with several parents once, under the first; the original hooks and sums it once for each. The model runs
-on real tensors only for the handlers of ``custom_ops``.
+on real tensors only for the handlers of ``custom_ops``. Like the original it raises for modules of TorchScript. It warns of
+operators that it does not see, of which programs of torch.export consist; the original returns 0 for them, or raises.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ..conventions import thop as rules
 from ..model.inputs import checked_model
 from ..model.snapshot import Snapshot, holding
 from ..ops import BASE
+from ._arguments import refuse_scripts, warn_of_unseen
 from ._module_text import innermost_first, params_of
 
 __all__ = ["clever_format", "default_dtype", "profile", "profile_origin"]
@@ -121,7 +123,10 @@ def _charges(
     model: nn.Module, inputs: Sequence[Any], handlers: Handlers, modules: Sequence[nn.Module]
 ) -> dict[nn.Module, tuple[float, float | None]]:
     """Return MACs and parameters of each of these modules; None for the parameters if its class has no handler and no rule."""
-    rows = count(model, tuple(inputs), convention=rules.CONVENTION).by_module()
+    refuse_scripts("thop", model.modules(), RuntimeError, AttributeError)
+    report = count(model, tuple(inputs), convention=rules.CONVENTION)
+    warn_of_unseen("thop", report)
+    rows = report.by_module()
     handled = _handled(model, inputs, handlers, [module for module in modules if type(module) in handlers])
     paths = {module: path for path, module in model.named_modules()}
     charges = {}

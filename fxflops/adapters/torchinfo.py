@@ -25,7 +25,7 @@ from ..model.pytree import replaced
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction
 from ..trace.leaves import Hooks
-from ._arguments import one_of
+from ._arguments import one_of, refuse_scripts, warn_of_unseen
 from .torchinfo_statistics import (
     ColumnSettings,
     FormattingOptions,
@@ -88,13 +88,16 @@ def summary(
         torch.device(device)  # raises for an unknown device
     here = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     if input_size is not None:
-        sizes: Any = shapes_in(input_size)
-        chosen = [torch.empty(0).type(dtype).dtype for dtype in dtypes or [torch.float] * len(sizes)]
-        given: Any = random_inputs(sizes, chosen, batch_dim, here)
+        shapes = shapes_in(input_size)
+        chosen = [torch.empty(0).type(dtype).dtype for dtype in dtypes or [torch.float] * len(shapes)]
+        given: Any = random_inputs(shapes, chosen, batch_dim, here)
+        sizes: Any = _as_spelled(input_size)
     else:
         sizes = replaced(input_data, _is_data, lambda data: torch.as_tensor(data).size()) if has_input else []
         given = input_data if device is None else replaced(input_data, torch.is_tensor, lambda tensor: tensor.to(here))
     if has_input:
+        if not hasattr(model, "training"):  # TorchScript's freeze has removed it
+            refuse_scripts("torchinfo", [model], AttributeError)
         several = given if isinstance(given, (list, tuple)) else [given]
         args, named = ((), {**given, **kwargs}) if isinstance(given, Mapping) else (tuple(several), kwargs)
         chosen_mode = _chosen(Mode, mode or Mode.EVAL).value
@@ -114,6 +117,13 @@ def summary(
 
 
 # The arguments
+
+
+def _as_spelled(sizes: Sequence[Any]) -> list[Any]:
+    """Return the list of shapes that the statistics keep: each as it was written, but a single list of numbers as a tuple."""
+    if isinstance(sizes[0], (tuple, list)):
+        return [*sizes]
+    return [tuple(sizes) if isinstance(sizes, list) else sizes]
 
 
 def _chosen(settings: type[E], name: str) -> E:
@@ -191,7 +201,7 @@ def _called(
     hooks = Hooks()
     hooks.attach([module for module in place_of if not isinstance(module, torch.jit.ScriptModule)], enter, leave)
     try:
-        count(model, args, kwargs, mode=mode, convention="torchinfo")
+        warn_of_unseen("torchinfo", count(model, args, kwargs, mode=mode, convention="torchinfo"))
     finally:
         hooks.detach()
     return rows

@@ -8,12 +8,26 @@ from __future__ import annotations
 from importlib import import_module
 
 from ..errors import InputError, near
-from ._convention import BASE_MACS, CONVENTIONS, IN_MACS, OF_MACS, Convention, ModuleRule, macs_alone, nothing, title_of
+from ._convention import (
+    ALL,
+    BASE_MACS,
+    CALLED,
+    CONVENTIONS,
+    IN_MACS,
+    OF_MACS,
+    Convention,
+    ModuleRule,
+    macs_alone,
+    nothing,
+    title_of,
+)
 
 __all__ = [
+    "ALL",
     "ATTENTIONS",
     "BASE_CONVENTION",
     "BASE_MACS",
+    "CALLED",
     "CONVENTIONS",
     "IN_MACS",
     "MAIN",
@@ -73,6 +87,6 @@ def list_conventions() -> Conventions:
     """Return the conventions by name, each with a line on what it counts; the base and the five most used come first.
 
     >>> list_conventions()["thop"]
-    'thop: the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element'
+    'thop 0.1.1 (not ultralytics-thop): the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element'
     """
     return Conventions(CONVENTIONS)

@@ -15,6 +15,10 @@ ModuleRule = Callable[[Scope], "int | None"]
 """A function that returns the charge of one call of a module; None if the tool ignores the module."""
 
 
+ALL, CALLED, NONE = "all", "called", "none"
+"""The operators that a tool sees: those dispatched, those called by the model's own code, or none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Convention:
     """The rules of a tool: a name, a line on what it counts, and its differences from the base, "fxflops".
@@ -33,8 +37,10 @@ class Convention:
     ``registered`` returns the formula that the tool's own users registered for an operation. It precedes everything but
     formulas of fxflops's users, and counts operations without a base formula too. MACs are those of the base formulas under
     every convention. A user's formula stands for rows, rules and charges; in conventions of :data:`IN_MACS` by the macs of its
-    Cost, if it states any. Three flags say what the tool sees:
+    Cost, if it states any. Four flags say what the tool sees:
 
+    - ``operators``: "all" that are dispatched; "called" are those that the model's code calls by itself, as programs of
+      torch.export do; "none" is for tools that hook modules or replace functions. What a tool does not see is missing;
     - ``integers``: it counts operations on integers like those on real numbers;
     - ``childless``: rows hold only for calls made in a module without children;
     - ``by_name``: it replaces functions by name, and misses those that a module keeps (``self.act = F.gelu``).
@@ -49,6 +55,7 @@ class Convention:
     of: Callable[[Cost, Operation], Cost] | None = None
     modules: Callable[[type], ModuleRule | None] | None = None
     registered: Callable[[Operation], FormulaFunction | None] | None = None
+    operators: str = ALL
     integers: bool = False
     childless: bool = False
     by_name: bool = False
@@ -69,7 +76,7 @@ CONVENTIONS = {
     "torch_flops": "the totals torch_flops publishes: as fxflops, but for int kernel sizes of max pools and torch._assert",
     "torch": "torch.utils.flop_counter.FlopCounterMode: 2 per multiply-accumulate of products, convolutions, attention",
     "fvcore": "fvcore's FlopCountAnalysis: 1 per multiply-accumulate, and normalizations, adaptive pooling and upsampling",
-    "thop": "thop: the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element",
+    "thop": "thop 0.1.1 (not ultralytics-thop): the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element",
     "deepspeed": "DeepSpeed's flops profiler: 2 per multiply-accumulate, and what functions of torch are charged",
     "deepspeed_macs": "DeepSpeed's flops profiler: the MACs it prints beside its flops",
     "flops_profiler": "flops-profiler: DeepSpeed's profiler of 2023, to which operators (x @ y) and attention are free",

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..ops._extend import Cost, Sizes, Spec, each
-from ._convention import Convention, ModuleRule, nothing
+from ._convention import NONE, Convention, ModuleRule, nothing
 from ._rows import (
     DIMS,
     POOLINGS,
@@ -130,6 +130,7 @@ def convention_of(
         {**replaced, **forwards},
         of=nothing,
         modules=None if modules is None else modules.get,
+        operators=NONE,
         integers=True,
         by_name=True,
     )

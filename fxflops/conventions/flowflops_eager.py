@@ -15,7 +15,7 @@ from torch import nn
 from ..ops._extend import first
 from ..records import Scope
 from . import ptflops
-from ._convention import CONVENTIONS, Convention, nothing
+from ._convention import CONVENTIONS, NONE, Convention, nothing
 from ._rows import given
 
 
@@ -51,5 +51,6 @@ CONVENTION = Convention(
     CONVENTIONS["flowflops_eager"],
     of=nothing,
     modules=HOOKS.get,
+    operators=NONE,
     integers=True,
 )

@@ -6,9 +6,11 @@ grid_sample by their elements. Operators with any other name in the trace are 0:
 (not cells), baddbmm, mv, convolutions with ``padding="same"``. ResNet-50 is 4111512576.
 
 Where the tool raises (a matmul by a vector, a normalization of more than five dims), the count is what its rules intend. Some
-calls are not as in fvcore. It leaves out calls that no output needs, calls inside a torch.autograd.Function and calls in
-scripted code; here these look like any other call. It counts operators called as torch.ops.aten; here they are free, since
-they look the same as the operators that other calls make.
+calls are not as in fvcore. It leaves out calls that no output needs, and calls inside a torch.autograd.Function; here these
+look like any other call. It raises for modules of TorchScript; here what they compute is missing.
+
+Operators that a model calls by itself (torch.ops.aten.linear, as do programs of torch.export and make_fx) are in the trace like
+functions of torch. What fvcore does not name is 0 there too: native_batch_norm, _adaptive_avg_pool2d, native_layer_norm.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ from torch import nn
 
 from ..records import FormulaFunction, Spec, specs_in
 from ..torch_internals import C_nn, convolution_with_flags
-from ._convention import CONVENTIONS, Convention, nothing
+from ._convention import CALLED, CONVENTIONS, Convention, nothing
 from ._rows import batch_norm, flops_of_einsum, normalized, per_input, windows
+
+aten = torch.ops.aten
 
 # Contractions
 
@@ -157,11 +161,29 @@ ROWS: dict[Any, FormulaFunction] = {
     C_nn.upsample_bilinear2d: four_per_output,
     **dict.fromkeys((F.grid_sample, torch.grid_sampler), four_per_output),
 }
+OPERATORS: dict[Any, FormulaFunction] = {
+    aten.linear: linear,
+    **dict.fromkeys((aten.matmul, aten.linalg_matmul, aten.mm, aten.bmm), product),
+    aten.addmm: product_and_sum,
+    aten.einsum: einsum,
+    **dict.fromkeys((aten.conv1d, aten.conv2d, aten.conv3d), conv),
+    **dict.fromkeys((aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d), conv_transpose),
+    **dict.fromkeys((aten.convolution, aten._convolution), convolution),
+    **dict.fromkeys((aten.lstm_cell, aten.gru_cell, aten.rnn_tanh_cell, aten.rnn_relu_cell), cell_function),
+    aten.batch_norm: batch_norm,
+    **dict.fromkeys((aten.layer_norm, aten.group_norm, aten.instance_norm), normalized),
+    aten.adaptive_avg_pool2d: per_input,
+    aten.upsample_nearest2d: per_output,
+    aten.upsample_bilinear2d: four_per_output,
+    aten.grid_sampler: four_per_output,
+}
+"""The operators that it counts where the model calls them by itself."""
 
 CONVENTION = Convention(
     "fvcore",
     CONVENTIONS["fvcore"],
-    ROWS,
+    {**ROWS, **OPERATORS},
     of=nothing,
+    operators=CALLED,
     integers=True,
 )

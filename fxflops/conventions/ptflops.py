@@ -23,7 +23,7 @@ from torch import nn
 
 from ..ops._extend import first
 from ..records import FormulaFunction, Scope, Spec, specs_in
-from ._convention import CONVENTIONS, Convention, nothing
+from ._convention import CONVENTIONS, NONE, Convention, nothing
 from ._rows import (
     DIMS,
     POOLINGS,
@@ -192,6 +192,7 @@ CONVENTION = Convention(
     ROWS,
     of=nothing,
     modules=hook_of,
+    operators=NONE,
     integers=True,
     by_name=True,
 )

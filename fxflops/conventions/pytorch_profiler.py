@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..ops._extend import Cost, Spec, first
-from ._convention import CONVENTIONS, Convention, nothing
+from ._convention import CONVENTIONS, NONE, Convention, nothing
 from ._rows import per_input
 
 POINTWISE = {1: 1, 3: 7, 4: 10}
@@ -102,6 +102,7 @@ CONVENTION = Convention(
         **dict.fromkeys((nn.RNNCell, nn.GRUCell, nn.LSTMCell), recurrent_cell),
     },
     of=nothing,
+    operators=NONE,
     integers=True,
     childless=True,
 )

@@ -21,7 +21,7 @@ from typing import Any
 from torch import nn
 
 from ..records import Scope, Spec
-from ._convention import CONVENTIONS, Convention, ModuleRule, nothing
+from ._convention import CONVENTIONS, NONE, Convention, ModuleRule, nothing
 
 
 def by_parameters(scope: Scope) -> int | None:
@@ -88,5 +88,6 @@ CONVENTION = Convention(
     CONVENTIONS["torchinfo"],
     of=nothing,
     modules=rule_of,
+    operators=NONE,
     integers=True,
 )

@@ -21,6 +21,7 @@ from ..ops._registry import entry_for
 from ..records import Call, Cost, Count, Counted, FormulaFunction, Operation, Scope, Spec, specs_in
 from ..records.pairs import ATTENTIONS, pairs_in, with_facts
 from ..run.outcome import Run
+from ..torch_internals import OpOverload, OpOverloadPacket
 from .masked import dense, of_pairs_left
 from .module_charges import NOT_COUNTED, seen_by_tool
 from .uncounted import NO_FORMULA, check_counts_operators
@@ -57,7 +58,7 @@ def count_calls(
     else:
         counted = counts.of_all(calls)
     users = {id(entry.function) for entry, _ in registry.users().values()} | {id(each.rule) for each in known.values()}
-    return tuple(seen_by_tool(counted, convention, scopes, kept, users))
+    return tuple(seen_by_tool(counted, convention, scopes, kept, users, counts.computes, _is_operator))
 
 
 def count_run(
@@ -131,6 +132,11 @@ class _Counts:
                 self.known[call.operation] = found
         ran, count = found
         return tuple.__new__(Counted, (call if ran is call[0] else call._replace(operation=ran), count))
+
+    def computes(self, ran: Operation) -> bool:
+        """Return whether an operation computes something: one that does not is declared to cost nothing."""
+        entry = entry_of(ran, self.registry)
+        return entry is None or not entry.reason
 
     def _row(self, ran: Operation, entry: Formula) -> Formula | None:
         """Return the convention's row for an operation as a formula, or None."""
@@ -257,6 +263,10 @@ def _users_rows(registry: FormulaRegistry, convention: Convention) -> dict[Any, 
     }
 
 
+def _is_operator(target: Any) -> bool:
+    return isinstance(target, (OpOverload, OpOverloadPacket))
+
+
 def _spelled(target: Any) -> str:
     """Return a target as one writes it: ``torch.nn.Linear``, ``torch.nn.functional.linear``, ``aten::linear``."""
     if isinstance(target, type) and target in vars(nn).values():
@@ -281,7 +291,8 @@ def _key_of(ran: Operation, rows: Mapping[Any, FormulaFunction]) -> Any:
             return cls
         if "forward" in vars(cls):
             break
-    return next((key for key in (ran.target, ran.op) if key in rows), None)
+    spellings = ran.target, getattr(ran.target, "overloadpacket", None), ran.op
+    return next((key for key in spellings if key in rows), None)
 
 
 def _applied(entry: Formula, ran: Operation, module: nn.Module | None, tensors: Iterable[Spec], path: str) -> Cost:

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from ..conventions import Convention, ModuleRule
-from ..records import UNSEEN, Call, Cost, Count, Counted, Scope, per_operation
+from ..conventions import ALL, CALLED, Convention, ModuleRule
+from ..records import OPERATOR, SCRIPT, UNSEEN, Call, Cost, Count, Counted, Operation, Scope, per_operation
 
 NOT_COUNTED = "not counted"
 
@@ -21,12 +21,17 @@ def seen_by_tool(
     scopes: Iterable[Scope],
     kept: Collection[tuple[str, Any]],
     users: Collection[int],
+    computes: Callable[[Operation], bool],
+    is_operator: Callable[[Any], bool],
 ) -> Sequence[Counted]:
     """Return the calls as the convention's tool sees them, and as calls of their own the modules that it charges.
 
     ``kept`` are the functions among modules' attributes, each with the module's path. ``users`` are the ``id()`` of formulas
-    of the user's, to which no charge is added.
+    of the user's, to which no charge is added. ``computes`` tells whether an operation computes anything, ``is_operator`` whether
+    a target is one of ``torch.ops``.
     """
+    if convention.operators != ALL:
+        counted = _operators_seen(counted, convention, users, computes, is_operator)
     if convention.by_name and kept:
         # The tool patches functions by name, so it misses calls through a module's attribute (self.act = F.gelu).
         counted = _without(counted, lambda each: each.cost is not None and (each.call.path, each.call.target) in kept)
@@ -36,9 +41,52 @@ def seen_by_tool(
     return counted if convention.modules is None else _charged(counted, scopes, convention.modules, users)
 
 
+def _operators_seen(
+    counted: Sequence[Counted],
+    convention: Convention,
+    users: Collection[int],
+    computes: Callable[[Operation], bool],
+    is_operator: Callable[[Any], bool],
+) -> Sequence[Counted]:
+    """Return the calls, with the operators that the tool does not see: those below a function are part of its call, all others
+    are missing."""
+    sees_called = convention.operators == CALLED
+    missing = {
+        origin: per_operation(_missing(f"{convention.name} does not see {what}"))
+        for origin, what in UNSEEN_OPERATORS.items()
+    }
+    part = per_operation(_uncounted)
+    result = []
+    for each in counted:
+        origin = each.call.origin
+        if each.cost is None or id(each.rule) in users or (origin == OPERATOR and sees_called):
+            pass
+        elif origin and computes(each.call.operation):
+            each = each._replace(count=missing[origin](each))
+        elif not origin and sees_called and each.flops and is_operator(each.call.target):
+            each = each._replace(count=part(each))
+        result.append(each)
+    return result
+
+
+UNSEEN_OPERATORS = {
+    OPERATOR: "operators that the model's own code calls, as a program of torch.export or make_fx does",
+    SCRIPT: "what TorchScript and other compiled code calls",
+}
+"""The operators that no function of torch calls, in words by their origin."""
+
+
+def _missing(why: str) -> Callable[[Counted], Count]:
+    return lambda each: Count(Cost(macs=each.macs), "", why, each.count.integer)
+
+
+def _uncounted(each: Counted) -> Count:
+    return Count(Cost(macs=each.macs), NOT_COUNTED, integer=each.count.integer)
+
+
 def _without(counted: Iterable[Counted], is_unseen: Callable[[Counted], bool]) -> list[Counted]:
     """Return the calls, with those that the tool does not see counted as 0."""
-    uncounted = per_operation(lambda each: Count(Cost(macs=each.macs), NOT_COUNTED, integer=each.count.integer))
+    uncounted = per_operation(_uncounted)
     return [each._replace(count=uncounted(each)) if is_unseen(each) else each for each in counted]
 
 

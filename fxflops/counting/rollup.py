@@ -104,7 +104,7 @@ def items_of(counted: Iterable[Counted]) -> list[Item]:
     """Return an item for each counted call. Activations are the output elements of contractions (fvcore's definition)."""
     items, known, new = list[Item](), dict[Any, Item](), tuple.__new__
     for each in counted:
-        (ran, path, _, _, seconds, _), count = each
+        (ran, path, _, _, seconds, _, _), count = each
         like = known.get((ran, count))
         if like is None:
             like = known[ran, count] = _untimed_item(each)
@@ -119,7 +119,7 @@ def _untimed_item(counted: Counted) -> Item:
     activations = sum(spec.numel() for spec in outputs) if macs else 0
     first = outputs[0] if outputs else next(ran.inputs(), None)
     dtype = "" if first is None else first.dtype_name
-    sums = Sums(1, counted.flops, macs, counted.int_ops, activations, None, int(counted.cost is None))
+    sums = Sums(1, counted.flops, macs, counted.int_ops, activations, None, int(bool(counted.missing)))
     return Item("", ran.op, dtype, sums)
 
 

@@ -31,10 +31,10 @@ class Missing(NamedTuple):
 
 
 def missing_in(counted: Iterable[Counted]) -> tuple[Missing, ...]:
-    """Return the ops without cost, in order of appearance."""
+    """Return the ops that are not counted, in order of appearance."""
     groups: dict[str, list[Counted]] = {}
     for each in counted:
-        if each.cost is None:
+        if each.missing:
             groups.setdefault(each.call.op, []).append(each)
     return tuple(_missing(op, found) for op, found in groups.items())
 

@@ -45,6 +45,9 @@ COMMUNICATION = "communication"
 """The reason why an op costs nothing that sends data to other processes, or receives it."""
 UNSEEN = "(not observed)"
 """The op of what a module computed whose calls were only timed."""
+OPERATOR, SCRIPT = "operator", "script"
+"""The origins of operators that no function of torch calls: the model's own code does, as programs of torch.export and make_fx
+do (``torch.ops.aten.mm``), or compiled code does, TorchScript's or an extension's."""
 BY_IDENTITY = object.__eq__, object.__ne__, object.__hash__
 
 
@@ -93,6 +96,7 @@ class _Call(NamedTuple):
     site: str = ""
     seconds: float | None = None
     phase: str = PHASES[0]
+    origin: str = ""
 
 
 class Call(_Ran, _Call):
@@ -100,7 +104,8 @@ class Call(_Ran, _Call):
 
     ``path`` is that of the module in which it was made (a leaf's own path). ``node`` is the graph's node that makes it, or
     whose gradient it computes, "" if there is none. ``site`` is the author's ``file:line``, read only for calls without
-    formula. ``phase`` is one of :data:`PHASES`.
+    formula. ``phase`` is one of :data:`PHASES`. ``origin`` is :data:`OPERATOR` or :data:`SCRIPT`, and "" for functions,
+    modules, and the operators below them: of these a tool that replaces functions, or hooks modules, sees the caller.
     """
 
     __slots__ = ()
@@ -138,7 +143,8 @@ class Step(NamedTuple):
 
 
 class Count(NamedTuple):
-    """The cost of an operation, and the rule that gives it. If there is no cost, it is None, and ``missing`` says why.
+    """The cost of an operation, and the rule that gives it. If it is not counted, ``missing`` says why, and the cost is None, or
+    has the MACs alone where only a tool's convention does not see the operation.
 
     ``rule`` is a function (a formula, a convention's row) or the reason why the operation costs nothing. ``integer``
     tells that its inputs are integers or booleans, so that its operations are not FLOPs. Calls of one operation that are

@@ -60,7 +60,10 @@ def costs(data: Summary) -> list[Part]:
         macs = data.root.macs - sum(part.row.macs for part in parts)
         number = sum(len(part.modules) for part in more if part.row.cls == more[0].row.cls)
         said = f"with {number} more {more[0].row.cls}" if more else ""
-        parts.append(Part(TreeRow("", said, OTHER, 0, None, macs, flops, seconds=seconds)))
+        left = (data.root.params or 0) - sum(part.row.params or 0 for part in parts)
+        params = left if data.root.params is not None and left >= 0 else None  # two parts may share some
+        missing = data.root.missing - sum(part.row.missing for part in parts)
+        parts.append(Part(TreeRow("", said, OTHER, 0, params, macs, flops, missing=missing, seconds=seconds)))
     return parts
 
 

@@ -72,7 +72,7 @@ class Exports(NamesArguments):
 
     def to_csv(self, path: Path | None = None) -> str | None:
         """Return CSV of the raw values under their keys, or write it to ``path``; that of a report has its provenance in the
-        last column.
+        last column, and before it, of a timed one, the model's own latency and the reasons not to rely on the times.
 
         Text that a spreadsheet would take for a formula (it begins with ``= + - @``, a tab or a line break) gets an
         apostrophe before it.
@@ -86,18 +86,19 @@ class Exports(NamesArguments):
         return written("".join(map(_csv_line, rows)), path)
 
     def to_markdown(self, path: Path | None = None) -> str | None:
-        """Return a table in GitHub's Markdown, or write it to ``path``: few columns, each in one unit, with two digits.
+        """Return a table in GitHub's Markdown, or write it to ``path``: few columns, each in one unit, with two digits. Below that
+        of a report is what the report says besides, such as its latency and that its times are unsteady.
 
         A wide table chooses its columns as in a notebook; those that ``select`` named stay.
         """
         table = self._as_paper()
-        return written(markdown(*table._narrow(), table.provenance), path)
+        return written(markdown(*table._narrow(), table.provenance, table.notes), path)
 
     def to_latex(self, path: Path | None = None) -> str | None:
         """Return a ``tabular`` environment for LaTeX's booktabs, or write it to ``path``; its columns are those of
-        :meth:`to_markdown`."""
+        :meth:`to_markdown`, whose further lines are comments here."""
         table = self._as_paper()
-        return written(latex(*table._narrow(), table.provenance), path)
+        return written(latex(*table._narrow(), table.provenance, table.notes), path)
 
 
 class View:
@@ -178,6 +179,10 @@ class Table(Tabular):
     chosen: bool = field(default=False, compare=False)
     """True if the user chose the columns: then none is left out."""
     provenance: str = field(default="", compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """Lines that belong to the table in a paper."""
+    whole: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
+    """Figures of the run as a whole by their keys: in CSV and JSON each row has them."""
 
     def _as_table(self) -> Table:
         return self
@@ -225,8 +230,8 @@ class Table(Tabular):
         used = [i for i, _ in enumerate(self.columns) if self.chosen or any(row[i] not in idle[i] for row in self.rows)]
         return used or range(len(self.columns))
 
-    def _origin(self) -> dict[str, str]:
-        return {"provenance": self.provenance} if self.provenance else {}
+    def _origin(self) -> dict[str, Any]:
+        return {**dict(self.whole), **({"provenance": self.provenance} if self.provenance else {})}
 
     def _left_out(self) -> list[str]:
         return [f"first {MOST_SHOWN} of {len(self)} {self.name}"] if len(self) > MOST_SHOWN else []

@@ -30,20 +30,24 @@ LONG = 36
 """The letters of a text from which on it is broken into lines in LaTeX, a path at its dots."""
 
 
-def markdown(columns: Sequence[Column], rows: Sequence[Sequence[Any]], origin: str = "") -> str:
-    """Return a table in GitHub's Markdown; ``origin`` is a line below it."""
+def markdown(
+    columns: Sequence[Column], rows: Sequence[Sequence[Any]], origin: str = "", notes: Sequence[str] = ()
+) -> str:
+    """Return a table in GitHub's Markdown; ``notes`` are a list below it, and ``origin`` is the last line."""
     sides = " | ".join("---:" if column.is_number else ":---" for column in columns)
     header, *body = (" | ".join(map(_markdown, line)) for line in _lines(columns, rows))
     table = "".join(f"| {line} |\n" for line in (header, sides, *body))
-    return f"{table}\n{_markdown(origin)}\n" if origin else table
+    said = "\n" + "".join(f"- {_markdown(plain(note))}\n" for note in notes) if notes else ""
+    return f"{table}{said}\n{_markdown(origin)}\n" if origin else f"{table}{said}"
 
 
-def latex(columns: Sequence[Column], rows: Sequence[Sequence[Any]], origin: str = "") -> str:
-    """Return a ``tabular`` environment for LaTeX's package booktabs; ``origin`` is a comment above it."""
+def latex(columns: Sequence[Column], rows: Sequence[Sequence[Any]], origin: str = "", notes: Sequence[str] = ()) -> str:
+    """Return a ``tabular`` environment for LaTeX's package booktabs; ``origin`` and ``notes`` are comments above it."""
     sides = "".join("r" if column.is_number else _width(row[i] for row in rows) for i, column in enumerate(columns))
     header, *body = (" & ".join(map(_latex, line)) + r" \\" for line in _lines(columns, rows))
     lines = [
         *([f"% {plain(origin)}"] if origin else []),
+        *(f"% {_latex(plain(note))}" for note in notes),
         r"% \usepackage{booktabs}",
         rf"\begin{{tabular}}{{{sides}}}",
         *(r"\toprule", header, r"\midrule", *body, r"\bottomrule"),

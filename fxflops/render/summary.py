@@ -62,6 +62,15 @@ def summary(data: Summary, *, width: int | None = None, color: bool = False) -> 
     return "\n".join(line.rstrip() for line in lines)
 
 
+def notes(data: Summary) -> list[str]:
+    """Return what the summary says beside its table of costs, each in one line."""
+    head = [plain(data.title), *([f"input {plain(data.inputs)}"] if data.inputs else []), plain(data.setting)]
+    said = conclusion(data, data.utilization)
+    shares = [f"{label}: {' · '.join(values)}" for label, values in operator_shares(data)]
+    lines = [", ".join(filter(None, head)), *([said] if said else []), *_fact_lines(facts(data), None, False), *shares]
+    return [" ".join(line.split()) for line in (*lines, *remark_lines(data), *missing_lines(data.missing))]
+
+
 def compiled_lines(run: CompiledRun) -> str:
     """Return the lines on a compiled model as text, wrapped to the terminal's width."""
     return "\n".join(line.rstrip() for line in _fact_lines(_compiled(run), terminal_width(), False))

@@ -12,10 +12,11 @@ from ..meters.nodes import Node
 from ..names import name_of
 from ..records import PHASES, Counted, per_operation, specs_in
 from ..render.columns import OPERATIONS, SUMS, Column, module_values, titled
-from ..render.costs import costs
-from ..render.data import Summary
+from ..render.costs import OTHER, costs
+from ..render.data import Summary, TreeRow
 from ..render.exports import Cells, Rows, Table
 from ..render.parts import Part
+from ..render.summary import notes
 
 NO_KERNEL = ("Memcpy", "Memset")
 """The beginnings of the names under which torch.profiler shows copies and fills of a device's memory."""
@@ -45,14 +46,23 @@ PARTS = (
 
 def costs_table(data: Summary) -> Table:
     """Return the parts that cost most, and the model as a whole, as a table."""
-    total = "total (a lower bound)" if data.root.missing else "total"
-    rows = [*costs(data), Part(data.root._replace(path=total), (data.root,))]
-    values = ((part, module_values(part.row, data.root)) for part in rows)
-    cells = (
-        (part.row.path, part.row.cls, len(part.modules) or None, *(found[key] for key in SHARED))
-        for part, found in values
-    )
-    return Table("parts", titled(PARTS, title_of(data.convention)), tuple(cells), provenance=data.provenance)
+    rows = [*costs(data)]
+    left = (data.root.params or 0) - sum(part.row.params or 0 for part in rows)
+    if left > 0 and rows and all(part.row.path != OTHER for part in rows):
+        rows.append(Part(TreeRow("", "", OTHER, 0, left, 0, 0)))  # modules that cost nothing may have parameters
+    rows.append(Part(data.root._replace(path="total"), (data.root,)))
+    cells = []
+    for part in rows:
+        path = f"{part.row.path or '(root)'} (a lower bound)" if part.row.missing else part.row.path
+        values = module_values(part.row, data.root)
+        cells.append((path, part.row.cls, len(part.modules) or None, *(values[key] for key in SHARED)))
+    # Operations are timed one by one: their sum is not the latency, which is that of the model's own run.
+    for name, timing in (("latency", data.latency), ("backward latency", data.backward_latency)):
+        if timing is not None:
+            doubt = " (unsteady)" if data.unsteady else ""
+            cells.append((name + doubt, data.root.cls, *[None] * 5, timing.median, None))
+    columns = titled(PARTS, title_of(data.convention))
+    return Table("parts", columns, tuple(cells), provenance=data.provenance, notes=tuple(notes(data)))
 
 
 def operator_rows(rows: Mapping[str, OperatorRow], key: str, counted: str, origin: str) -> Rows[OperatorRow]:
@@ -85,7 +95,7 @@ def operations(
 
     def row(each: Counted) -> Cells:
         call, (target, inputs, output) = each.call, described(each)
-        counts = (None, None, None) if each.cost is None else (each.macs, each.flops, each.int_ops)
+        counts = (None, None, None) if each.missing else (each.macs, each.flops, each.int_ops)
         return (
             call.node,
             call.op,

@@ -5,11 +5,11 @@ The schema, version 1. Counts are ints, times are seconds, memory is bytes; null
 - ``schema`` is "fxflops.report", ``schema_version`` is 1; a change that an older reader would misread raises the version.
 - ``model``, ``inputs``, ``trace``, ``trace_reason``, ``environment``, ``params``, ``convention``, ``attention``: the
   Report's attributes of these names.
-- ``totals``: the Report's ``total_*``, ``latency``, ``max_memory`` and ``complete``, for other readers: a Report sums anew;
+- ``totals``: the Report's ``total_*``, ``latency``, ``unsteady``, ``max_memory`` and ``complete``, for other readers: a Report sums anew;
   and its ``mfu`` on the device of the run, if that is a listed one.
 - ``calls``: every call in run order: ``op``, ``target`` (the function as called, ``{"class": name}``, or ``{"unseen": name}`` of what
   the observer could only describe), ``args``, ``kwargs``, ``out``, ``settings`` (values, as :mod:`fxflops.report.values`
-  writes them), ``path``, ``node``, ``site``, ``seconds``, ``phase``; and its count: ``cost`` is ``{macs, muls, adds, others}`` or null,
+  writes them), ``path``, ``node``, ``site``, ``seconds``, ``phase``, ``origin``; and its count: ``cost`` is ``{macs, muls, adds, others}`` or null,
   ``rule`` a reason or ``{"formula": name, "counts": in words}``, ``missing`` the reason why there is no cost, ``integer`` a bool.
 - ``charges``: entries of the same form, for modules that the convention charges in addition to the calls.
 - ``users``: the counts that formulas of the user's own gave, by the index of the call; every convention keeps them.
@@ -70,6 +70,7 @@ TOTALS = (
     "total_training_flops",
     "total_time",
     "latency",
+    "unsteady",
     "max_memory",
     "complete",
 )
@@ -78,7 +79,7 @@ WRITES = "report.save('report.json') writes a report"
 NAME_ONLY = "known by name alone"
 """The summary of a convention that a file names and this process does not have."""
 OPERATION_VALUES = itemgetter("args", "kwargs", "out", "settings")
-PLACE = ("path", "node", "site", "seconds", "phase")
+PLACE = ("path", "node", "site", "seconds", "phase", "origin")
 """The fields of a call that tell where and when it was made."""
 
 
@@ -272,7 +273,7 @@ class Saved:
 
     def _call(self, data: dict[str, Any]) -> Call:
         ran = self._once(self._operation, [data["op"], data["target"], *OPERATION_VALUES(data)])
-        return Call(ran, **{name: data[name] for name in PLACE})
+        return Call(ran, **{name: data.get(name, "") if name == "origin" else data[name] for name in PLACE})
 
     def _scope(self, data: dict[str, Any]) -> Scope:
         name = self._classes[data["cls"]].__name__

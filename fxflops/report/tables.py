@@ -102,7 +102,13 @@ class TabledRun(CountedRun):
         """
         params = {module.path: module.params for module in self._run.modules}
         table = operations(self.counted, self.nodes, params, self.remarks)
-        return replace(table, columns=titled(table.columns, self._title), provenance=self.provenance)
+        times = (("latency", self.latency), ("backward_latency", self._backward_latency), ("unsteady", self.unsteady))
+        whole = tuple((key, value) for key, value in times if value)
+        return replace(table, columns=titled(table.columns, self._title), provenance=self.provenance, whole=whole)
+
+    @property
+    def _backward_latency(self) -> float | None:
+        return None if self.backward_timing is None else self.backward_timing.median
 
     @property
     def kernels(self) -> Table:

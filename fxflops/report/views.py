@@ -150,7 +150,7 @@ def summary_of(report: TabledRun, root: TreeRow, utilization: float | None) -> S
         convention=report.convention,
         unit=OF_MACS.get(report.convention, "FLOPs"),
         attention=report.attention if report._attends else "",
-        counted_calls=sum(each.cost is not None for each in report.counted),
+        counted_calls=sum(not each.missing for each in report.counted),
         calls=len(report.counted),
         params=report.params,
         latency=report.timing,

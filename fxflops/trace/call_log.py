@@ -43,7 +43,7 @@ class CallLog:
 
     def call(
         self, entry: Formula | None, target: Any, made: Made, path: str, seconds: float,
-        known: ModuleSettings | None = None, is_placed: bool = False,
+        known: ModuleSettings | None = None, is_placed: bool = False, origin: str = "",
     ) -> Operation:  # fmt: skip
         """Record a call made in the module of this path; ``known`` are the settings of a leaf.
 
@@ -53,7 +53,7 @@ class CallLog:
         site = author_line() if entry is None else ""
         phase, path = (self._now(), path) if is_placed else self.placed(path)
         operation = self._operation(op, target, made, known)
-        self.calls.append(Call(operation, path, "", site, seconds, phase))
+        self.calls.append(Call(operation, path, "", site, seconds, phase, origin))
         return operation
 
     def placed(self, path: str) -> tuple[str, str]:

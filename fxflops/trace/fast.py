@@ -107,7 +107,7 @@ class FastObserver(PlanningObserver):
                 out = self._track(args[0] if plan.kind is SAME else func(*args, **kwargs))
             if is_call:
                 phase, path = self.log.placed(self._here())
-                self.calls.append(Call(plan.operation, path, phase=phase))
+                self.calls.append(Call(plan.operation, path, phase=phase, origin=self._origin(func, phase)))
                 self._owns((out, args))
             return out
 
@@ -188,7 +188,7 @@ class FastObserver(PlanningObserver):
         path, operation = self._modules[module], plan.operation
         if operation.op == LOOKUP:
             operation = operation._replace(out=with_row(operation.out, (*args, module.weight)))
-        self.calls.append(tuple.__new__(Call, (operation, path, "", "", None, "forward")))
+        self.calls.append(tuple.__new__(Call, (operation, path, "", "", None, "forward", "")))
         self.scopes.append(tuple.__new__(Scope, (path, operation, known.params, False, None)))
         if not self._stack.running:
             self.steps.append(Step(path, range(first, first + 1)))

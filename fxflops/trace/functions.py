@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..ops._registry import is_method
-from ..records import specs_in
+from ..records import OPERATOR, specs_in
 from ..torch_internals import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 UNDECLARED = {getattr(torch.ops.aten, f"{by}_batch_norm").default for by in ("native", "cudnn", "miopen")}
@@ -34,6 +34,15 @@ def qualified_name(func: Any) -> str:
         return f"Tensor.{name}"
     module = getattr(func, "__module__", None) or "torch"
     return f"{module}.{name}"
+
+
+def origin_of(func: Any) -> str:
+    """Return the origin of a call that a function mode saw: :data:`OPERATOR` if it is one of ``torch.ops.aten``, else "".
+
+    Operators of libraries are called by the libraries' own functions: torchvision.ops.roi_align calls torch.ops.torchvision.
+    """
+    is_operator = isinstance(func, (OpOverload, OpOverloadPacket))
+    return OPERATOR if is_operator and qualified_name(func).startswith("aten::") else ""
 
 
 def writes(func: Any, kwargs: Mapping[str, Any]) -> bool:

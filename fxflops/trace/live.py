@@ -36,6 +36,7 @@ from ..torch_internals import (
 from . import forwards
 from .compiler import is_importing_compiler
 from .fast import QUERIES
+from .functions import origin_of
 from .modes import transformed
 from .observe import Observer
 from .operators import QUERY, VIEW
@@ -123,7 +124,7 @@ class LiveObserver(Observer):
             else:
                 self._storages.add_all(out, len(self.calls))
                 specs = spec_of(args), spec_of(kwargs), spec_of(out)
-                self.log.call(self._registry.find(func), written, specs, path, seconds)
+                self.log.call(self._registry.find(func), written, specs, path, seconds, origin=origin_of(func))
                 self._owns((out, args))
         return out
 
@@ -162,7 +163,7 @@ class LiveObserver(Observer):
             else:
                 storages.add_all(out)
         phase = self.phases.now()
-        calls.append(tuple.__new__(Call, (operation, path, "", "", seconds, phase)))
+        calls.append(tuple.__new__(Call, (operation, path, "", "", seconds, phase, origin_of(operation.target))))
         if torch.is_grad_enabled():
             self._owns((out, args))
         return phase

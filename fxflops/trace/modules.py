@@ -261,12 +261,12 @@ class ModuleObserver:
         if self.phases.now() == FORWARD:
             self.scopes.append(tuple.__new__(Scope, (path, operation, params, has_children, own)))
 
-    def _record(self, entry: Formula | None, target: Any, made: Made, seconds: float) -> None:
+    def _record(self, entry: Formula | None, target: Any, made: Made, seconds: float, origin: str = "") -> None:
         """Record a call that ran in the innermost module."""
         if self._stack.running:
             self._stack.running[-1].inside += seconds
         self._parts.clear()
-        self.log.call(entry, target, made, self._here(), seconds)
+        self.log.call(entry, target, made, self._here(), seconds, origin=origin)
 
     def unseen(self, op: str, module: nn.Module, given: Any) -> None:
         """Record a module call that could not be observed, as a call without formula under the name ``op``."""

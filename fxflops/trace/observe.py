@@ -27,7 +27,7 @@ from .autocast import Autocast
 from .autograd_owners import AutogradOwners
 from .compiler import is_importing_compiler, unseen
 from .device_mirror import DeviceMirror
-from .functions import Bodies, belongs_to_tensor, computes, is_integral, qualified_name, unguarded
+from .functions import Bodies, belongs_to_tensor, computes, is_integral, origin_of, qualified_name, unguarded
 from .meta_mirror import MetaMirror
 from .modes import FunctionMode, dispatch_mode_on, function_mode_on, transformed
 from .operators import QUERY, OperatorObserver
@@ -215,7 +215,7 @@ class Observer(OperatorObserver):
             raise
         if entry is not None:
             made = specs, kwspecs, self._result(entry, func, given, out)
-            self._record(entry, written, made, self.stopwatch.now() - start)
+            self._record(entry, written, made, self.stopwatch.now() - start, origin_of(func))
             self._owns((out, args))
             if entry.op in EMPTY or copies:
                 self._unwritten.add(out)
@@ -252,11 +252,11 @@ class Observer(OperatorObserver):
     ) -> Any:
         """Run a call that has no formula, and record the operators that it dispatches; if there are none, the call."""
         known = len(self.calls)
-        with self._within(self._in_call, True), dispatch_mode_on(self.aten):
+        with self._within(self._in_call, True), self._dispatching(func), dispatch_mode_on(self.aten):
             out = self._run(func, args, kwargs)
         silent = in_parts or is_between_processes(func)
         if len(self.calls) == known and not silent and computes(func, specs, kwspecs, spec_of(out)):
-            self.log.call(None, func, (specs, kwspecs, spec_of(out)), self._here(), 0.0)
+            self.log.call(None, func, (specs, kwspecs, spec_of(out)), self._here(), 0.0, origin=origin_of(func))
         return out
 
     def _transformed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -266,7 +266,7 @@ class Observer(OperatorObserver):
             return self.stopwatch.run(func, args, kwargs)
         if entry is None and isinstance(func, FunctionType) and func not in self._entering:
             return self._enter_function(func, args, kwargs)
-        with dispatch_mode_on(self.aten):
+        with self._dispatching(func), dispatch_mode_on(self.aten):
             return self.stopwatch.run(func, args, kwargs)
 
     def _enter_function(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

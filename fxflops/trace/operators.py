@@ -14,7 +14,7 @@ from ..ops import Formula
 from ..ops._rules import UNWATCHED
 from ..ops._traits import EMPTY
 from ..ops.shapes import held_unwatched
-from ..records import Operation, specs_in
+from ..records import SCRIPT, Operation, specs_in
 from ..records.pairs import ATTENTION, ATTENTIONS, LOOKUP
 from ..records.tensors import spec_of
 from ..torch_internals import (
@@ -33,10 +33,11 @@ from .autograd_owners import loss_in, roots_of
 from .call_log import Made
 from .compiler import run_operator
 from .device_mirror import DeviceMirror
-from .functions import with_callables, writes
+from .functions import origin_of, with_callables, writes
 from .lookups import with_row
 from .modes import AtenMode, dispatch_mode_on, transformed
 from .modules import ModuleObserver
+from .phases import FORWARD
 from .processes import communicates, copies_gathered, is_between_processes
 from .stack import ModuleStack
 from .uninitialized_reads import Unwritten
@@ -48,7 +49,7 @@ class OperatorObserver(ModuleObserver):
     """Records the operators that calls without formula dispatch. :class:`~.observe.Observer` adds functions.
 
     ``_in_call`` tells that operators are part of a recorded call, ``_in_node`` that they are part of a node of the
-    recorded graph.
+    recorded graph. ``_inside`` is the function without formula that dispatches them, None if no function does.
     """
 
     _autocast: Autocast | None
@@ -62,6 +63,7 @@ class OperatorObserver(ModuleObserver):
         super()._of_thread(stack)
         self.aten = AtenMode(self.operator, self.stopwatch)
         self._in_call = self._in_node = False
+        self._inside: Any = None
         self._parts: list[tuple[Any, Made]] = []
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -89,7 +91,7 @@ class OperatorObserver(ModuleObserver):
                 self._check(entry, func, *given)
             # A composite operator without formula counts as the operators that it is made of.
             if entry is None and isinstance(func, OpOverload) and func._can_decompose():
-                with dispatch_mode_on(self.aten):
+                with self._dispatching(func), dispatch_mode_on(self.aten):
                     return self.stopwatch.run(func.decompose, args, kwargs)
             node_args = self._before(args, kwargs)
             start = self.stopwatch.now()
@@ -98,13 +100,29 @@ class OperatorObserver(ModuleObserver):
                 self._storages.add_gathered(kwargs["out"], self._collectives.cause() or self._here())
             if not isinstance(func, HigherOrderOperator) if entry is None else entry.reason != QUERY:
                 made = specs, kwspecs, self._result(entry, func, given, out)
-                self._record(entry, func, made, self.stopwatch.now() - start)
+                origin = self._origin(func, self.phases.now())
+                self._record(entry, func, made, self.stopwatch.now() - start, origin)
                 self._owns((out, args))
             if copies or (entry is not None and entry.op in EMPTY):
                 self._unwritten.add(out)
             if node_args is not None and self._recorder is not None:
                 self._recorder.function(func, node_args, out, self._stack.keys())
             return out
+
+    def _origin(self, func: Any, phase: str) -> str:
+        """Return the origin of an operator that was dispatched: a function's, the model's own code, or compiled code."""
+        if self._inside is None:
+            return SCRIPT if phase == FORWARD else ""  # in a backward pass it is autograd that calls operators
+        return origin_of(self._inside) if self._inside in (func, getattr(func, "overloadpacket", None)) else ""
+
+    @contextmanager
+    def _dispatching(self, func: Any) -> Iterator[None]:
+        """Mark operators in this block as dispatched by a function."""
+        before, self._inside = self._inside, func
+        try:
+            yield
+        finally:
+            self._inside = before
 
     def _communicated(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run and record an operator that sends or receives, also one that is part of another call."""

@@ -19,6 +19,7 @@ from ..records.pairs import ATTENTIONS, LOOKUP
 from ..records.tensors import ORDINARY, spec_of
 from ..torch_internals import DisableTorchFunction, assertion
 from .device_mirror import DeviceMirror
+from .functions import origin_of
 from .lookups import with_row
 from .meta_mirror import META, OWN, REAL, Form, MetaMirror
 from .on_meta import MetaObserver
@@ -81,13 +82,13 @@ class PlanningObserver(MetaObserver):
                 args, kwargs = self._device_mirror.redirect(func, args, kwargs)
             out = func(*args, **kwargs)
             self._viewed(plan, out)
-        self._called(operation)
+        self._called(operation, origin_of(func))
         return out
 
-    def _called(self, operation: Operation) -> None:
+    def _called(self, operation: Operation, origin: str = "") -> None:
         running = self._stack.running
         path = running[-1].path if running else self.path
-        self.calls.append(tuple.__new__(Call, (operation, path, "", "", None, "forward")))
+        self.calls.append(tuple.__new__(Call, (operation, path, "", "", None, "forward", origin)))
 
     def _viewed(self, plan: Plan, out: Any) -> None:
         """Register the views that a call returned, with the forms in its plan."""
@@ -153,7 +154,7 @@ class PlanningObserver(MetaObserver):
                     operation = self._shared_operation((alike(key), target, typed(result)), ran)
             if out is Unknown:
                 return super().function(func, args, kwargs)
-            self._called(operation)
+            self._called(operation, origin_of(func))
         else:
             first, scopes = len(self.calls), len(self.scopes)
             out = super().function(func, args, kwargs)

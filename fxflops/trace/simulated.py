@@ -74,7 +74,9 @@ class SimulatedObserver(LiveObserver):
                 if known.operation is not None:
                     self._parts.clear()
                     phase, path = self.log.placed(self._here())
-                    self.calls.append(tuple.__new__(Call, (known.operation, path, "", "", 0.0, phase)))
+                    self.calls.append(
+                        tuple.__new__(Call, (known.operation, path, "", "", 0.0, phase, self._origin(func, phase)))
+                    )
                     self._owns((out, args))
                 elif current_graph_task_id() != -1:
                     self._parts.append((func, known.made))

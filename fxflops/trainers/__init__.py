@@ -22,8 +22,12 @@ __all__ = [
 ]  # fmt: skip
 
 TRAINERS: dict[str, Trainer] = {
-    module.TRAINER.name: module.TRAINER
-    for module in (true_count, six_nd, palm, hugging_face, torchtitan, megatron, maxtext, verl)
+    trainer.name: trainer
+    for trainer in (
+        *(true_count.TRAINER, six_nd.TRAINER, palm.TRAINER, hugging_face.TRAINER),
+        *(torchtitan.TRAINER, torchtitan.WITH_WINDOWS),
+        *(megatron.TRAINER, maxtext.TRAINER, verl.TRAINER),
+    )
 }
 
 

@@ -282,6 +282,18 @@ def layer_kinds(config: Any) -> list[str]:
     return [*(getattr(config, "layer_types", None) or ["full_attention"] * layers)]
 
 
+def windows(config: Any) -> list[int | None]:
+    """Return the number of tokens that each layer with attention sees at most, None for one that sees them all.
+
+    Without a kind for each layer, a window is that of all of them, as in Mistral.
+    """
+    kinds, window = layer_kinds(config), getattr(config, "sliding_window", None)
+    everywhere = not getattr(config, "layer_types", None) and getattr(config, "use_sliding_window", True)
+    return [
+        window if everywhere or kind == "sliding_attention" else None for kind in kinds if kind != "linear_attention"
+    ]
+
+
 GATED_QUERIES = {"qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"}
 """Architectures with an output gate in attention, as wide as the queries."""
 

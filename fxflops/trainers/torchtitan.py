@@ -1,14 +1,19 @@
 """torchtitan's FLOPs a token: 6 x parameters that multiply + 6 x layers x heads x (query + value size) x sequence length.
 
-``get_dense_model_nparams_and_flops`` and ``get_moe_model_nparams_and_flops`` of torchtitan 0.3.0:
-https://github.com/pytorch/torchtitan/blob/v0.3.0/torchtitan/models/utils.py
+torchtitan 0.3.0, ``get_dense_model_nparams_and_flops`` and ``get_moe_model_nparams_and_flops``:
+https://github.com/pytorch/torchtitan/blob/v0.3.0/torchtitan/models/utils.py. Later versions, since August 2026, count in a layer
+with a sliding window no more tokens than that has, and the state of a delta rule, ``quadratic_attention_flops_per_token`` and
+``delta_rule_flops_per_token``: https://github.com/pytorch/torchtitan/pull/4300.
 """
 
 from __future__ import annotations
 
 from . import six_nd
-from ._source import Source
+from ._source import Source, layer_kinds, read, windows
 from ._terms import Terms, Trainer
+
+DELTA_RULE = ("linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")
+"""The sizes of a layer with linear attention in a config: heads, and the two sides of the state of each."""
 
 
 def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
@@ -20,8 +25,33 @@ def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
     return {name: 6 * n * tokens for name, n in active.items()} | {"attention scores": scores}
 
 
+def terms_with_windows(source: Source, lengths: tuple[int, ...]) -> Terms:
+    """Return the terms of 0.3.0, but the scores of pairs in a layer's window, and the products of a delta rule's state."""
+    found = dict(terms(source, lengths))
+    config, tokens = source.text, sum(lengths)
+    of_layers = windows(config)
+    seen = sum(length * min(length, window or length) for window in of_layers for length in lengths)
+    found["attention scores"] = 6 * source.width_of_scores("torchtitan") * seen // max(len(of_layers), 1)
+    recurrent = layer_kinds(config).count("linear_attention")
+    if recurrent:
+        heads, key, value = (read(config, name) for name in DELTA_RULE)
+        # A token reads, updates and queries the state: three products.
+        found["linear attention"] = found.get("linear attention", 0) + 6 * 3 * heads * key * value * tokens * recurrent
+    return found
+
+
 HOW = six_nd.HOW | {
     "attention scores": "6 x layers x heads x (query + value size) x the sum of L squared: every pair",
     "linear attention": "6 x parameters x tokens, nothing for the recurrence",
 }
-TRAINER = Trainer("torchtitan", "torchtitan 0.3.0", terms, HOW)
+HOW_WITH_WINDOWS = HOW | {
+    "attention scores": "6 x heads x (query + value size) x the sum of L squared a layer, with a window of L x W",
+    "linear attention": "6 x parameters x tokens, and 18 x heads x key x value size x tokens a layer for the state",
+}
+TRAINER = Trainer("torchtitan", "torchtitan 0.3.0: windows are not seen", terms, HOW)
+WITH_WINDOWS = Trainer(
+    "torchtitan_2026_08",
+    "torchtitan since August 2026 (pull request 4300): sliding windows, and the delta rule's state",
+    terms_with_windows,
+    HOW_WITH_WINDOWS,
+)

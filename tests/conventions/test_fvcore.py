@@ -245,8 +245,8 @@ def scripted(x: torch.Tensor) -> torch.Tensor:
 UNTOLD: dict[str, tuple[int, int, Callable[[torch.Tensor], Any]]] = {
     "what no output needs": (0, 64, lambda x: (x @ x, x + 1)[1]),
     "in an autograd.Function": (0, 64, Double.apply),
-    "in a scripted function": (0, 64, scripted),
-    "called as torch.ops.aten": (64, 0, torch.ops.aten.mm),
+    "in a scripted function": (0, 64, scripted),  # it is scripted only for a trace
+    "called as torch.ops.aten": (64, 64, torch.ops.aten.mm),
 }
 """What fvcore says, what we do, and the model: of a call it cannot be told whether fvcore sees it."""
 
