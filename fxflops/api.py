@@ -24,6 +24,7 @@ from .errors import (
     of_kind,
 )
 from .model.inputs import checked_model, inputs_of_sizes, signature_of, worded_as_summary
+from .model.modules import parameters_of
 from .model.optimizer import OptimizerLike, checked_optimizer, of_another
 from .ops import BASE
 from .records import FormulaFunction
@@ -256,7 +257,7 @@ def summary(
     inputs, own, note = () if input_data is None else input_data, checked_model(model), ""
     if input_size is not None:
         inputs = inputs_of_sizes(
-            input_size, dtypes, batch_dim, next(own.parameters(), torch.empty(0, device="cpu")).device
+            input_size, dtypes, batch_dim, next(iter(parameters_of(own)), torch.empty(0, device="cpu")).device
         )
     elif isinstance(input_data, list):
         inputs = tuple(input_data)

@@ -15,7 +15,8 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from ..errors import InputError
 from ..records import Module, Params
 from ..records.tensors import ORDINARY, is_dense
-from .pytree import modules_of, stored, unpacked
+from .modules import ByIdentity, modules_of
+from .pytree import stored, unpacked
 
 FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
 NOTED = FUNCTIONS | {torch.ScriptObject}
@@ -38,7 +39,7 @@ class Inventory:
         self.params: list[tuple[str, torch.Tensor]] = []
         self.buffers: list[tuple[str, torch.Tensor]] = []
         self.packed: list[tuple[str, torch.Tensor]] = []
-        self.keeps: dict[nn.Module, frozenset[Any]] = {}
+        self.keeps = ByIdentity[frozenset[Any]]()
         self._met: list[int] = []
         found = set[int]()
         for module, path in self.paths.items():

@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..errors import InputError
+from .modules import parameters_of
 from .pytree import tensors_in
 
 OptimizerLike = Optimizer | Callable[[Iterable[torch.Tensor]], Optimizer]
@@ -41,7 +42,7 @@ def checked_optimizer(optimizer: Any, backward: bool) -> OptimizerLike | None:
 def of_another(optimizer: OptimizerLike | None, model: nn.Module) -> str:
     """Return a sentence if the model has parameters, and the optimizer none of them; "" otherwise."""
     groups = optimizer.param_groups if isinstance(optimizer, Optimizer) else ()
-    own = {id(parameter) for parameter in model.parameters()} if groups else ()
+    own = {id(parameter) for parameter in parameters_of(model)} if groups else ()
     if not own or any(id(parameter) in own for group in groups for parameter in group["params"]):
         return ""
     return (

@@ -75,23 +75,6 @@ def reader_of(names: Sequence[str]) -> Reader:
     return (lambda held: (held[names[0]],)) if names else lambda held: ()
 
 
-def modules_of(model: nn.Module) -> tuple[dict[nn.Module, str], dict[str, str]]:
-    """Return all modules with their first path, in the order of ``named_modules()``; and the other paths, each with the first."""
-    found, others = dict[nn.Module, str](), dict[str, str]()
-    _visit(model, "", found, others)
-    return found, others
-
-
-def _visit(module: nn.Module, path: str, found: dict[nn.Module, str], others: dict[str, str]) -> None:
-    # Not nested in modules_of: a function that calls itself there is a reference cycle, which would hold the model.
-    found[module] = path
-    for name, child in module._modules.items():
-        if child is not None and child not in found:
-            _visit(child, f"{path}.{name}" if path else name, found, others)
-        elif child is not None:
-            others[f"{path}.{name}" if path else name] = found[child]
-
-
 def is_training(module: nn.Module) -> bool:
     """Return whether a module is in train mode; False for a frozen one of TorchScript, which has none."""
     return bool(getattr(module, "training", False))

@@ -170,15 +170,29 @@ def holding(modules: Iterable[nn.Module], mode: str, reentrant: bool = False) ->
     parameters = [parameter for module in modules for parameter in module._parameters.values()]
     with locked([*modules, *parameters], reentrant) as within:
         sets = mode != "as_is"
-        before = [module for module in modules if sets and getattr(module, "training", wanted) is not wanted]
-        flags = [module.training for module in before]
+        before = [module for module in modules if sets and _mode(module, wanted) is not wanted]
+        flags = [_mode(module, wanted) for module in before]
         try:
             for module in before:
-                module.training = wanted
+                _set_mode(module, wanted)
             yield within
         finally:
             for module, flag in zip(before, flags, strict=True):
-                module.training = flag
+                _set_mode(module, flag)
+
+
+def _mode(module: Any, default: bool) -> bool:
+    """Return the flag of a module's mode; ``default`` for a frozen one of TorchScript, which has none."""
+    held = module.__dict__
+    return held["training"] if "training" in held else getattr(module, "training", default)
+
+
+def _set_mode(module: Any, flag: bool) -> None:
+    """Set the flag of a module's mode; its ``train``, and a ``__setattr__`` of its class, may do more."""
+    if "training" in module.__dict__:
+        module.__dict__["training"] = flag
+    else:
+        module.training = flag
 
 
 class _Lock:

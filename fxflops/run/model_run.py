@@ -18,6 +18,7 @@ from ..meters.live_storages import LiveStorages, Named
 from ..meters.stopwatch import StoppedStopwatch, Stopwatch
 from ..model.inputs import as_leaves, bind
 from ..model.inventory import Inventory
+from ..model.modules import parameters_of
 from ..model.optimizer import OptimizerLike, gradients_of, stand_in, states_of
 from ..model.pytree import tensors_in
 from ..model.snapshot import Snapshot
@@ -295,10 +296,10 @@ def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
     makes for itself is on the CPU, not on a default device of meta: Adam reads how many steps it made."""
     storages, name = watch.storages, getattr(given, "__name__", type(given).__name__)
     try:
-        optimizer = stand_in(given, subject.model.parameters(), watch.mirror_of)
+        optimizer = stand_in(given, parameters_of(subject.model), watch.mirror_of)
         with torch.device("cpu") if torch.get_default_device().type == "meta" else nullcontext(), torch.no_grad():
             if not optimizer.state:
-                subject.snapshot.before_write([*subject.model.parameters()])
+                subject.snapshot.before_write(parameters_of(subject.model))
                 optimizer.step()
             storages.add_all([tensor for _, tensor in states_of(optimizer)])
             storages.label(states_of(optimizer), "optimizer")

@@ -13,6 +13,7 @@ from torch import nn
 from ..api import count
 from ..errors import InputError
 from ..model.inputs import checked_model, signature_of
+from ..model.modules import named_parameters, parameters_of, state_tensors
 from ..model.pytree import tensors_in
 from ..report.report import Report
 from ..roofline.traffic import compute_dtype, nbytes
@@ -40,7 +41,7 @@ class Steps:
         if not self._cache or not hasattr(given, "generate") or given.config.is_encoder_decoder:
             raise InputError(f"serving() takes a causal language model of transformers, not {type(given).__name__}")
         self.batch, self.attention = batch, attention
-        self.place = str(next(given.parameters()).device)
+        self.place = str(parameters_of(given)[0].device)
         self._config = given.config.get_text_config()
         self._kept: list[Any] = []
         self._model = KeepsCache(on_meta(given), self._cache, self._kept.append)
@@ -82,7 +83,7 @@ class Steps:
     @cached_property
     def _parameters(self) -> dict[str, int]:
         """The identity of each parameter by its path; one that modules share has several paths."""
-        return {path: id(each) for path, each in self._model.named_parameters(remove_duplicate=False)}
+        return {path: id(each) for path, each in named_parameters(self._model, each_once=False)}
 
     @cached_property
     def dtype(self) -> str:
@@ -138,7 +139,7 @@ def copy_on_meta(cache: Any) -> Any:
 def on_meta(model: nn.Module) -> nn.Module:
     """Return a copy of a model whose floating parameters and buffers are on meta; nothing is allocated for it."""
     memo: dict[int, Any] = {}
-    for tensor in (*model.parameters(), *model.buffers()):
+    for tensor in state_tensors(model):
         if tensor.is_floating_point():
             twin = torch.empty_like(tensor, device="meta")
             memo[id(tensor)] = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin

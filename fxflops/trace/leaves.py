@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from ..model.modules import ByIdentity
 from ..model.pytree import Reader, attributes_of, reader_of
 from ..ops import Formula, FormulaRegistry
 from ..records import Spec
@@ -68,14 +69,17 @@ class Hook(partial[None]):
         return Hook(lambda *_, **__: None)
 
 
-class Leaves(dict[nn.Module, "Formula | None"]):
+class Leaves(ByIdentity["Formula | None"]):
     """The formulas that count modules as a whole, looked up on first access; None for a module that is no leaf."""
 
     def __init__(self, registry: FormulaRegistry) -> None:
         super().__init__()
         self._of_class = cache(partial(_of_class, registry))
 
-    def __missing__(self, module: nn.Module) -> Formula | None:
+    def __getitem__(self, module: nn.Module) -> Formula | None:
+        known = self._items.get(id(module))
+        if known is not None:
+            return known[1]
         cls: Any = type(module)
         entry, methods = self._of_class(cls)
         if entry is not None and not (module.__dict__.keys().isdisjoint(methods) and _is_plain_call(module)):
