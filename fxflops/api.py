@@ -25,7 +25,7 @@ from .errors import (
 )
 from .model.inputs import checked_model, inputs_of_sizes, signature_of, worded_as_summary
 from .model.modules import parameters_of
-from .model.optimizer import OptimizerLike, checked_optimizer, of_another
+from .model.optimizer import OptimizerLike, checked_optimizer
 from .ops import BASE
 from .records import FormulaFunction
 from .report.model_summary import COLUMNS, DEPTH, ModelSummary
@@ -206,10 +206,7 @@ def count(
     optimizer = checked_optimizer(optimizer, backward)
     registry, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
-    with running(model, args, kwargs, mode, backward, lazy=True) as subject:
-        if said := of_another(optimizer, subject.model):
-            raise InputError(said)
-        subject.optimizer = optimizer
+    with running(model, args, kwargs, mode, backward, lazy=True, optimizer=optimizer) as subject:
         run = counted_run(subject, registry, facts=attention == "exact")
     return Report(run, found, registry, weakref.ref(subject.model), attention).checked(strict)
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 import enum
-from collections import UserDict, deque
+from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter, methodcaller
-from types import ModuleType
+from types import GetSetDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from ..records.containers import MAPPINGS, SEQUENCES, items_of, pairs_of
 from ..records.tensors import is_wrapper
 from ..torch_internals import C_MODULE
 
@@ -34,20 +35,46 @@ class Filling(NamedTuple):
     parts: list[tuple[Step, Any]]
 
 
+OPAQUE = torch.Tensor, nn.Module, ModuleType, type, enum.Enum
+
+
 def parts(value: Any) -> list[tuple[Step, Any]]:
-    """Return the parts of a container with their steps; none for a tensor, plain value, module, class or function."""
-    if isinstance(value, (tuple, list, deque)):
-        return [(("item", i), part) for i, part in enumerate(value)]
-    if isinstance(value, Mapping):
-        return [(("item", key), part) for key, part in value.items()]
-    return [(("attr", name), part) for name, part in [*vars(value).items()]] if is_object(value) else []
+    """Return the parts of a container with their steps; none for a tensor, plain value, module, class or function.
+
+    Only Python's own containers are walked, and those of their subclasses by Python's own methods; of any other object the
+    attributes are read. No code of the object's class runs: a mapping of somebody else's may load a file for each of its
+    items, or raise.
+    """
+    kind = type(value)
+    if issubclass(kind, SEQUENCES):
+        return [(("item", i), part) for i, part in enumerate(items_of(value))]
+    if issubclass(kind, MAPPINGS):
+        return [(("item", key), part) for key, part in pairs_of(value)]
+    return [(("attr", name), part) for name, part in [*vars_of(value).items()]] if is_object(value) else []
+
+
+def vars_of(value: Any) -> dict[str, Any]:
+    """Return the ``__dict__`` of an object, which must have one, read by no code of its class."""
+    attributes = attributes_in(value)
+    assert attributes is not None
+    return attributes
+
+
+def attributes_in(value: Any) -> dict[str, Any] | None:
+    """Return the ``__dict__`` of an object, read by no code of its class; None if it has none."""
+    for base in type(value).__mro__:
+        own = vars(base).get("__dict__")
+        if type(own) is GetSetDescriptorType:
+            return own.__get__(value)  # type: ignore[no-any-return]
+    return None
 
 
 def is_object(value: Any) -> bool:
     """Return whether a value is a user's object that may have tensors as attributes."""
-    if isinstance(value, (torch.Tensor, nn.Module, ModuleType, type, enum.Enum)) or callable(value):
+    cls = type(value)
+    if issubclass(cls, OPAQUE) or callable(value):
         return False
-    return hasattr(value, "__dict__") and not type(value).__module__.startswith(C_MODULE)
+    return attributes_in(value) is not None and not str(cls.__module__).startswith(C_MODULE)
 
 
 def walk(value: Any, depth: int = 1000) -> Iterator[tuple[tuple[Step, ...], Any]]:
@@ -56,7 +83,7 @@ def walk(value: Any, depth: int = 1000) -> Iterator[tuple[tuple[Step, ...], Any]
     stack: list[tuple[tuple[Step, ...], Any]] = [((), value)]
     while stack:
         path, part = stack.pop()
-        if isinstance(part, (str, bytes, int, float, type(None))) or id(part) in seen:
+        if issubclass(type(part), (str, bytes, int, float, type(None))) or id(part) in seen:
             continue
         seen.add(id(part))
         yield path, part
@@ -90,7 +117,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     """Return all tensors in a value, in order."""
     if isinstance(value, torch.Tensor):
         return [value]
-    return [part for _, part in walk(value) if isinstance(part, torch.Tensor)]
+    return [part for _, part in walk(value) if issubclass(type(part), torch.Tensor)]
 
 
 def caches_in(value: Any) -> list[tuple[str, torch.Tensor]]:
@@ -131,10 +158,16 @@ def tensors_given(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
     found: list[torch.Tensor] = []
-    for item in value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ():
-        if isinstance(item, torch.Tensor):
+    kind = type(value)
+    if issubclass(kind, dict):
+        value = value.values() if kind is dict else [item for _, item in pairs_of(value)]
+    elif kind is not tuple and kind is not list:
+        value = items_of(value) if issubclass(kind, (tuple, list)) else ()
+    for item in value:
+        kind = type(item)
+        if issubclass(kind, torch.Tensor):
             found.append(item)
-        elif isinstance(item, (tuple, list, dict)):
+        elif issubclass(kind, (tuple, list, dict)):
             found += tensors_given(item)
     return found
 
