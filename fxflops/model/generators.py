@@ -30,7 +30,7 @@ def generator_of(value: Any) -> Generator | None:
     if issubclass(kind, numpy.random.RandomState):
         return Generator(value.get_state, value.set_state)
     bits = value.bit_generator if issubclass(kind, numpy.random.Generator) else value
-    if not isinstance(bits, numpy.random.BitGenerator):
+    if not issubclass(type(bits), numpy.random.BitGenerator):
         return None
     return Generator(lambda: bits.state, lambda state: setattr(bits, "state", state))
 

@@ -115,7 +115,7 @@ def attributes_of(modules: Iterable[nn.Module]) -> list[Any]:
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """Return all tensors in a value, in order."""
-    if isinstance(value, torch.Tensor):
+    if issubclass(type(value), torch.Tensor):
         return [value]
     return [part for _, part in walk(value) if issubclass(type(part), torch.Tensor)]
 
@@ -127,7 +127,9 @@ def caches_in(value: Any) -> list[tuple[str, torch.Tensor]]:
     """
     caches = [part for _, part in walk(value, depth=2) if type(part).__name__.endswith("Cache")]
     inside = [each for cache in caches for each in walk(cache)]
-    return [(".".join(str(name) for _, name in path), part) for path, part in inside if isinstance(part, torch.Tensor)]
+    return [
+        (".".join(str(name) for _, name in path), part) for path, part in inside if issubclass(type(part), torch.Tensor)
+    ]
 
 
 def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -145,17 +147,17 @@ def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def unpacked(value: Any) -> list[torch.Tensor]:
     """Return copies of the weights in an object of a quantized kernel; none for anything else."""
-    if not isinstance(value, torch.ScriptObject):
+    if not issubclass(type(value), torch.ScriptObject):
         return []
     read: Any = getattr(value, "unpack", None) or getattr(value, "__getstate__", tuple)
     parts = [part for _, part in walk(read())]
     inner = [weight for part in parts if part is not value for weight in unpacked(part)]  # with the biases of a cell
-    return inner or [part for part in parts if isinstance(part, torch.Tensor)]
+    return inner or [part for part in parts if issubclass(type(part), torch.Tensor)]
 
 
 def tensors_given(value: Any) -> list[torch.Tensor]:
     """Return the tensors in nested tuples, lists and dicts, in order."""
-    if isinstance(value, torch.Tensor):
+    if issubclass(type(value), torch.Tensor):
         return [value]
     found: list[torch.Tensor] = []
     kind = type(value)
@@ -179,7 +181,7 @@ def template_of(value: Any) -> tuple[Any, list[torch.Tensor]]:
     def hole(tensor: torch.Tensor) -> Hole:
         return found.setdefault(id(tensor), (Hole(len(found)), tensor))[0]
 
-    template = replaced(value, lambda part: isinstance(part, torch.Tensor), hole, _templated)
+    template = replaced(value, lambda part: issubclass(type(part), torch.Tensor), hole, _templated)
     return template, [tensor for _, tensor in found.values()]
 
 
@@ -203,7 +205,7 @@ def _templated(value: Any, changed: Changed) -> Any:
 
 
 def _copied(value: Any, changed: Changed) -> Any:
-    if isinstance(value, tuple):
+    if issubclass(type(value), tuple):
         new = {key: part for (_, key), part in changed}
         items = [new.get(i, part) for i, part in enumerate(value)]
         is_structseq = hasattr(value, "n_sequence_fields")  # one of torch.return_types

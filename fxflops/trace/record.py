@@ -164,12 +164,12 @@ class Recorder:
 
     def _remember(self, value: Any, node: fx.Node) -> None:
         for steps, part in walk(value):
-            if isinstance(part, torch.Tensor):
+            if issubclass(type(part), torch.Tensor):
                 self._origins[id(part)] = _Origin(weakref.ref(part), node, steps)
 
     def _argument(self, value: Any) -> Any:
         """Return a value as an argument of a node."""
-        if isinstance(value, torch.Tensor):
+        if issubclass(type(value), torch.Tensor):
             return self._node_of(value)
         if type(value) in CONSTANTS:
             return value
@@ -264,7 +264,7 @@ def _with_storage(tensor: torch.Tensor) -> torch.Tensor:
 def _state_of(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     """Return all parameters, buffers and tensors that are plain attributes of modules, with their names."""
     held = ((f"{path}.{name}", v) for path, module in named_modules(model) for name, v in vars(module).items())
-    plain = [(name.lstrip("."), value) for name, value in held if isinstance(value, torch.Tensor)]
+    plain = [(name.lstrip("."), value) for name, value in held if issubclass(type(value), torch.Tensor)]
     return [*named_parameters(model, each_once=False), *named_buffers(model, each_once=False), *plain]
 
 

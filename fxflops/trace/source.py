@@ -49,8 +49,8 @@ def line_that_raised(error: BaseException) -> str:
 
 def modules_that_raised(error: BaseException) -> list[nn.Module]:
     """Return the modules whose methods are in a traceback, the outermost first."""
-    owners = (frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__))
-    return [owner for owner in owners if isinstance(owner, nn.Module)]
+    owners: Iterator[Any] = (frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__))
+    return [owner for owner in owners if issubclass(type(owner), nn.Module)]
 
 
 def error_for(error: Exception, message: str, node: str = "") -> RunError | OutOfMemoryError:
