@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..errors import InputError, of_kind
+from ..model.modules import parameters_of
 
 T = TypeVar("T")
 
@@ -48,5 +49,5 @@ def inputs_of(
 
 def filled(model: nn.Module, shape: tuple[int, ...], value: float) -> torch.Tensor:
     """Return a tensor filled with ``value``, with the dtype and device of the model's first parameter."""
-    like = next(model.parameters(), torch.empty(0))
+    like = next(iter(parameters_of(model)), torch.empty(0))
     return torch.full(shape, value, dtype=like.dtype, device=like.device)

@@ -22,6 +22,7 @@ from torch import nn
 
 from ..errors import InputError, of_kind, warn
 from ..model.inputs import checked_model
+from ..model.modules import all_modules
 from ..model.snapshot import counting, holding
 from ..report.report import Report
 from . import _deepspeed_text
@@ -243,7 +244,9 @@ def profile_run(
 ) -> None:
     """Profile a run of the method ``name`` in eval mode, after ``warm_up`` others; then restore the model's state."""
     model = profiler.model
-    with holding(model.modules(), "eval", reentrant=True):  # reentrant: the profiler counts the model inside this block
+    with holding(
+        all_modules(model), "eval", reentrant=True
+    ):  # reentrant: the profiler counts the model inside this block
         method = model if name == "forward" else getattr(model, name)
         run_again(model, method, inputs, warm_up, partial(profiler.start_profile, ignored), profiler.stop_profile)
 

@@ -59,7 +59,7 @@ def modules_of(model: nn.Module) -> tuple[ByIdentity[str], dict[str, str]]:
 def _visit(module: nn.Module, path: str, paths: ByIdentity[str], aliases: dict[str, str]) -> None:
     # Not nested in modules_of: a function that calls itself there is a reference cycle, which would hold the model.
     paths[module] = path
-    for name, child in named_children(module):
+    for name, child in _entries(module):
         if child not in paths:
             _visit(child, f"{path}.{name}" if path else name, paths, aliases)
         else:
@@ -77,13 +77,22 @@ def named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def named_children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules directly in a module with their names, also one that has several names."""
+    """Yield the modules directly in a module, each once, with their first names."""
+    seen = set[int]()
+    for name, child in _entries(module):
+        if id(child) not in seen:
+            seen.add(id(child))
+            yield name, child
+
+
+def _entries(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules directly in a module, also one that has several names, with each."""
     return ((name, child) for name, child in module._modules.items() if child is not None)
 
 
 def children_of(module: nn.Module) -> list[nn.Module]:
     """Return the modules directly in a module, each once."""
-    return unique(child for _, child in named_children(module))
+    return [child for _, child in named_children(module)]
 
 
 def submodule(model: nn.Module, path: str) -> nn.Module:
@@ -128,5 +137,5 @@ def _named(model: nn.Module, kind: str, each_once: bool) -> Iterator[tuple[str, 
 def _every_place(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
     """Yield the modules with all of their paths, in the order of ``named_modules(remove_duplicate=False)``."""
     yield path, module
-    for name, child in named_children(module):
+    for name, child in _entries(module):
         yield from _every_place(child, f"{path}.{name}" if path else name)

@@ -7,6 +7,7 @@ import sysconfig
 from collections.abc import Iterator
 from traceback import walk_tb
 from types import FrameType
+from typing import Any
 
 import torch
 from torch import nn
