@@ -161,7 +161,14 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, "", f"{good} of {len(rows)} rows are equal in everything, and nothing is missing.", ""])
 
 
-NOTES: dict[str, str] = {}
+HELD = "peak: profile does not begin with tensors that modules hold as plain attributes"
+ON_META = "peak: profile counts the placeholders on meta of weights that are elsewhere"
+NOTES = {
+    "accelerate: offloaded to CPU": f"{ON_META}; {HELD}",
+    "accelerate: offloaded to disk": ON_META,
+    "torchmetrics: metrics in the model": HELD,
+    "timm: muon": "an empty tensor that is filled by copy_ is listed as an unseen write",
+}
 """The causes of differences, by case."""
 
 

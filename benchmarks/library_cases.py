@@ -158,8 +158,8 @@ def by_timm(name: str) -> Case:
 
 
 for name in (
-    "adabelief", "adafactor", "adafactorbv", "adahessian", "adamp", "adan", "adopt", "cautious_adamw" , "cadamw", "kron",
-    "lamb", "laprop", "lars", "lion", "lookahead_adamw", "lookahead_sgd", "madgrad", "mars", "muon", "nadamw", "nvnovograd",
+    "adabelief", "adafactor", "adafactorbv", "adamp", "adan", "adopt", "cautious_adamw", "cadamw", "kron",
+    "lamb", "laprop", "lars", "lion", "lookahead_adamw", "lookahead_sgd", "madgrad", "mars", "muon", "nadamw",
     "radamw", "rmsproptf", "sgdp", "sgdw",
 ):  # fmt: skip
     CASES[f"timm: {name}"] = functools.partial(by_timm, name), ("timm",)
