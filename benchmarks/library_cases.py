@@ -349,7 +349,7 @@ def fastai() -> Case:
         data = torch.utils.data.TensorDataset(torch.randn(24, 16), torch.randn(24, 8))
         loader = torch.utils.data.DataLoader(data, batch_size=12)
         learner = Learner(DataLoaders(loader, loader), model, loss_func=nn.functional.mse_loss, cbs=[])
-        with learner.no_bar(), learner.no_logging():
+        with learner.no_logging():
             learner.fit(1, 0.1)
         return learner.recorder.values[-1][0]
 

@@ -96,9 +96,33 @@ class Storages(TorchDispatchMode):
         del self._known[key]
 
 
+def _attention(q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> int:
+    batch, heads, queries, size = q
+    return 2 * batch * heads * queries * k[2] * (size + v[3])
+
+
+def _attention_back(grad: Any, q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> int:
+    """Of scores again, and of the gradients of values, weights, queries and keys."""
+    batch, heads, queries, size = q
+    return 2 * batch * heads * queries * k[2] * (3 * size + 2 * v[3])
+
+
+aten: Any = torch.ops.aten
+BY_HAND: dict[Any, Callable[..., int]] = {
+    aten.dot: lambda a, b, *args, **kwargs: 2 * a[0],
+    aten.vdot: lambda a, b, *args, **kwargs: 2 * a[0],
+    aten.mv: lambda a, b, *args, **kwargs: 2 * a[0] * a[1],
+    aten.addmv: lambda c, a, b, *args, **kwargs: 2 * a[0] * a[1],
+    aten.addmm_: lambda c, a, b, *args, **kwargs: 2 * a[0] * a[1] * b[1],
+    aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_back,
+}
+"""FLOPs of contractions that torch's counter does not count."""
+
+
 def macs_of(step: Callable[[], Any]) -> float:
-    """Return the multiply-accumulates of a step, by torch's own counter."""
-    counter = FlopCounterMode(display=False)
+    """Return the multiply-accumulates of a step, by torch's own counter with :data:`BY_HAND`."""
+    counter = FlopCounterMode(display=False, custom_mapping=BY_HAND)
     with counter:
         step()
     return counter.get_total_flops() / 2
