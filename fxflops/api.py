@@ -24,7 +24,8 @@ from .errors import (
     of_kind,
 )
 from .model.inputs import checked_model, inputs_of_sizes, signature_of, worded_as_summary
-from .model.optimizer import OptimizerLike, checked_optimizer, of_another
+from .model.modules import parameters_of
+from .model.optimizer import OptimizerLike, checked_optimizer
 from .ops import BASE
 from .records import FormulaFunction
 from .report.model_summary import COLUMNS, DEPTH, ModelSummary
@@ -205,10 +206,7 @@ def count(
     optimizer = checked_optimizer(optimizer, backward)
     registry, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
-    with running(model, args, kwargs, mode, backward, lazy=True) as subject:
-        if said := of_another(optimizer, subject.model):
-            raise InputError(said)
-        subject.optimizer = optimizer
+    with running(model, args, kwargs, mode, backward, lazy=True, optimizer=optimizer) as subject:
         run = counted_run(subject, registry, facts=attention == "exact")
     return Report(run, found, registry, weakref.ref(subject.model), attention).checked(strict)
 
@@ -256,7 +254,7 @@ def summary(
     inputs, own, note = () if input_data is None else input_data, checked_model(model), ""
     if input_size is not None:
         inputs = inputs_of_sizes(
-            input_size, dtypes, batch_dim, next(own.parameters(), torch.empty(0, device="cpu")).device
+            input_size, dtypes, batch_dim, next(iter(parameters_of(own)), torch.empty(0, device="cpu")).device
         )
     elif isinstance(input_data, list):
         inputs = tuple(input_data)

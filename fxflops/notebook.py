@@ -14,6 +14,7 @@ from .conventions import Convention
 from .errors import FxflopsError, InputError, TraceError, of_kind
 from .meters.nodes import Node
 from .model.inputs import checked_model
+from .model.modules import all_modules
 from .model.snapshot import Snapshot, holding
 from .ops import BASE
 from .render.columns import RESULT_HEADER
@@ -73,8 +74,8 @@ class TorchFLOPsByFX:
         if self._graph is None:
             if self._settings["trace"] == "record":
                 raise TraceError("there is no graph yet: call propagate(*inputs), which records a run")
-            with holding(self._model.modules(), "eval"):
-                before, constants = Snapshot(self._model.modules(), ()), constants_of(self._model)
+            with holding(all_modules(self._model), "eval"):
+                before, constants = Snapshot(all_modules(self._model), ()), constants_of(self._model)
                 try:
                     registry = BASE.derive(self._settings["formulas"])
                     self._graph = symbolic(self._model, registry, constants, before.before_write)

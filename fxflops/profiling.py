@@ -21,6 +21,7 @@ from .counting.steps import NO_MODEL, OUTSIDE
 from .errors import OF_PROFILERS, SCHEDULED, FxflopsError, InputError, check_flags, not_taken, warn
 from .model.inputs import checked_model, is_compiled
 from .model.inventory import Inventory
+from .model.modules import ByIdentity, all_modules, children_of, named_buffers, named_parameters
 from .model.optimizer import gradients_of, of_another, states_of
 from .model.pytree import is_training
 from .ops import BASE
@@ -88,10 +89,10 @@ class profile:
             raise not_taken("profile", unknown, known, INSTEAD, OF_PROFILERS | OF_LOOPS)
         check_flags(strict=strict)
         self._model = one_model(models)
-        self._parts = [*self._model.children()] if isinstance(self._model, Models) else [self._model]
+        self._parts = children_of(self._model) if isinstance(self._model, Models) else [self._model]
         given = models.values() if isinstance(models, Mapping) else models if isinstance(models, Sequence) else [models]
         self._name = " + ".join(type(part).__name__ for part in self._parts) or NO_MODEL
-        self._compiled = any(is_compiled(model.modules()) for model in given if isinstance(model, nn.Module))
+        self._compiled = any(is_compiled(all_modules(model)) for model in given if isinstance(model, nn.Module))
         self._optimizers = _optimizers(optimizer)
         for each in self._optimizers:
             if said := of_another(each, self._model):
@@ -135,17 +136,18 @@ class profile:
             raise AttributeError(f"a profile has no {name!r}{where}", name=name, obj=self)
 
     def __enter__(self) -> profile:
-        params, inventory = [*self._model.named_parameters()], Inventory(self._model)
+        params, inventory = [*named_parameters(self._model)], Inventory(self._model)
         self._packed = inventory.packed  # alive as long as the weights that they stand for
         held = {
             "params": [*params, *self._packed],
-            "buffers": [*self._model.named_buffers()],
+            "buffers": [*named_buffers(self._model)],
             "gradients": gradients_of(params),
             "optimizer": self._optimizer_states(),
         }
-        self._paths = {m: path for m, path in inventory.paths.items() if not isinstance(m, Models)}
-        seen = {m: p for m, p in self._paths.items() if self._wanted != STEPS or m in self._parts}
-        parameter = next(self._model.parameters(), None)
+        self._paths = ByIdentity((m, path) for m, path in inventory.paths.items() if not isinstance(m, Models))
+        parts = {*map(id, self._parts)}
+        seen = ByIdentity((m, p) for m, p in self._paths.items() if self._wanted != STEPS or id(m) in parts)
+        parameter = params[0][1] if params else None
         self._watch = BlockWatch(seen, self._registry, parameter, self._wanted, self._optimizers)
         self._storages, self._observer = self._watch.storages, self._watch.observer
         self._observer.phases.on_step = self._stepping
@@ -261,7 +263,7 @@ class profile:
             self._generated.append((path, range(first, len(self._observer.steps))))
 
     def _label_gradients(self) -> None:
-        self._storages.label(gradients_of(self._model.named_parameters()), "gradients")
+        self._storages.label(gradients_of(named_parameters(self._model)), "gradients")
 
     def _optimizer_states(self) -> list[tuple[str, torch.Tensor]]:
         return [state for optimizer in self._optimizers for state in states_of(optimizer)]

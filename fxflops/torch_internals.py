@@ -393,7 +393,7 @@ def original_of(model: nn.Module) -> nn.Module:
     """Return the module that ``torch.compile`` wraps, or the model itself. The wrapper is recognized by name, since importing its
     class would load the compiler."""
     is_wrapper = type(model).__name__ == "OptimizedModule" and "_orig_mod" in model._modules
-    return model.get_submodule("_orig_mod") if is_wrapper else model
+    return vars(model)["_modules"]["_orig_mod"] if is_wrapper else model
 
 
 @cache

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ..errors import InputError, of_kind, warn
+from ..model.modules import parameters_of
 from ..report.report import Report
 
 T = TypeVar("T")
@@ -70,5 +71,5 @@ def inputs_of(
 
 def filled(model: nn.Module, shape: tuple[int, ...], value: float) -> torch.Tensor:
     """Return a tensor filled with ``value``, with the dtype and device of the model's first parameter."""
-    like = next(model.parameters(), torch.empty(0))
+    like = next(iter(parameters_of(model)), torch.empty(0))
     return torch.full(shape, value, dtype=like.dtype, device=like.device)

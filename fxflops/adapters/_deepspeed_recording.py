@@ -14,6 +14,7 @@ from torch import nn
 from ..api import count
 from ..conventions._rows import POINTWISE
 from ..errors import RunError
+from ..model.modules import ByIdentity, all_modules, children_of, parameters_of, submodule
 from ..model.snapshot import counting
 from ..records import Counted
 from ..report.report import Report
@@ -50,21 +51,21 @@ class Recording:
 
     def __init__(self, model: nn.Module, ignored: Collection[type] = ()) -> None:
         self.model = model
-        self.modules = list(model.modules())
+        self.modules = all_modules(model)
         self._ignored = tuple(ignored)
         self._hooks = Hooks()
         self._running: list[tuple[nn.Module, float, BaseException | None]] = []
         self._open = ExitStack()
         self._is_counting = False
         self._failed: RunError | None = None
-        self.now = clock_of(model.parameters())
+        self.now = clock_of(parameters_of(model))
         self.reset()
         self._hooks.attach(self.modules, self._enter, self._leave)
 
     def reset(self) -> None:
         """Discard what was recorded."""
-        self.own = {module: Usage() for module in self.modules}
-        self._due: dict[nn.Module, list[tuple[Usage, str, int]]] = {}
+        self.own = ByIdentity((module, Usage()) for module in self.modules)
+        self._due = ByIdentity[list[tuple[Usage, str, int]]]()
         self.report: Report | None = None
         self.missing: set[str] = set()
         self.unseen: set[str] = set()
@@ -83,17 +84,17 @@ class Recording:
 
     def total(self, module: nn.Module) -> Usage:
         """Return the charges of a module and all modules in it, each once; its time, or its children's if it is not called."""
-        own = [self.own[inner] for inner in module.modules()]
+        own = [self.own[inner] for inner in all_modules(module)]
         return Usage(sum(each.flops for each in own), sum(each.macs for each in own), self._duration(module))
 
     def _duration(self, module: nn.Module) -> float:
-        return self.own[module].duration or sum(map(self._duration, module.children()))
+        return self.own[module].duration or sum(map(self._duration, children_of(module)))
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.is_counted(module):
             return
         if not self._running:
-            self._failed, self._due = None, {}
+            self._failed, self._due = None, ByIdentity()
             self._is_counting = True
             try:
                 report = count(module, args, kwargs, mode="as_is", convention=self.convention)
@@ -145,10 +146,10 @@ class Recording:
 
     def _owner(self, outermost: nn.Module, path: str, called: Collection[str]) -> nn.Module | None:
         """Return the module at this path, or the nearest one around it that is called and not ignored; None if none is."""
-        module = outermost.get_submodule(path)
+        module = submodule(outermost, path)
         while type(module) in self._ignored or path not in called:
             if not path or type(module) in POINTWISE:  # the original charges RNNs in a hook of the module
                 return None
             path = path.rpartition(".")[0]
-            module = outermost.get_submodule(path)
+            module = submodule(outermost, path)
         return module

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from ..model.modules import all_modules, parameters_of
 from ._deepspeed_recording import Recording
 from ._module_text import annotated_copy, largest_sums, levels_of, params_of
 
@@ -92,7 +93,7 @@ def is_tensor_parallel(model: nn.Module) -> bool:
     mixture = ("deepspeed.moe.layer", "MoE")
     experts = (
         module
-        for module in model.modules()
+        for module in all_modules(model)
         if any((cls.__module__, cls.__name__) == mixture for cls in type(module).__mro__)
     )
     settings = (getattr(module, "enable_expert_tensor_parallelism", None) for module in experts)
@@ -122,7 +123,7 @@ def joined(head: str, rows: Rows, width: int, place: str, top: str, details: str
 
 def _sizes(model: nn.Module, engine: Any) -> Rows:
     """Yield the rows of the engine's sizes and of the parameters."""
-    experts = [(parameter.numel(), expert_parallelism(parameter)) for parameter in model.parameters()]
+    experts = [(parameter.numel(), expert_parallelism(parameter)) for parameter in parameters_of(model)]
     of_experts = shared = nonexperts = 0
     if engine:
         nonexperts = engine.mp_world_size * sum(params for params, ranks in experts if not ranks)

@@ -10,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..conventions._replaced import FORWARDS, REPLACED
 from ..counting.module_charges import NOT_COUNTED
+from ..model.modules import ByIdentity, children_of
 from ..records import Counted
 from ._deepspeed_recording import Recording, Usage
 
@@ -39,7 +40,7 @@ class FunctionRecording(Recording):
     def reset(self) -> None:
         """Discard what was recorded."""
         super().reset()
-        self._of_functions: dict[nn.Module, dict[str, Usage]] = {module: {} for module in self.modules}
+        self._of_functions = ByIdentity[dict[str, Usage]]((module, {}) for module in self.modules)
 
     def discard_own_functions(self) -> None:
         """Discard the charges of functions that the model's own forward calls, but not those of the modules in it."""
@@ -50,15 +51,15 @@ class FunctionRecording(Recording):
         """Return the charges of a module and all modules in it; its time, or its children's if it is not called."""
         own = self.own[module]
         total = Usage(own.flops, own.macs)
-        for child in module.children():
+        for child in children_of(module):
             total.add(self.total(child))
-        total.duration = own.duration or sum(self.own[child].duration for child in module.children())
+        total.duration = own.duration or sum(self.own[child].duration for child in children_of(module))
         return total
 
     def functions(self, module: nn.Module) -> dict[str, Usage]:
         """Return the charges and times by function; a module's own functions come before its children's."""
         functions = {name: replace(usage) for name, usage in self._of_functions[module].items()}
-        for child in module.children():
+        for child in children_of(module):
             for name, usage in self.functions(child).items():
                 functions.setdefault(name, Usage()).add(usage)
         return functions

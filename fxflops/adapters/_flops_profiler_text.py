@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from ..model.modules import parameters_of
 from ._deepspeed_recording import Usage
 from ._deepspeed_text import Figures, Rows, by_depth, elapsed, is_timed, joined
 from ._flops_profiler_recording import FunctionRecording
@@ -62,7 +63,7 @@ def page(recording: FunctionRecording, step: int, engine: Any, depths: int, top:
     """Return the figures of the model and of the engine, if any; the top classes; and, with ``each``, every module."""
     model, usage = recording.model, recording.total(recording.model)
     params, parallel = params_of(model), engine.mp_world_size if engine else 1
-    device = next((str(parameter.device) for parameter in model.parameters()), "cpu")
+    device = next((str(parameter.device) for parameter in parameters_of(model)), "cpu")
     rows = [
         *(_sizes(engine) if engine else ()),
         ("params per device: ", params_to_string(params)),

@@ -16,6 +16,7 @@ from ..api import count
 from ..conventions import find_convention
 from ..errors import InputError, of_kind
 from ..model.inputs import checked_model
+from ..model.modules import modules_of, submodule
 from ..ops import BASE
 from ..records import prefixes
 from ..report.report import Report
@@ -75,11 +76,8 @@ class JitModelAnalysis:
     def __init__(self, model: nn.Module, inputs: Tensor | tuple[Tensor, ...]) -> None:
         self._model = checked_model(model, AttributeError)
         self._inputs = inputs
-        canonical: dict[nn.Module, str] = {}
-        self._aliases = {
-            path: canonical.setdefault(module, path)
-            for path, module in self._model.named_modules(remove_duplicate=False)
-        }
+        first, others = modules_of(self._model)
+        self._aliases = {path: path for path in first.values()} | others
         self._op_handles = dict(self._handles)
         self._ignored_ops = set(IGNORED)
         self._stats: Statistics | None = None
@@ -258,7 +256,7 @@ class JitModelAnalysis:
         logger = logging.getLogger("fxflops.adapters.fvcore")
         for kind, times in statistics.unsupported_ops[""].items() if self._enable_warn_unsupported_ops else ():
             logger.warning("Unsupported operator %s encountered %d time(s)", kind, times)
-        uncalled = sorted(path for path in statistics.uncalled if _has_forward(self._model.get_submodule(path)))
+        uncalled = sorted(path for path in statistics.uncalled if _has_forward(submodule(self._model, path)))
         if uncalled and self._enable_warn_uncalled_mods:
             logger.warning(
                 "The following submodules of the model were never called during the trace of the graph. They may be "

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from ..model.modules import named_modules, named_parameters
 from ..records import prefixes
 from ._fvcore_analysis import JitModelAnalysis
 from ._module_text import printed
@@ -27,7 +28,7 @@ def parameter_count(model: nn.Module) -> defaultdict[str, int]:
     A shared parameter counts under its first name.
     """
     counts: defaultdict[str, int] = defaultdict(int)
-    for name, parameter in model.named_parameters():
+    for name, parameter in named_parameters(model):
         for prefix in prefixes(name):
             counts[prefix] += parameter.numel()
     return counts
@@ -73,7 +74,7 @@ def flop_count_table(
 def flop_count_str(flops: JitModelAnalysis, activations: JitModelAnalysis | None = None) -> str:
     """Return the model's repr, with each module's parameters, flops and, if given, activations after its settings."""
     analyses = {"#flops": flops} if activations is None else {"#flops": flops, "#acts": activations}
-    zeros = dict.fromkeys((path for path, _ in flops._model.named_modules()), 0)
+    zeros = dict.fromkeys((path for path, _ in named_modules(flops._model)), 0)
     counts = {"#params": parameter_count(flops._model), **{name: _counted(one) for name, one in analyses.items()}}
     uncalled = {name: analysis.uncalled_modules() for name, analysis in analyses.items()}
     anywhere = set().union(*uncalled.values())
@@ -138,7 +139,7 @@ def _in_thousands(number: int) -> str:
 
 
 def _shapes(model: nn.Module) -> dict[str, str]:
-    return {name: str(tuple(parameter.shape)) for name, parameter in model.named_parameters()}
+    return {name: str(tuple(parameter.shape)) for name, parameter in named_parameters(model)}
 
 
 def _children(names: Collection[str], prefix: str) -> Iterator[str]:

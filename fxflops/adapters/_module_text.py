@@ -7,18 +7,20 @@ from typing import Any
 
 from torch import nn
 
+from ..model.modules import children_of, parameters_of
+
 
 def params_of(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+    return sum(parameter.numel() for parameter in parameters_of(module))
 
 
 def trainable(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+    return sum(parameter.numel() for parameter in parameters_of(module) if parameter.requires_grad)
 
 
 def innermost_first(module: nn.Module) -> Iterator[nn.Module]:
     """Yield every module after its children; a module with two parents is yielded under each."""
-    for child in module.children():
+    for child in children_of(module):
         yield from innermost_first(child)
     yield module
 
@@ -26,7 +28,7 @@ def innermost_first(module: nn.Module) -> Iterator[nn.Module]:
 def levels_of(model: nn.Module) -> list[list[nn.Module]]:
     """Return the modules at each depth, from the model itself to the innermost."""
     levels = [[model]]
-    while children := [child for module in levels[-1] for child in module.children()]:
+    while children := [child for module in levels[-1] for child in children_of(module)]:
         levels.append(children)
     return levels
 

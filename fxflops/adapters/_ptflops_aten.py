@@ -9,6 +9,7 @@ from typing import Any, TextIO
 from torch import nn
 
 from ..conventions.ptflops_aten import OPERATORS
+from ..model.modules import ByIdentity, all_modules, named_children
 from ..model.snapshot import Snapshot, holding
 from ..records.tensors import spec_of
 from ..run.uncompiled import uncompiled
@@ -38,9 +39,9 @@ class Dispatched:
 
     def run(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Run the model in eval mode, restore its state, and return the sum of the counts."""
-        names, hooks = {child: name for name, child in model.named_children()}, Hooks()
-        with holding(model.modules(), "eval"):
-            snapshot = Snapshot(model.modules(), (args, kwargs))
+        names, hooks = ByIdentity((child, name) for name, child in named_children(model)), Hooks()
+        with holding(all_modules(model), "eval"):
+            snapshot = Snapshot(all_modules(model), (args, kwargs))
             hooks.attach(names, lambda module, *_: self._running.append(names[module]), lambda *_: self._leave())
             try:
                 with uncompiled(), AtenMode(self._operator):

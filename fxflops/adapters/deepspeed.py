@@ -22,6 +22,7 @@ from torch import nn
 
 from ..errors import InputError, of_kind, warn
 from ..model.inputs import checked_model
+from ..model.modules import all_modules
 from ..model.snapshot import counting, holding
 from ..report.report import Report
 from ..run.uncompiled import uncompiled
@@ -247,7 +248,7 @@ def profile_run(
     """Profile a run of the method ``name`` in eval mode, after ``warm_up`` others; then restore the model's state."""
     model = profiler.model
     # What is compiled would have the profiler's hooks in it. Reentrant: the profiler counts the model inside this block.
-    with uncompiled(), holding(model.modules(), "eval", reentrant=True):
+    with uncompiled(), holding(all_modules(model), "eval", reentrant=True):
         method = model if name == "forward" else getattr(model, name)
         run_again(model, method, inputs, warm_up, partial(profiler.start_profile, ignored), profiler.stop_profile)
 

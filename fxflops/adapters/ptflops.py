@@ -20,6 +20,7 @@ from ..conventions import ModuleRule
 from ..conventions import ptflops as convention
 from ..counting.counts import is_users
 from ..model.inputs import checked_model
+from ..model.modules import children_of, named_modules
 from ..ops import BASE
 from ..ops._apply import tensors
 from ..records import Scope
@@ -141,7 +142,7 @@ class Tree:
 
     def read(self, scopes: Iterable[Scope], samples: int) -> None:
         """Read the charge of each module from the module calls of a run of ``samples`` samples."""
-        modules = dict(self.model.named_modules())
+        modules = dict(named_modules(self.model))
         self._flops = dict.fromkeys(modules.values(), 0)
         for scope in scopes:
             module, hook = modules[scope.path], self.hooks.get(scope.cls)
@@ -186,7 +187,7 @@ class Tree:
     def _sum(self, module: nn.Module, value: Callable[[nn.Module], int]) -> int:
         if self._is_charged(type(module)):
             return value(module)
-        return sum(self._sum(child, value) for child in module.children())
+        return sum(self._sum(child, value) for child in children_of(module))
 
     def _is_charged(self, cls: type) -> bool:
         return cls in self.hooks or self.known(cls) is not None

@@ -22,6 +22,7 @@ from ..api import count
 from ..errors import InputError, of_kind
 from ..meters.accelerator import waiter
 from ..model.inputs import checked_model
+from ..model.modules import ByIdentity, all_modules, named_modules, state_tensors
 from ..model.snapshot import Snapshot, holding
 from ..report.report import Report
 from ..trace.leaves import Hooks
@@ -62,7 +63,7 @@ def get_model_profile(
         ((), input_constructor(input_res)) if input_constructor else ((filled(model, (1, *input_res), 1),), {})
     )
     watch = Stopwatch(model)
-    with torch.no_grad(), holding(model.modules(), "eval"):
+    with torch.no_grad(), holding(all_modules(model), "eval"):
         run_again(model, model, (args, kwargs), warm_up, watch.attach, watch.detach)
     profile = Profile(model, count(model, args, kwargs, convention=CONVENTION), watch.seconds, ignore_modules)
     if print_profile:
@@ -83,7 +84,7 @@ def run_again(
 ) -> None:
     """Run a method ``warm_up`` times, then once between ``start`` and ``stop``; each run starts from the same state."""
     args, kwargs = inputs
-    snapshot = Snapshot(model.modules(), inputs)
+    snapshot = Snapshot(all_modules(model), inputs)
     try:
         for _ in range(warm_up):
             method(*args, **kwargs)
@@ -148,22 +149,22 @@ class Stopwatch:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.seconds: dict[nn.Module, float] = {}
+        self.seconds = ByIdentity[float]()
         self._model = model
         self._hooks = Hooks()
         self._begun: list[float] = []
 
     def attach(self) -> None:
         self._begun.clear()
-        self._now = clock_of([*self._model.parameters(), *self._model.buffers()])
-        self._hooks.attach(self._model.modules(), self._enter, self._leave)
+        self._now = clock_of(state_tensors(self._model))
+        self._hooks.attach(all_modules(self._model), self._enter, self._leave)
 
     def detach(self) -> None:
         self._hooks.detach()
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if module is self._model:
-            self.seconds, self.inputs = {}, (args, kwargs)
+            self.seconds, self.inputs = ByIdentity(), (args, kwargs)
         self._begun.append(self._now())
 
     def _leave(self, module: nn.Module, *_: Any) -> None:
@@ -235,7 +236,7 @@ class Session(Stopwatch):
             self.detach()  # the count runs the model too
             args, kwargs = self.inputs
             report = count(self._model, args, kwargs, mode="as_is", convention=CONVENTION)
-            self._counted = Profile(self._model, report, dict(self.seconds), self._ignored)
+            self._counted = Profile(self._model, report, ByIdentity(self.seconds.items()), self._ignored)
             self.attach()
         return self._counted
 
@@ -269,10 +270,12 @@ class Profile:
         self._model = model
         self._ignored = classes_in(ignored)
         self._seconds = seconds
-        self._own = {m: 0 if type(m) in self._ignored else rows[path].own.flops for path, m in model.named_modules()}
+        self._own = ByIdentity(
+            (m, 0 if type(m) in self._ignored else rows[path].own.flops) for path, m in named_modules(model)
+        )
 
     def flops(self, module: nn.Module | None = None) -> int:
-        return sum(self._own[inner] for inner in (module or self._model).modules())
+        return sum(self._own[inner] for inner in all_modules(module or self._model))
 
     def seconds(self, module: nn.Module) -> float:
         return 0.0 if type(module) in self._ignored else self._seconds.get(module, 0.0)

@@ -17,6 +17,7 @@ from torch import nn
 from ..api import count
 from ..conventions import thop as rules
 from ..model.inputs import checked_model
+from ..model.modules import ByIdentity, all_modules, children_of, modules_of, named_children, unique
 from ..model.snapshot import Snapshot, holding
 from ..ops import BASE
 from ._arguments import refuse_scripts, warn_of_unseen
@@ -83,7 +84,9 @@ def profile(
     model, handlers = checked_model(model, AttributeError), custom_ops or {}
     if verbose or report_missing:
         _print_rules(innermost_first(model), handlers, report_missing)
-    ops, params, layers = _sums(model, _charges(model, inputs, handlers, list(model.modules())), {model})
+    ops, params, layers = _sums(
+        model, _charges(model, inputs, handlers, all_modules(model)), ByIdentity([(model, True)])
+    )
     return (ops, params, layers) if ret_layer_info else (ops, params)
 
 
@@ -96,10 +99,10 @@ def profile_origin(
 ) -> tuple[float, float]:
     """Return ``(MACs, params)`` as :func:`profile` does, of modules without children only; all their parameters count."""
     model, handlers = checked_model(model, AttributeError), custom_ops or {}
-    childless = [module for module in innermost_first(model) if not any(True for _ in module.children())]
+    childless = [module for module in innermost_first(model) if not any(True for _ in children_of(module))]
     if verbose or report_missing:
         _print_rules(childless, handlers, report_missing)
-    modules = list(dict.fromkeys(childless))
+    modules = unique(childless)
     charges = _charges(model, inputs, handlers, modules)
     return float(sum(ops for ops, _ in charges.values())), float(sum(map(params_of, modules)))
 
@@ -121,15 +124,15 @@ def _scaled(number: float, format: str) -> str:
 
 def _charges(
     model: nn.Module, inputs: Sequence[Any], handlers: Handlers, modules: Sequence[nn.Module]
-) -> dict[nn.Module, tuple[float, float | None]]:
+) -> ByIdentity[tuple[float, float | None]]:
     """Return MACs and parameters of each of these modules; None for the parameters if its class has no handler and no rule."""
     refuse_scripts("thop", model.modules(), RuntimeError, AttributeError)
     report = count(model, tuple(inputs), convention=rules.CONVENTION)
     warn_of_unseen("thop", report)
     rows = report.by_module()
     handled = _handled(model, inputs, handlers, [module for module in modules if type(module) in handlers])
-    paths = {module: path for path, module in model.named_modules()}
-    charges = {}
+    paths, _ = modules_of(model)
+    charges = ByIdentity[tuple[float, float | None]]()
     for module in modules:
         row, has_rule = rows[paths[module]], type(module) in handlers or rule_of(type(module))
         params = float(params_of(module) if row.calls else 0) if has_rule else None
@@ -139,34 +142,34 @@ def _charges(
 
 def _handled(
     model: nn.Module, inputs: Sequence[Any], handlers: Handlers, modules: Sequence[nn.Module]
-) -> dict[nn.Module, float]:
+) -> ByIdentity[float]:
     """Return the sums of the handlers on these modules in a run of the model; its state is restored afterwards."""
     if not modules:
-        return {}
-    with torch.no_grad(), holding(model.modules(), "eval"):
-        snapshot = Snapshot(model.modules(), inputs)
+        return ByIdentity()
+    with torch.no_grad(), holding(all_modules(model), "eval"):
+        snapshot = Snapshot(all_modules(model), inputs)
         try:
             for module in modules:
                 for name in ("total_ops", "total_params"):
                     module._buffers[name] = torch.zeros(1, dtype=default_dtype)
                 module.register_forward_hook(handlers[type(module)])
             model(*inputs)
-            return {module: float(module.get_buffer("total_ops").item()) for module in modules}
+            return ByIdentity((module, float(vars(module)["_buffers"]["total_ops"].item())) for module in modules)
         finally:
             snapshot.rewind()
 
 
 def _sums(
-    module: nn.Module, charges: Mapping[nn.Module, tuple[float, float | None]], met: set[nn.Module]
+    module: nn.Module, charges: Mapping[nn.Module, tuple[float, float | None]], met: ByIdentity[bool]
 ) -> tuple[float, float, Layers]:
     """Return the sums of a module and its children; like the original's, they leave out its own parameters."""
     ops, _ = charges[module]
     params: float = 0
     layers: Layers = {}
-    for name, child in module.named_children():
+    for name, child in named_children(module):
         if child in met:
             continue
-        met.add(child)
+        met[child] = True
         charge, own = charges[child]
         if own is not None and not isinstance(child, (nn.Sequential, nn.ModuleList)):
             layers[name] = charge, own, {}

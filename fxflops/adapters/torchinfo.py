@@ -21,6 +21,7 @@ from torch import nn
 from ..api import count
 from ..errors import InputError, errors_of_kind, near, of_kind
 from ..model.inputs import checked_model, random_inputs, shapes_in, signature_of, worded_as_summary
+from ..model.modules import ByIdentity, parameters_of
 from ..model.pytree import replaced
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction
@@ -86,7 +87,7 @@ def summary(
     _check(input_size, input_data, columns, col_width, verbose)
     if device is not None:
         torch.device(device)  # raises for an unknown device
-    here = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    here = next((parameter.device for parameter in parameters_of(model)), torch.device("cpu"))
     if input_size is not None:
         shapes = shapes_in(input_size)
         chosen = [torch.empty(0).type(dtype).dtype for dtype in dtypes or [torch.float] * len(shapes)]
@@ -174,7 +175,7 @@ def _called(
 
     A shared module is shown at its last place. Scripted modules come first: their calls cannot be hooked.
     """
-    place_of: dict[nn.Module, LayerInfo] = {}
+    place_of = ByIdentity[LayerInfo]()
     rows, running, thread = list[LayerInfo](), list[LayerInfo](), threading.get_ident()
 
     def start() -> None:

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ..conventions.torchinfo import in_use, mult_adds, size_of
+from ..model.modules import children_of, named_buffers, named_parameters
 from ..records import Spec
 
 
@@ -102,11 +103,11 @@ class LayerInfo:
         self.layer_id = id(module)
         scripted = isinstance(module, torch.jit.ScriptModule)
         self.class_name = str(module.original_name) if scripted else type(module).__name__
-        self.is_leaf_layer = not any(module.children())
+        self.is_leaf_layer = not any(children_of(module))
         kernel = getattr(module, "kernel_size", None)
         self.kernel_size = list(kernel) if isinstance(kernel, Iterable) else kernel
-        masks, counted = dict(module.named_buffers()), []
-        for name, parameter in module.named_parameters():
+        masks, counted = dict(named_buffers(module)), []
+        for name, parameter in named_parameters(module):
             if not is_lazy(parameter):
                 used = in_use(name, masks)
                 left = parameter.numel() if used == name else int(masks[f"{used}_mask"].sum())

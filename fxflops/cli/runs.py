@@ -17,6 +17,7 @@ from ..conventions import BASE_CONVENTION
 from ..counting.counts import UNKNOWN_PAIRS
 from ..errors import FxflopsError, InputError
 from ..model.inputs import bind, checked_model, signature_of
+from ..model.modules import all_modules, parameters_of, state_tensors
 from ..model.pytree import fill, template_of
 from ..report.exchange import rank
 from ..report.report import Report
@@ -126,7 +127,7 @@ def _weights_of(name: str) -> int | None:
             model = load(name, True).model
     except FxflopsError:
         return None
-    return sum(p.numel() * p.element_size() for p in model.parameters())
+    return sum(p.numel() * p.element_size() for p in parameters_of(model))
 
 
 def _inputs(
@@ -182,17 +183,17 @@ def _none_wanted(name: str, model: nn.Module) -> tuple[Given, ...]:
 
 def _place_of(model: nn.Module) -> torch.device:
     """Return the device of the model's first parameter or buffer; the CPU if it has none."""
-    return next((tensor.device for tensor in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+    return next((tensor.device for tensor in state_tensors(model)), torch.device("cpu"))
 
 
 def _precision_of(model: nn.Module) -> torch.dtype:
     """Return the dtype of the model's first real parameter; torch's default if it has none."""
-    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
+    return next((p.dtype for p in parameters_of(model) if p.is_floating_point()), torch.get_default_dtype())
 
 
 def _vocabulary_of(model: nn.Module) -> int:
     """Return the number of rows of the model's first embedding; 2 if it has none."""
-    return next((module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)), 2)
+    return next((module.num_embeddings for module in all_modules(model) if isinstance(module, nn.Embedding)), 2)
 
 
 def _moved(given: tuple[Any, Any], asked: Asked) -> tuple[Any, Any]:

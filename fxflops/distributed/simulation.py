@@ -18,6 +18,7 @@ from torch import nn
 
 from ..counting.collectives import collectives
 from ..errors import InputError, RunError, errors_of_kind
+from ..model.modules import all_modules
 from ..profiling import one_model, profile
 from ..report.report import Report
 from ..torch_internals import fake_group, fake_tensors
@@ -203,7 +204,7 @@ def _report(made: Any) -> Report:
         raise InputError(f"build must return the model and a function that makes a step, in this order, not ({names})")
     model, step = found
     step()  # creates the optimizer's state
-    replicas = [each for each in one_model(model).modules() if isinstance(each, nn.parallel.DistributedDataParallel)]
+    replicas = [each for each in all_modules(one_model(model)) if isinstance(each, nn.parallel.DistributedDataParallel)]
     for _ in range(max((1 + each.static_graph for each in replicas), default=0)):
         step()  # before which it makes its buckets anew, once
     gc.collect()  # what the step has left in reference cycles

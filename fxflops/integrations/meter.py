@@ -15,6 +15,7 @@ from torch import nn
 
 from ..errors import ClosedFormError, FxflopsError, InputError
 from ..model.inputs import checked_model
+from ..model.modules import children_of, parameters_of, unique
 from ..model.pytree import is_training
 from ..model.snapshot import counting
 from ..roofline.devices import Device, find_device
@@ -69,7 +70,7 @@ class Meter:
     ) -> None:
         checked_model(model)
         self._model: nn.Module = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-        self._parameters = [*self._model.parameters()]
+        self._parameters = parameters_of(self._model)
         self._is_sharded = any(
             hasattr(p, "device_mesh") or type(p).__name__ == "FlatParameter" for p in self._parameters
         )
@@ -81,7 +82,7 @@ class Meter:
         self._form = closed_form
         self._sizes_of = sizes or self._sizes_of_ids
         self._trained = self._trained_now()
-        self._parts = [*dict.fromkeys(callable_parts(self._model))]
+        self._parts = unique(callable_parts(self._model))
         self._device = device if device == "auto" or is_cpu(device) else find_device(device)
         self._target = target_tokens
         self._tokens_of = tokens or tokens_of
@@ -247,7 +248,7 @@ def callable_parts(model: nn.Module) -> Iterator[nn.Module]:
     """Yield the model and its parts that a loop may call: its children, and theirs if they cannot be called themselves."""
     yield model
     for child in (
-        model.children() if original_of(model) is model else ()
+        children_of(model) if original_of(model) is model else ()
     ):  # the hooks of a compiled one are compiled too
         if type(child).forward is nn.Module.forward:  # a ModuleList
             yield from callable_parts(child)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..api import count
+from ..model.modules import parameters_of
 from ..model.pytree import is_training
 from ..records import Counted, Spec
 from ..report.report import Report
@@ -55,7 +56,7 @@ def work_of(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], 
 
     ``device`` is a name, a Device, or "auto" for the one that the model is on. Raises the errors of :func:`fxflops.count`.
     """
-    tensors = (*model.parameters(), *args, *kwargs.values())
+    tensors = (*parameters_of(model), *args, *kwargs.values())
     backward = torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
     report = count(LossOf(model), args, kwargs, mode="as_is", backward=backward)
     return work_in(report, device)

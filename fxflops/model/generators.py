@@ -19,17 +19,18 @@ class Generator(NamedTuple):
 
 def generator_of(value: Any) -> Generator | None:
     """Return the access to the state of a generator object of torch, Python or numpy; None for anything else."""
-    if isinstance(value, torch.Generator):
+    kind = type(value)
+    if issubclass(kind, torch.Generator):
         return Generator(value.get_state, value.set_state)
-    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
+    if issubclass(kind, random.Random) and not issubclass(kind, random.SystemRandom):
         return Generator(value.getstate, value.setstate)
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
-    if isinstance(value, numpy.random.RandomState):
+    if issubclass(kind, numpy.random.RandomState):
         return Generator(value.get_state, value.set_state)
-    bits = value.bit_generator if isinstance(value, numpy.random.Generator) else value
-    if not isinstance(bits, numpy.random.BitGenerator):
+    bits = value.bit_generator if issubclass(kind, numpy.random.Generator) else value
+    if not issubclass(type(bits), numpy.random.BitGenerator):
         return None
     return Generator(lambda: bits.state, lambda state: setattr(bits, "state", state))
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from ..errors import CAST, INTEGERS, UNBATCHED, InputError, near, of_kind
 from ..torch_internals import COMPILER, original_of
+from .modules import parameters_of
 from .pytree import attributes_of, fill, template_of, tensors_in
 
 FORM = "inputs go in a tuple args=(a, b) by position and kwargs={...} by name"
@@ -145,7 +146,7 @@ def worded_as_summary(model: nn.Module, sizes: Any, batch_dim: int | None, note:
     """Make errors of a count in this block name a summary's arguments: ``sizes`` is its ``input_size``. They end in the ``note``."""
     words = {FORM: FORM_OF_SUMMARY}
     if sizes is not None:
-        dtype = next(model.parameters(), torch.empty(0)).dtype
+        dtype = next(iter(parameters_of(model)), torch.empty(0)).dtype
         words[INTEGERS] = "give dtypes=[torch.long], a dtype for each input"
         words[CAST] = f"give dtypes=[{dtype}], a dtype for each input"
         words[UNBATCHED] = " by input_size or by batch_dim=0"

@@ -17,7 +17,8 @@ from ..errors import InputError
 from ..records import Module, Params
 from ..records.tensors import ORDINARY, is_dense
 from ..torch_internals import graphs_of
-from .pytree import modules_of, stored, unpacked
+from .modules import ByIdentity, modules_of
+from .pytree import stored, unpacked
 
 FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
 NOTED = FUNCTIONS | {torch.ScriptObject}
@@ -42,7 +43,7 @@ class Inventory:
         self.buffers: list[tuple[str, torch.Tensor]] = []
         self.packed: list[tuple[str, torch.Tensor]] = []
         self.constants: list[tuple[str, torch.Tensor]] = []
-        self.keeps: dict[nn.Module, frozenset[Any]] = {}
+        self.keeps = ByIdentity[frozenset[Any]]()
         self._met: list[int] = []
         found = set[int]()
         for module, path in self.paths.items():

@@ -1,10 +1,10 @@
-"""A copy of an optimizer on other tensors, so that a step can be observed without changing parameters or state."""
+"""A step of the user's optimizer on stand-ins for its tensors: its parameters and its state stay as they are."""
 
 from __future__ import annotations
 
 import inspect
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -12,10 +12,20 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..errors import InputError
-from .pytree import tensors_in
+from ..records.containers import items_of, pairs_of
+from ..records.tensors import ORDINARY, is_dense
+from .modules import parameters_of
+from .reach import NOTHING, places_in, reached, set_at, value_at
 
 OptimizerLike = Optimizer | Callable[[Iterable[torch.Tensor]], Optimizer]
 """An optimizer, or a function that makes one from parameters: ``torch.optim.AdamW``, a ``functools.partial`` of it."""
+HOOKS = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
+INSTEAD = "count a step of your own instead: with fxflops.profile(model, optimizer=optimizer) as p: ..."
+
+
+def is_optimizer(value: Any) -> bool:
+    """Return whether a value is an optimizer, rather than a class or function that makes one."""
+    return isinstance(value, Optimizer) or callable(getattr(None if isinstance(value, type) else value, "step", None))
 
 
 def checked_optimizer(optimizer: Any, backward: bool) -> OptimizerLike | None:
@@ -24,13 +34,12 @@ def checked_optimizer(optimizer: Any, backward: bool) -> OptimizerLike | None:
         return None
     if not backward:
         raise InputError("an optimizer steps after a backward pass: fxflops.count(..., backward=True, optimizer=...)")
-    if not isinstance(optimizer, Optimizer) and not callable(optimizer):
+    if not is_optimizer(optimizer) and not callable(optimizer):
         raise InputError(
             "optimizer must be a torch.optim.Optimizer, or make one from parameters, such as torch.optim.AdamW, "
             f"not {type(optimizer).__name__}"
         )
-    step = getattr(optimizer, "step", None)
-    closure = None if step is None else inspect.signature(inspect.unwrap(step)).parameters.get("closure")
+    closure = _closure_of(getattr(optimizer, "step", None))
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise InputError(
             "this optimizer runs the model again in each step (a closure): use fxflops.profile around a step"
@@ -38,52 +47,147 @@ def checked_optimizer(optimizer: Any, backward: bool) -> OptimizerLike | None:
     return cast("OptimizerLike", optimizer)
 
 
+def _closure_of(step: Any) -> inspect.Parameter | None:
+    """Return the parameter of a step that is the closure; None if it has none, or if that cannot be read."""
+    try:
+        return inspect.signature(inspect.unwrap(step)).parameters.get("closure")
+    except (TypeError, ValueError):  # no function, or one of C
+        return None
+
+
 def of_another(optimizer: OptimizerLike | None, model: nn.Module) -> str:
     """Return a sentence if the model has parameters, and the optimizer none of them; "" otherwise."""
-    groups = optimizer.param_groups if isinstance(optimizer, Optimizer) else ()
-    own = {id(parameter) for parameter in model.parameters()} if groups else ()
-    if not own or any(id(parameter) in own for group in groups for parameter in group["params"]):
+    own = {id(parameter) for parameter in parameters_of(model)} if is_optimizer(optimizer) else ()
+    if not own or any(id(each) in own for _, each in reached(optimizer)):
         return ""
     return (
         f"the optimizer ({type(optimizer).__name__}) has none of the model's parameters: make it of model.parameters()"
     )
 
 
-def stand_in(
-    optimizer: OptimizerLike, parameters: Iterable[torch.Tensor], mirror_of: Callable[[torch.Tensor], torch.Tensor]
-) -> Optimizer:
-    """Return a copy of the optimizer on the mirrors of its parameters, with a copy of its state.
+def made_optimizer(optimizer: OptimizerLike, parameters: Sequence[torch.Tensor]) -> Any:
+    """Return the optimizer, made of these parameters if it is a class or function. InputError if that makes none."""
+    if is_optimizer(optimizer):
+        return optimizer
+    made = optimizer(parameters)  # type: ignore[operator]
+    if not is_optimizer(made):
+        raise InputError(f"optimizer(parameters) returned a {type(made).__name__}, not a torch.optim.Optimizer")
+    return made
 
-    A function or class is called with the mirrors of ``parameters``. Raises InputError if it returns no optimizer.
+
+class StandIns:
+    """Stand-ins for the tensors of an optimizer, in whose place they are put.
+
+    ``mirrors`` are pairs: a tensor of the model, and the one that stands for it in the run. All other tensors get a copy,
+    without values on meta if the run ``is_on_meta`` and they are on the model's ``device``; scalars, such as the number of
+    steps, keep theirs. Tensors that share memory get stand-ins that do.
     """
-    if not isinstance(optimizer, Optimizer):
-        made = optimizer([mirror_of(parameter) for parameter in parameters])
-        if not isinstance(made, Optimizer):
-            raise InputError(f"optimizer(parameters) returned a {type(made).__name__}, not a torch.optim.Optimizer")
-        return made
-    copied: Optimizer = object.__new__(type(optimizer))
-    vars(copied).update(vars(optimizer))
-    copied.param_groups = [{**group, "params": [*map(mirror_of, group["params"])]} for group in optimizer.param_groups]
-    copied.state = defaultdict(
-        dict, {mirror_of(p): {k: _like(v, p, mirror_of(p)) for k, v in s.items()} for p, s in optimizer.state.items()}
-    )
-    vars(copied).update(_optimizer_step_pre_hooks=OrderedDict(), _optimizer_step_post_hooks=OrderedDict())
-    return copied
 
+    def __init__(
+        self, mirrors: Iterable[tuple[torch.Tensor, torch.Tensor]], is_on_meta: bool, device: torch.device
+    ) -> None:
+        self._made = {id(tensor): (tensor, mirror) for tensor, mirror in mirrors}
+        self._is_on_meta = is_on_meta
+        self._device = device
+        self._storages: dict[int, Any] = {}
+        self._bases: list[Any] = []  # kept alive, so that no other storage gets the address of one
+        for tensor, mirror in self._made.values():
+            if _is_plain(tensor) and tensor.untyped_storage().nbytes() == mirror.untyped_storage().nbytes():
+                self._storages[tensor.untyped_storage()._cdata] = mirror.untyped_storage()
 
-def _like(value: Any, parameter: torch.Tensor, mirror: torch.Tensor) -> Any:
-    """Return a copy of a value of the state; on meta if its parameter's mirror is, except for scalars (a step count)."""
-    if not isinstance(value, torch.Tensor):
+    def put_into(self, holders: Iterable[Any]) -> None:
+        """Put the stand-ins in the place of all tensors that these objects hold themselves; drop the hooks of steps."""
+        for holder in holders:
+            kind = type(holder)
+            if issubclass(kind, dict):
+                self._put_into_dict(holder)
+            elif issubclass(kind, (list, deque, set)):
+                base: Any = next(base for base in (list, deque, set) if issubclass(kind, base))
+                items = items_of(holder)
+                new = [*map(self.of, items)]
+                if any(a is not b for a, b in zip(items, new, strict=True)):
+                    base.clear(holder)
+                    (base.update if base is set else base.extend)(holder, new)
+            for place in places_in(holder):
+                value = value_at(place, holder)
+                if value is not NOTHING and (made := self.of(value)) is not value:
+                    set_at(place, holder, made)
+        for tensor, mirror in [*self._made.values()]:
+            if tensor is not mirror:
+                vars(mirror).update(vars(tensor))  # what users note on a parameter
+
+    def _put_into_dict(self, holder: Any) -> None:
+        base: Any = OrderedDict if issubclass(type(holder), OrderedDict) else dict
+        pairs = pairs_of(holder)
+        new = [
+            (self._key(key), OrderedDict() if type(key) is str and key in HOOKS else self.of(item))
+            for key, item in pairs
+        ]
+        if any(a is not b for pair, other in zip(pairs, new, strict=True) for a, b in zip(pair, other, strict=True)):
+            base.clear(holder)
+            for key, item in new:
+                base.__setitem__(holder, key, item)
+
+    def _key(self, key: Any) -> Any:
+        """Return the key under which a stand-in is looked up; some optimizers use the ``id`` of a parameter."""
+        if type(key) is int and key in self._made:
+            return id(self._made[key][1])
+        return self.of(key)
+
+    def of(self, value: Any) -> Any:
+        """Return the stand-in for a tensor, a tuple with those in it, or anything else itself."""
+        kind = type(value)
+        if issubclass(kind, torch.Tensor):
+            if id(value) not in self._made:
+                self._made[id(value)] = value, self._copy(value)
+            return self._made[id(value)][1]
+        if issubclass(kind, tuple):
+            items = items_of(value)
+            new = [*map(self.of, items)]
+            if any(a is not b for a, b in zip(items, new, strict=True)):
+                return tuple.__new__(kind, new)
         return value
-    if value.ndim and value.device == parameter.device and mirror.device.type == "meta":
-        return torch.empty_like(value, device="meta")
-    return value.clone()
+
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        is_empty = self._is_on_meta and tensor.ndim > 0 and tensor.device.type in (self._device.type, "meta")
+        made = tensor.detach()
+        if not _is_plain(tensor):
+            made = torch.empty_like(made, device="meta") if is_empty else made.clone()
+        else:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self._storages:
+                self._bases.append(storage)
+                blank = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta") if is_empty else None
+                self._storages[storage._cdata] = storage.clone() if blank is None else blank.untyped_storage()
+            at = self._storages[storage._cdata]
+            made = torch.empty(0, dtype=tensor.dtype, device=at.device).set_(
+                at, tensor.storage_offset(), tensor.shape, tensor.stride()
+            )
+        made.requires_grad_(tensor.requires_grad)
+        return nn.Parameter(made, tensor.requires_grad) if type(tensor) is nn.Parameter else made
 
 
-def states_of(optimizer: Optimizer) -> list[tuple[str, torch.Tensor]]:
-    """Return the tensors in an optimizer's state, by the names that it gives them: "exp_avg"."""
-    states = ((s if isinstance(s, Mapping) else {"": s}) for s in optimizer.state.values())
-    return [(str(name), tensor) for state in states for name, value in state.items() for tensor in tensors_in(value)]
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a view of a storage and nothing else."""
+    return type(tensor) in ORDINARY and is_dense(tensor) and not (tensor.is_quantized or tensor.is_neg())
+
+
+def states_of(optimizer: Any, parameters: Iterable[torch.Tensor] = ()) -> list[tuple[str, torch.Tensor]]:
+    """Return the tensors of an optimizer but for parameters, by the names that it gives them: "exp_avg".
+
+    They may be held in mappings, lists or objects. ``parameters`` are tensors that are no state.
+    """
+    apart = {*map(id, parameters)}
+    return [
+        (name, each)
+        for name, each in reached(optimizer, into_modules=False)
+        if issubclass(type(each), torch.Tensor) and not issubclass(type(each), nn.Parameter) and id(each) not in apart
+    ]
+
+
+def holders_in(optimizer: OptimizerLike | None) -> list[Any]:
+    """Return the objects of an optimizer that a step may change; none for a class or function that makes one."""
+    return [each for _, each in reached(optimizer)] if is_optimizer(optimizer) else []
 
 
 def gradients_of(parameters: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 import enum
-from collections import UserDict, deque
+from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter, methodcaller
-from types import ModuleType
+from types import GetSetDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from ..records.containers import MAPPINGS, SEQUENCES, items_of, pairs_of
 from ..records.tensors import is_wrapper
 from ..torch_internals import C_MODULE
 
@@ -34,20 +35,46 @@ class Filling(NamedTuple):
     parts: list[tuple[Step, Any]]
 
 
+OPAQUE = torch.Tensor, nn.Module, ModuleType, type, enum.Enum
+
+
 def parts(value: Any) -> list[tuple[Step, Any]]:
-    """Return the parts of a container with their steps; none for a tensor, plain value, module, class or function."""
-    if isinstance(value, (tuple, list, deque)):
-        return [(("item", i), part) for i, part in enumerate(value)]
-    if isinstance(value, Mapping):
-        return [(("item", key), part) for key, part in value.items()]
-    return [(("attr", name), part) for name, part in [*vars(value).items()]] if is_object(value) else []
+    """Return the parts of a container with their steps; none for a tensor, plain value, module, class or function.
+
+    Only Python's own containers are walked, and those of their subclasses by Python's own methods; of any other object the
+    attributes are read. No code of the object's class runs: a mapping of somebody else's may load a file for each of its
+    items, or raise.
+    """
+    kind = type(value)
+    if issubclass(kind, SEQUENCES):
+        return [(("item", i), part) for i, part in enumerate(items_of(value))]
+    if issubclass(kind, MAPPINGS):
+        return [(("item", key), part) for key, part in pairs_of(value)]
+    return [(("attr", name), part) for name, part in [*vars_of(value).items()]] if is_object(value) else []
+
+
+def vars_of(value: Any) -> dict[str, Any]:
+    """Return the ``__dict__`` of an object, which must have one, read by no code of its class."""
+    attributes = attributes_in(value)
+    assert attributes is not None
+    return attributes
+
+
+def attributes_in(value: Any) -> dict[str, Any] | None:
+    """Return the ``__dict__`` of an object, read by no code of its class; None if it has none."""
+    for base in type(value).__mro__:
+        own = vars(base).get("__dict__")
+        if type(own) is GetSetDescriptorType:
+            return own.__get__(value)  # type: ignore[no-any-return]
+    return None
 
 
 def is_object(value: Any) -> bool:
     """Return whether a value is a user's object that may have tensors as attributes."""
-    if isinstance(value, (torch.Tensor, nn.Module, ModuleType, type, enum.Enum)) or callable(value):
+    cls = type(value)
+    if issubclass(cls, OPAQUE) or callable(value):
         return False
-    return hasattr(value, "__dict__") and not type(value).__module__.startswith(C_MODULE)
+    return attributes_in(value) is not None and not str(cls.__module__).startswith(C_MODULE)
 
 
 def walk(value: Any, depth: int = 1000) -> Iterator[tuple[tuple[Step, ...], Any]]:
@@ -56,7 +83,7 @@ def walk(value: Any, depth: int = 1000) -> Iterator[tuple[tuple[Step, ...], Any]
     stack: list[tuple[tuple[Step, ...], Any]] = [((), value)]
     while stack:
         path, part = stack.pop()
-        if isinstance(part, (str, bytes, int, float, type(None))) or id(part) in seen:
+        if issubclass(type(part), (str, bytes, int, float, type(None))) or id(part) in seen:
             continue
         seen.add(id(part))
         yield path, part
@@ -75,23 +102,6 @@ def reader_of(names: Sequence[str]) -> Reader:
     return (lambda held: (held[names[0]],)) if names else lambda held: ()
 
 
-def modules_of(model: nn.Module) -> tuple[dict[nn.Module, str], dict[str, str]]:
-    """Return all modules with their first path, in the order of ``named_modules()``; and the other paths, each with the first."""
-    found, others = dict[nn.Module, str](), dict[str, str]()
-    _visit(model, "", found, others)
-    return found, others
-
-
-def _visit(module: nn.Module, path: str, found: dict[nn.Module, str], others: dict[str, str]) -> None:
-    # Not nested in modules_of: a function that calls itself there is a reference cycle, which would hold the model.
-    found[module] = path
-    for name, child in module._modules.items():
-        if child is not None and child not in found:
-            _visit(child, f"{path}.{name}" if path else name, found, others)
-        elif child is not None:
-            others[f"{path}.{name}" if path else name] = found[child]
-
-
 def is_training(module: nn.Module) -> bool:
     """Return whether a module is in train mode; False for a frozen one of TorchScript, which has none."""
     return bool(getattr(module, "training", False))
@@ -105,9 +115,9 @@ def attributes_of(modules: Iterable[nn.Module]) -> list[Any]:
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """Return all tensors in a value, in order."""
-    if isinstance(value, torch.Tensor):
+    if issubclass(type(value), torch.Tensor):
         return [value]
-    return [part for _, part in walk(value) if isinstance(part, torch.Tensor)]
+    return [part for _, part in walk(value) if issubclass(type(part), torch.Tensor)]
 
 
 def caches_in(value: Any) -> list[tuple[str, torch.Tensor]]:
@@ -117,7 +127,9 @@ def caches_in(value: Any) -> list[tuple[str, torch.Tensor]]:
     """
     caches = [part for _, part in walk(value, depth=2) if type(part).__name__.endswith("Cache")]
     inside = [each for cache in caches for each in walk(cache)]
-    return [(".".join(str(name) for _, name in path), part) for path, part in inside if isinstance(part, torch.Tensor)]
+    return [
+        (".".join(str(name) for _, name in path), part) for path, part in inside if issubclass(type(part), torch.Tensor)
+    ]
 
 
 def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -135,23 +147,29 @@ def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def unpacked(value: Any) -> list[torch.Tensor]:
     """Return copies of the weights in an object of a quantized kernel; none for anything else."""
-    if not isinstance(value, torch.ScriptObject):
+    if not issubclass(type(value), torch.ScriptObject):
         return []
     read: Any = getattr(value, "unpack", None) or getattr(value, "__getstate__", tuple)
     parts = [part for _, part in walk(read())]
     inner = [weight for part in parts if part is not value for weight in unpacked(part)]  # with the biases of a cell
-    return inner or [part for part in parts if isinstance(part, torch.Tensor)]
+    return inner or [part for part in parts if issubclass(type(part), torch.Tensor)]
 
 
 def tensors_given(value: Any) -> list[torch.Tensor]:
     """Return the tensors in nested tuples, lists and dicts, in order."""
-    if isinstance(value, torch.Tensor):
+    if issubclass(type(value), torch.Tensor):
         return [value]
     found: list[torch.Tensor] = []
-    for item in value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ():
-        if isinstance(item, torch.Tensor):
+    kind = type(value)
+    if issubclass(kind, dict):
+        value = value.values() if kind is dict else [item for _, item in pairs_of(value)]
+    elif kind is not tuple and kind is not list:
+        value = items_of(value) if issubclass(kind, (tuple, list)) else ()
+    for item in value:
+        kind = type(item)
+        if issubclass(kind, torch.Tensor):
             found.append(item)
-        elif isinstance(item, (tuple, list, dict)):
+        elif issubclass(kind, (tuple, list, dict)):
             found += tensors_given(item)
     return found
 
@@ -163,7 +181,7 @@ def template_of(value: Any) -> tuple[Any, list[torch.Tensor]]:
     def hole(tensor: torch.Tensor) -> Hole:
         return found.setdefault(id(tensor), (Hole(len(found)), tensor))[0]
 
-    template = replaced(value, lambda part: isinstance(part, torch.Tensor), hole, _templated)
+    template = replaced(value, lambda part: issubclass(type(part), torch.Tensor), hole, _templated)
     return template, [tensor for _, tensor in found.values()]
 
 
@@ -187,7 +205,7 @@ def _templated(value: Any, changed: Changed) -> Any:
 
 
 def _copied(value: Any, changed: Changed) -> Any:
-    if isinstance(value, tuple):
+    if issubclass(type(value), tuple):
         new = {key: part for (_, key), part in changed}
         items = [new.get(i, part) for i, part in enumerate(value)]
         is_structseq = hasattr(value, "n_sequence_fields")  # one of torch.return_types

@@ -9,11 +9,13 @@ from typing import Any
 
 from torch import nn
 
+from .modules import all_modules, parameters_of
+
 
 @contextmanager
 def resharded(model: nn.Module) -> Iterator[None]:
     """Shard the parameters of a model that are gathered, as after an evaluation, and gather them again at the end."""
-    gathered = reshard(model.modules())
+    gathered = reshard(all_modules(model))
     try:
         yield
     finally:
@@ -33,6 +35,6 @@ def reshard(modules: Iterable[nn.Module]) -> list[Any]:
 
 def _changes(module: Any) -> bool:
     """Shard the parameters of one such module; return whether they were gathered."""
-    before = [*map(id, module.parameters())]
+    before = [*map(id, parameters_of(module))]
     module.reshard()
-    return before != [*map(id, module.parameters())]
+    return before != [*map(id, parameters_of(module))]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 import sys
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import chain, compress, filterfalse, islice
@@ -18,9 +17,11 @@ import torch
 from torch import nn
 
 from ..errors import InputError
+from ..records.containers import SEQUENCES, items_of, pairs_of
 from ..torch_internals import cached_weights
 from .generators import Generator, generator_of, global_states
-from .pytree import VALUES, Reader, is_object, reader_of, walk
+from .pytree import VALUES, Reader, is_object, reader_of, vars_of, walk
+from .reach import places_in, set_at, value_at
 from .shards import reshard
 from .tensor_state import TensorState
 
@@ -41,9 +42,14 @@ class Snapshot:
     arrays, random generators and tensors in them, and the states of the global generators. A parameter's bytes are copied
     only when :meth:`before_write` is called with it, before a call writes to its memory or shares it. With ``lazy`` this
     holds for all tensors, until :meth:`keep_all`.
+
+    ``others`` are further objects whose attributes and items are restored, each without the objects that it leads to, and
+    without the values of tensors.
     """
 
-    def __init__(self, modules: Iterable[nn.Module], inputs: Any, lazy: bool = False) -> None:
+    def __init__(
+        self, modules: Iterable[nn.Module], inputs: Any, lazy: bool = False, others: Iterable[Any] = ()
+    ) -> None:
         # Flat lists for speed: all attributes are compared in one pass, and the garbage collector has few objects to visit.
         self._modules = [*modules]
         self._classes = [*map(type, self._modules)]
@@ -51,7 +57,7 @@ class Snapshot:
         self._containers: list[Any] = []
         hooks: list[dict[Any, Any]] = []
         sets: list[set[str]] = []
-        others: list[Any] = []
+        further, others = others, []
         parameters: list[nn.Parameter | None] = []
         tensors: list[torch.Tensor | None] = []
         readers = cache(_readers_of)
@@ -80,17 +86,27 @@ class Snapshot:
         self._arrays: list[tuple[Any, Any]] = []
         self._random = _states_before()
         for part in (*_parts([*compress(held, map(operator.not_, are_plain))], DEPTH), *_parts(inputs)):
-            if isinstance(part, torch.Tensor):
+            kind = type(part)
+            if issubclass(kind, torch.Tensor):
                 tensors.append(part)
-            elif isinstance(part, KEPT):
+            elif issubclass(kind, KEPT):
                 self._containers.append(part)
             elif generator := generator_of(part):
                 self._random.append((generator, generator.get()))
             elif _is_array(part):
                 self._arrays.append((part, part.copy()))
             if is_object(part):
-                self._dicts.append(vars(part))
+                self._dicts.append(vars_of(part))
         self._containers += [value for value in compress(held, are_plain) if type(value) is list]
+        self._places: list[tuple[Any, Any, Any]] = []
+        for other in further:
+            if issubclass(type(other), KEPT):
+                self._containers.append(other)
+            elif generator := generator_of(other):
+                self._random.append((generator, generator.get()))
+            elif _is_array(other):
+                self._arrays.append((other, other.copy()))
+            self._places += [(place, other, value_at(place, other)) for place in places_in(other)]
         found = [tensor for tensor in tensors if tensor is not None]
         noted += map(vars, found)
         self._containers += filter(None, (*sets, *noted))
@@ -98,7 +114,7 @@ class Snapshot:
         self._sizes = [*map(len, self._dicts)]
         self._keys: list[str] = [*chain.from_iterable(self._dicts)]
         self._values: list[Any] = [*chain.from_iterable(map(VALUES, self._dicts))]
-        self._copies = [c.copy() if type(c) in CONTAINERS else copy.copy(c) for c in self._containers]
+        self._copies = [*map(_copied, self._containers)]
         self._hooks = [(part, _users(part)) for part in hooks] if any(hooks) else []
         self._hookless = [] if self._hooks else hooks
         self._others = dict(zip(map(id, found), found, strict=True))
@@ -142,6 +158,9 @@ class Snapshot:
                 _refill(container, items)
         for container in self._empty if any(self._empty) else ():
             container.clear()
+        for place, owner, value in self._places:
+            if value_at(place, owner) is not value:
+                set_at(place, owner, value)
         added = [(hooks, dict[Any, Any]()) for hooks in self._hookless] if any(self._hookless) else []
         for hooks, users in (*self._hooks, *added):
             if not _same(now := _users(hooks), users):
@@ -174,15 +193,29 @@ def holding(modules: Iterable[nn.Module], mode: str, reentrant: bool = False) ->
     parameters = [parameter for module in modules for parameter in module._parameters.values()]
     with locked([*modules, *parameters], reentrant) as within:
         sets = mode != "as_is"
-        before = [module for module in modules if sets and getattr(module, "training", wanted) is not wanted]
-        flags = [module.training for module in before]
+        before = [module for module in modules if sets and _mode(module, wanted) is not wanted]
+        flags = [_mode(module, wanted) for module in before]
         try:
             for module in before:
-                module.training = wanted
+                _set_mode(module, wanted)
             yield within
         finally:
             for module, flag in zip(before, flags, strict=True):
-                module.training = flag
+                _set_mode(module, flag)
+
+
+def _mode(module: Any, default: bool) -> bool:
+    """Return the flag of a module's mode; ``default`` for a frozen one of TorchScript, which has none."""
+    held = module.__dict__
+    return held["training"] if "training" in held else getattr(module, "training", default)
+
+
+def _set_mode(module: Any, flag: bool) -> None:
+    """Set the flag of a module's mode; its ``train``, and a ``__setattr__`` of its class, may do more."""
+    if "training" in module.__dict__:
+        module.__dict__["training"] = flag
+    else:
+        module.training = flag
 
 
 class _Lock:
@@ -265,43 +298,62 @@ STANDARD = {*OWN, *HOOKS}
 
 def _same(container: Any, items: Any) -> bool:
     """Return whether a container has these items, compared by identity: tensors cannot be compared with ==."""
-    if isinstance(container, dict):
-        return [*container] == [*items] and all(map(operator.is_, container.values(), items.values()))
-    if isinstance(container, set):
+    kind = type(container)
+    if issubclass(kind, dict):
+        now, before = pairs_of(container), pairs_of(items)
+        return len(now) == len(before) and all(
+            key is old and new is value for (key, new), (old, value) in zip(now, before, strict=True)
+        )
+    if issubclass(kind, set):
+        return {*map(id, items_of(container))} == {*map(id, items)}
+    if kind is bytearray:
         return bool(container == items)
-    return len(container) == len(items) and all(map(operator.is_, container, items))
+    now = items_of(container)
+    return len(now) == len(items) and all(map(operator.is_, now, items))
+
+
+def _copied(container: Any) -> Any:
+    """Return the items of a container in one of Python's own."""
+    kind = type(container)
+    if kind in CONTAINERS or kind is bytearray:
+        return container.copy()
+    return dict(pairs_of(container)) if issubclass(kind, dict) else items_of(container)
 
 
 def _refill(container: Any, items: Any) -> None:
     """Restore the items of a container. No item is missing meanwhile, since other threads may look at the model."""
-    if isinstance(container, (list, bytearray)):
-        container[:] = items
-    elif isinstance(container, deque):
-        container.clear()
-        container.extend(items)
-    elif isinstance(container, set):
-        container.intersection_update(items)
-        container.update(items)
+    kind = type(container)
+    base: Any = next(base for base in (OrderedDict, *KEPT) if issubclass(kind, base))
+    if base in (list, bytearray):
+        base.__setitem__(container, slice(None), items)
+    elif base is deque:
+        base.clear(container)
+        base.extend(container, items)
+    elif base is set:
+        base.intersection_update(container, items)
+        base.update(container, items)
     else:
-        for key in [key for key in container if key not in items]:
-            del container[key]
-        container.update(items)
-        for key in items if [*container] != [*items] else ():  # restore the order
-            container[key] = container.pop(key)
+        for key in [key for key in base.__iter__(container) if not dict.__contains__(items, key)]:
+            base.__delitem__(container, key)
+        for key, value in pairs_of(items):
+            base.__setitem__(container, key, value)
+        for key, value in pairs_of(items) if [*base.__iter__(container)] != [*items] else ():  # restore the order
+            base.__delitem__(container, key)
+            base.__setitem__(container, key, value)
 
 
 def _parts(value: Any, depth: int = 1000) -> Iterator[Any]:
     """Yield all parts of a value, with the attributes of mappings that are objects of their own."""
     for _, part in walk(value, depth):
         yield part
-        if isinstance(part, Mapping) and is_object(part):
-            yield from (inner for _, inner in walk(vars(part), depth))
+        if issubclass(type(part), (*SEQUENCES, dict)) and is_object(part):
+            yield from (inner for _, inner in walk(vars_of(part), depth))
 
 
 def _is_array(value: Any) -> bool:
     """Return whether a value is a writable numpy array."""
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.ndarray) and value.flags.writeable
+    return numpy is not None and issubclass(type(value), numpy.ndarray) and value.flags.writeable
 
 
 def _bring_back(array: Any, kept: Any) -> None:

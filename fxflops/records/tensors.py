@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ..torch_internals import DisableTorchFunction, DisableTorchFunctionSubclass, disable_current_modes
+from .containers import items_of, pairs_of
 from .specs import Spec
 
 QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
@@ -29,18 +30,18 @@ def spec_of(value: Any) -> Any:
         return value
     if kind in ORDINARY:
         return _spec_of_tensor(value)
-    if isinstance(value, torch.Tensor):  # the __torch_function__ of a subclass may raise even for x.shape
+    if issubclass(kind, torch.Tensor):  # the __torch_function__ of a subclass may raise even for x.shape
         with DisableTorchFunctionSubclass():
             return _spec_of_tensor(value)
-    if isinstance(value, Spec):
+    if kind is Spec:
         return value
-    if isinstance(value, (tuple, list)):
-        return tuple(spec_of(item) for item in value)
-    if isinstance(value, dict):
-        return {key: spec_of(item) for key, item in value.items()}
-    if value is None or isinstance(value, PLAIN):
+    if issubclass(kind, (tuple, list)):
+        return tuple(spec_of(item) for item in items_of(value))
+    if issubclass(kind, dict):
+        return {key: spec_of(item) for key, item in pairs_of(value)}
+    if issubclass(kind, PLAIN):
         return value
-    if isinstance(value, torch.ScriptObject) and hasattr(value, "unpack"):  # a quantized layer's weight and bias
+    if issubclass(kind, torch.ScriptObject) and hasattr(value, "unpack"):  # a quantized layer's weight and bias
         with DisableTorchFunction(), disable_current_modes():
             return spec_of(value.unpack())
     return f"<{type(value).__name__}>"

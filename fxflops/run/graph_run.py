@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from ..errors import OutOfMemoryError, RunError
 from ..meters.accelerator import accelerator_of, waiter
@@ -58,7 +58,8 @@ class NodeRunner(fx.Interpreter):
         meters: Sequence[Meter],
         owners: AutogradOwners | None = None,
     ) -> None:
-        super().__init__(graph)
+        super().__init__(nn.Module(), graph=graph.graph)  # it would list the modules by the named_modules() of each
+        self.module = graph
         self.garbage_collect_values = False  # torch.fx frees between nodes, where no meter reads
         self.extra_traceback = False
         self._inputs = inputs

@@ -18,7 +18,8 @@ from ..meters.live_storages import LiveStorages, Named
 from ..meters.stopwatch import StoppedStopwatch, Stopwatch
 from ..model.inputs import as_leaves, bind
 from ..model.inventory import Inventory
-from ..model.optimizer import OptimizerLike, gradients_of, stand_in, states_of
+from ..model.modules import parameters_of
+from ..model.optimizer import INSTEAD, OptimizerLike, StandIns, gradients_of, holders_in, made_optimizer, states_of
 from ..model.pytree import tensors_in
 from ..model.snapshot import Snapshot
 from ..ops import FormulaRegistry
@@ -54,6 +55,7 @@ class Subject:
 
     ``mode`` is the mode of its modules ("eval", "train", "as_is"); ``compiled`` tells whether a part of it is under
     ``torch.compile``; ``compiled_model`` is the model as given, if a call of that runs compiled; ``lazy`` is for its Snapshot.
+    ``optimizer`` makes a step after the backward pass, ``holders`` are the objects that it leads to.
     ``bytes_before`` are the bytes that its device had allocated before any run, 0 where that is unknown.
     """
 
@@ -68,6 +70,7 @@ class Subject:
         lazy: bool = False,
         compiled: bool = False,
         compiled_model: nn.Module | None = None,
+        optimizer: OptimizerLike | None = None,
     ) -> None:
         self.model = model
         self.mode = modes_in(inventory.paths) if mode == "as_is" else mode
@@ -77,7 +80,8 @@ class Subject:
         self.backward = backward
         if backward:
             args, kwargs = as_leaves((args, kwargs))
-        self.optimizer: OptimizerLike | None = None
+        self.optimizer = optimizer
+        self.holders = holders_in(optimizer)
         self._args = args
         self._kwargs = kwargs
         self._ran = False
@@ -91,7 +95,7 @@ class Subject:
         self.device = self.state[0].device if self.state else torch.device("cpu")
         accelerator = accelerator_of(self.device)
         self.bytes_before = accelerator.live if accelerator is not None and accelerator.has_statistics else 0
-        self.snapshot = Snapshot(inventory.paths, (args, kwargs), lazy)
+        self.snapshot = Snapshot(inventory.paths, (args, kwargs), lazy, self.holders)
 
     def watch(self, registry: FormulaRegistry, **settings: Any) -> Watch:
         """Return a new Watch for a run of this model; ``settings`` are its other arguments."""
@@ -296,26 +300,32 @@ def _on_real(subject: Subject, registry: FormulaRegistry, why: str) -> Run:
 
 
 def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
-    """Observe a step of the optimizer on the mirrored parameters.
+    """Observe a step of the optimizer, with stand-ins for its tensors; the subject's snapshot has all that is changed for it.
 
     An optimizer without state steps once unobserved: its first step creates the state, and every later one finds it. What it
     makes for itself is on the CPU, not on a default device of meta: Adam reads how many steps it made."""
     storages, name = watch.storages, getattr(given, "__name__", type(given).__name__)
+    own = parameters_of(subject.model)
+    mirrors = [(tensor, watch.mirror_of(tensor)) for tensor in subject.state]
+    stand_ins = StandIns(mirrors, watch.mirror is not None, subject.device)
     try:
-        optimizer = stand_in(given, subject.model.parameters(), watch.mirror_of)
         with torch.device("cpu") if torch.get_default_device().type == "meta" else nullcontext(), torch.no_grad():
-            if not optimizer.state:
-                subject.snapshot.before_write([*subject.model.parameters()])
+            stand_ins.put_into(subject.holders)
+            optimizer = made_optimizer(given, [watch.mirror_of(parameter) for parameter in own])
+            apart = [mirror for _, mirror in mirrors]
+            if not any(state.ndim for _, state in states_of(optimizer, apart)):
+                subject.snapshot.before_write(own)  # it may reach them where we do not look
                 optimizer.step()
-            storages.add_all([tensor for _, tensor in states_of(optimizer)])
-            storages.label(states_of(optimizer), "optimizer")
+            storages.add_all([state for _, state in states_of(optimizer, apart)])
+            storages.label(states_of(optimizer, apart), "optimizer")
             with watch.observer:
                 optimizer.step()
     except FxflopsError:
         raise
     except Exception as error:
-        raise RunError(f"{name} raised in its step\n  {type(error).__name__}: {error}") from error
-    storages.label(states_of(optimizer), "optimizer")
+        said = f"{name} raised in its step\n  {type(error).__name__}: {error}\n  {INSTEAD}"
+        raise RunError(said) from error
+    storages.label(states_of(optimizer, apart), "optimizer")
     storages.make_permanent("optimizer")
 
 

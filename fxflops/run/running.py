@@ -15,7 +15,7 @@ from ..meters.allocated import memory_text
 from ..meters.live_storages import LiveStorages
 from ..model.inputs import as_call, checked_model, is_compiled, is_compiled_whole, shape_given
 from ..model.inventory import Inventory
-from ..model.optimizer import gradients_of
+from ..model.optimizer import OptimizerLike, gradients_of, of_another
 from ..model.shards import resharded
 from ..model.snapshot import holding
 from ..trace.compiler import unseen
@@ -37,15 +37,18 @@ def running(
     mode: str | None,
     backward: bool,
     lazy: bool = False,
+    optimizer: OptimizerLike | None = None,
 ) -> Iterator[Subject]:
     """Prepare the model and its inputs for runs: locked, in its mode, with gradients only for ``backward``.
 
-    The state of model, inputs and random generators is restored at the end. Raises InputError for an invalid model, mode
-    or inputs, and also for inputs that are shapes if the model raises on them.
+    The state of model, inputs, optimizer and random generators is restored at the end. Raises InputError for an invalid
+    model, mode or inputs, for an optimizer that has none of the model's parameters, and also for inputs that are shapes if the model raises on them.
     """
     given, model = model, checked_model(model)
     with errors_of_kind(TypeError):
         positional, named = as_call(model, args, kwargs)
+    if said := of_another(optimizer, model):
+        raise InputError(said)
     mode = mode or ("as_is" if backward else "eval")
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}")
@@ -61,7 +64,9 @@ def running(
             with initialized(model, inventory, positional, named) as whole:
                 compiled = is_compiled([given, *whole.keeps], map(type, whole.paths))
                 compiled_model = given if is_compiled_whole(given) else None
-                subject = Subject(model, whole, positional, named, mode, backward, lazy, compiled, compiled_model)
+                subject = Subject(
+                    model, whole, positional, named, mode, backward, lazy, compiled, compiled_model, optimizer
+                )
                 try:
                     yield subject
                 except (torch.OutOfMemoryError, OutOfMemoryError) as error:

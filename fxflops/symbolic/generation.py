@@ -13,6 +13,7 @@ from torch import nn
 from ..api import count
 from ..errors import InputError
 from ..model.inputs import checked_model, signature_of
+from ..model.modules import named_parameters, parameters_of, state_tensors
 from ..model.pytree import parts, tensors_in
 from ..report.report import Report
 from ..roofline.traffic import compute_dtype, nbytes
@@ -47,7 +48,7 @@ class Steps:
         self._cache = next((name for name in CACHES if name in self._names), "")
         _check_is_served(given, self._cache)
         self.batch, self.attention = batch, attention
-        self.place = str(next(given.parameters()).device)
+        self.place = str(parameters_of(given)[0].device)
         self._config = given.config.get_text_config()
         self._kept: list[Any] = []
         self._model, self._uncounted = (
@@ -89,7 +90,7 @@ class Steps:
     @cached_property
     def _parameters(self) -> dict[str, int]:
         """The identity of each parameter by its path; one that modules share has several paths."""
-        return {path: id(each) for path, each in self._model.named_parameters(remove_duplicate=False)}
+        return {path: id(each) for path, each in named_parameters(self._model, each_once=False)}
 
     @cached_property
     def dtype(self) -> str:
@@ -217,7 +218,7 @@ def copy_on_meta(cache: Any) -> Any:
 def on_meta(model: nn.Module) -> nn.Module:
     """Return a copy of a model whose floating parameters and buffers are on meta; nothing is allocated for it."""
     memo: dict[int, Any] = {}
-    for tensor in (*model.parameters(), *model.buffers()):
+    for tensor in state_tensors(model):
         if tensor.is_floating_point():
             twin = torch.empty_like(tensor, device="meta")
             memo[id(tensor)] = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from ..model.modules import ByIdentity
 from ..model.pytree import Reader, attributes_of, reader_of
 from ..ops import Formula, FormulaRegistry
 from ..records import Spec
@@ -68,14 +69,17 @@ class Hook(partial[None]):
         return Hook(lambda *_, **__: None)
 
 
-class Leaves(dict[nn.Module, "Formula | None"]):
+class Leaves(ByIdentity["Formula | None"]):
     """The formulas that count modules as a whole, looked up on first access; None for a module that is no leaf."""
 
     def __init__(self, registry: FormulaRegistry) -> None:
         super().__init__()
         self._of_class = cache(partial(_of_class, registry))
 
-    def __missing__(self, module: nn.Module) -> Formula | None:
+    def __getitem__(self, module: nn.Module) -> Formula | None:
+        known = self._items.get(id(module))
+        if known is not None:
+            return known[1]
         cls: Any = type(module)
         entry, methods = self._of_class(cls)
         if entry is not None and not (module.__dict__.keys().isdisjoint(methods) and _is_plain_call(module)):
@@ -215,12 +219,14 @@ class Settings:
         kinds = tuple(map(type, values))
         are_all_plain = PLAIN.issuperset(kinds)
         if not are_all_plain:  # other objects are no settings
+            if any(kind not in PLAIN and issubclass(kind, (tuple, list)) for kind in kinds):
+                return self._read(module)  # somebody else's container, whose hash is no matter of ours
             values = tuple([value if issubclass(type(value), BASES) else None for value in values])
         forms = self._forms((*own.values(), *buffers.values())) if own or buffers else ()
         key = kinds, values, forms  # kinds, since to Python 1, 1.0 and True are equal
         try:
             found = known.get(key)
-        except TypeError:  # an attribute is a list, which has no hash
+        except Exception:  # an attribute is a list, which has no hash, or a tuple of objects whose hash raises
             return self._read(module)
         if found is None:
             if not NUMBERS.issuperset(kinds) and not all(map(_is_plain, values)):
@@ -270,7 +276,7 @@ def settings_of(
     settings = plain or {
         name: value if type(value) in NUMBERS else spec_of(value)
         for name, value in [*module.__dict__.items()]
-        if name[0] != "_" and (type(value) in PLAIN or isinstance(value, BASES))
+        if name[0] != "_" and (type(value) in PLAIN or issubclass(type(value), BASES))
     }
     for own in (module._parameters, module._buffers):
         for name, tensor in own.items():

@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..meters.stopwatch import PhaseTimes, Stopwatch
+from ..model.modules import ByIdentity, unique
 from ..model.pytree import tensors_in
 from ..model.snapshot import counting
 from ..records import EMPTY_MAPPING, UNSEEN, Call, Operation, Scope, Step
@@ -70,7 +71,7 @@ class ModuleTimes:
         self._open.close()
         self._running.clear()
         known = {call.path for call in self.calls}
-        ran = {module: self._described(module) for module in dict.fromkeys(self._ended)}
+        ran = ByIdentity((module, self._described(module)) for module in unique(self._ended))
         self.calls += [Call(self._unseen, path) for path, *_ in ran.values() if path not in known]
         self.scopes += [
             tuple.__new__(Scope, (*ran[module], seconds))

@@ -12,6 +12,7 @@ from torch import nn
 
 from ..meters.live_storages import LiveStorages
 from ..meters.stopwatch import MODULE, PhaseTimes, Stopwatch
+from ..model.modules import ByIdentity
 from ..model.pytree import caches_in, tensors_in, walk
 from ..ops import Formula, FormulaRegistry
 from ..records import EMPTY_MAPPING, Operation, Scope, Spec, Step
@@ -86,7 +87,7 @@ class ModuleObserver:
         self._hooks = Hooks()
         self._begun = 0
         self._given: Any = None
-        self._initial_settings: dict[nn.Module, Mapping[str, Any]] = {}
+        self._initial_settings = ByIdentity[Mapping[str, Any]]()
         self._threads = Threads()
 
     def _of_thread(self, stack: ModuleStack) -> None:
@@ -99,7 +100,7 @@ class ModuleObserver:
     def _attach(self) -> None:
         if self._recorder is not None:
             leaves = [module for module in self._modules if self._leaves[module] is not None]
-            self._initial_settings = {module: self._settings_but_mode(module) for module in leaves}
+            self._initial_settings = ByIdentity((module, self._settings_but_mode(module)) for module in leaves)
         self._hooks.attach(self._modules, self._enter_module, self._leave_module)
 
     def _detach(self) -> None:

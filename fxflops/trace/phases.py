@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -47,8 +47,10 @@ class Phases:
         self.on_step: Callable[[Optimizer], None] = lambda optimizer: None
         self._running, self._in_backward = stack.running, stack.in_backward
         self._times = times
-        self._optimizing = False
+        self._optimizing = 0
+        self._is_interrupted = False
         self._ranges: list[Optimizer | None] = []
+        self._is_method: dict[CodeType, bool] = {}
 
     def now(self) -> str:
         """Return the phase. In a call of the model that no backward pass made, it is forward, or a gradient taken there."""
@@ -60,9 +62,9 @@ class Phases:
                 return RECOMPUTE
             return RECOMPUTE if _is_recomputing() else GRADIENT if is_forward else BACKWARD
         if not self._running:
-            return (
-                BACKWARD if self._times.is_open(BACKWARD) else FORWARD
-            )  # loss.backward() first makes a gradient of ones
+            if self._times.is_open(BACKWARD):  # loss.backward() first makes a gradient of ones
+                return BACKWARD
+            return OPTIMIZER if self._in_optimizer() else FORWARD
         return FORWARD if is_forward else RECOMPUTE  # a thread that recomputed modules started
 
     def on_operator(self, func: Any, args: tuple[Any, ...]) -> None:
@@ -104,17 +106,38 @@ class Phases:
             return None
         optimizer: Optimizer = frame.f_locals["self"]
         self.on_step(optimizer)
-        self._optimizing = True
-        if not self._running:
+        self._optimizing += 1
+        if not self._running and self._optimizing == 1:  # not a step inside another one's, or a super().step()
             self._times.begin(OPTIMIZER)
         optimizer._optimizer_step_pre_hooks[self] = self._wrap_closures  # type: ignore[index]
         return optimizer
 
     def _end(self, optimizer: Optimizer | None) -> None:
         if optimizer is not None:
-            self._optimizing = False
-            self._times.end(OPTIMIZER)
-            optimizer._optimizer_step_pre_hooks.pop(self, None)  # type: ignore[call-overload]
+            self._optimizing = max(self._optimizing - 1, 0)
+            if not self._optimizing:
+                self._times.end(OPTIMIZER)
+            if all(optimizer is not other for other in self._ranges):
+                optimizer._optimizer_step_pre_hooks.pop(self, None)  # type: ignore[call-overload]
+
+    def _in_optimizer(self) -> bool:
+        """Return whether a method of an optimizer is the caller: one that wraps another need not report its own step.
+
+        The closure of a step, which runs the model and computes the loss, is none of it."""
+        if self._is_interrupted:
+            return False
+        known, inside = self._is_method, set[CodeType]()
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            code = frame.f_code
+            if code not in known:
+                known[code] = _is_optimizers(frame)
+            if known[code]:
+                closure = frame.f_locals.get("closure")
+                return getattr(closure, "__code__", None) not in inside
+            inside.add(code)
+            frame = frame.f_back
+        return False
 
     def _wrap_closures(
         self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -125,13 +148,20 @@ class Phases:
 
     @contextmanager
     def _interrupted(self) -> Iterator[None]:
-        before, self._optimizing = self._optimizing, False
+        before = self._optimizing, self._is_interrupted
+        self._optimizing, self._is_interrupted = 0, True
         self._times.begin(BETWEEN)
         try:
             yield
         finally:
-            self._optimizing = before
+            self._optimizing, self._is_interrupted = before
             self._times.end(BETWEEN)
+
+
+def _is_optimizers(frame: FrameType) -> bool:
+    """Return whether a function is a method of an optimizer, to which this call of it belongs."""
+    code = frame.f_code
+    return bool(code.co_argcount) and isinstance(frame.f_locals.get(code.co_varnames[0]), Optimizer)
 
 
 def is_comparing() -> bool:

@@ -19,6 +19,7 @@ import torch
 from torch import fx, nn
 
 from ..model.inputs import signature_of
+from ..model.modules import named_buffers, named_modules, named_parameters, submodule
 from ..model.pytree import Step, fill, is_training, template_of, tensors_in, walk
 from ..ops._registry import is_method
 from ..records import Call
@@ -107,7 +108,7 @@ class Recorder:
 
     def module(self, path: str, node_args: NodeArguments, out: Any, stack: dict[str, tuple[str, type]]) -> None:
         """Add a node for a call of a leaf module."""
-        self._objects[path] = self._model.get_submodule(path)
+        self._objects[path] = submodule(self._model, path)
         self._call("call_module", path, *node_args, out, stack)
 
     def plain(self, func: Any, node_args: NodeArguments, out: Any, stack: dict[str, tuple[str, type]]) -> None:
@@ -163,12 +164,12 @@ class Recorder:
 
     def _remember(self, value: Any, node: fx.Node) -> None:
         for steps, part in walk(value):
-            if isinstance(part, torch.Tensor):
+            if issubclass(type(part), torch.Tensor):
                 self._origins[id(part)] = _Origin(weakref.ref(part), node, steps)
 
     def _argument(self, value: Any) -> Any:
         """Return a value as an argument of a node."""
-        if isinstance(value, torch.Tensor):
+        if issubclass(type(value), torch.Tensor):
             return self._node_of(value)
         if type(value) in CONSTANTS:
             return value
@@ -262,9 +263,9 @@ def _with_storage(tensor: torch.Tensor) -> torch.Tensor:
 
 def _state_of(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     """Return all parameters, buffers and tensors that are plain attributes of modules, with their names."""
-    held = ((f"{path}.{name}", v) for path, module in model.named_modules() for name, v in vars(module).items())
-    plain = [(name.lstrip("."), value) for name, value in held if isinstance(value, torch.Tensor)]
-    return [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False), *plain]
+    held = ((f"{path}.{name}", v) for path, module in named_modules(model) for name, v in vars(module).items())
+    plain = [(name.lstrip("."), value) for name, value in held if issubclass(type(value), torch.Tensor)]
+    return [*named_parameters(model, each_once=False), *named_buffers(model, each_once=False), *plain]
 
 
 def _has_name(func: Any) -> bool:

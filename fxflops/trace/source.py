@@ -7,6 +7,7 @@ import sysconfig
 from collections.abc import Iterator
 from traceback import walk_tb
 from types import FrameType
+from typing import Any
 
 import torch
 from torch import nn
@@ -49,8 +50,8 @@ def line_that_raised(error: BaseException) -> str:
 
 def modules_that_raised(error: BaseException) -> list[nn.Module]:
     """Return the modules whose methods are in a traceback, the outermost first."""
-    owners = (frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__))
-    return [owner for owner in owners if isinstance(owner, nn.Module)]
+    owners: Iterator[Any] = (frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__))
+    return [owner for owner in owners if issubclass(type(owner), nn.Module)]
 
 
 def error_for(error: Exception, message: str, node: str = "") -> RunError | OutOfMemoryError:

@@ -25,6 +25,9 @@ WRITTEN_AS = {
 """For methods that a mode sees, the operator that the author may have written."""
 
 
+COMPARISONS = ast.Eq, ast.NotEq, ast.In, ast.NotIn
+LOOK_UPS = frozenset({"add", "discard", "remove", "get", "setdefault", "pop"})
+"""Methods of sets and dicts whose first argument is a key."""
 OBSERVING = frozenset(f"{__package__}.{name}" for name in ("fast", "live", "modes", "observe", "planning", "spelling"))
 """The modules whose frames lie between the author's code and this one's."""
 
@@ -46,7 +49,8 @@ class Spelling:
         return WRITTEN_AS[method] if self._operators[place] else method
 
     def is_compared(self, method: str) -> bool:
-        """Return whether the author's line only compares this method's results by == or !=; False without source."""
+        """Return whether the author's line uses this method's results only to tell objects apart: compares them by ==, != or
+        ``in``, or looks them up in a dict or set. False without source."""
         frame = _author()
         return self._only_compared(frame.f_code.co_filename, frame.f_lineno, method)
 
@@ -72,12 +76,15 @@ def _only_compared(filename: str, line: int, method: str) -> bool:
         nodes = [*ast.walk(ast.parse("".join(linecache.getlines(filename))))]
     except SyntaxError:
         return False
-    operands = {
-        operand
-        for node in nodes
-        if isinstance(node, ast.Compare) and all(isinstance(each, (ast.Eq, ast.NotEq)) for each in node.ops)
-        for operand in (node.left, *node.comparators)
-    }
+    operands = set[ast.AST]()
+    for node in nodes:
+        if isinstance(node, ast.Compare) and all(isinstance(each, COMPARISONS) for each in node.ops):
+            operands.update((node.left, *node.comparators))
+        elif isinstance(node, ast.Subscript):
+            operands.add(node.slice)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOOK_UPS:
+            keys = [key for key in node.args[:1] for key in (key.elts if isinstance(key, ast.Tuple) else [key])]
+            operands.update(keys)
     calls = {
         node
         for node in nodes

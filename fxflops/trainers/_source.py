@@ -17,6 +17,7 @@ from ..api import count
 from ..errors import InputError
 from ..model.inputs import checked_model
 from ..model.inventory import Inventory
+from ..model.modules import parameters_of
 from ..records import PARTS, Module, specs_in
 from ..report.report import Report
 from ..report.tables import provenance_now
@@ -186,7 +187,7 @@ class Source:
                 yield _training_in(self._counted(self.model, length), times)
 
     def _counted(self, model: nn.Module, length: int) -> Report:
-        place = next((p.device for p in model.parameters() if not p.is_meta), None)
+        place = next((p.device for p in parameters_of(model) if not p.is_meta), None)
         tokens = torch.zeros(1, length, dtype=torch.long, device=place)
         return count(model, kwargs={"input_ids": tokens, "use_cache": False}, mode="train", backward=True)
 

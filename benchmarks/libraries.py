@@ -1,0 +1,236 @@
+"""Trainings and samplers through other libraries' own classes: counted, measured, and left as they were.
+
+    python -m benchmarks.libraries [--only WORD] [--again] [--seconds 120]
+
+Each case runs in a process of its own, twice from the same seeds: once alone, once with a step in ``fxflops.profile`` and
+then counted by ``fxflops.count``, with its optimizer. Losses, parameters, optimizer state, and random generators must
+then be bit-equal. The multiply-accumulates of the profiled step are compared with torch's FlopCounterMode, its peak
+with the storages that a dispatch mode sees. Finished cases are kept in ``results/libraries.jsonl`` until ``--again``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import select
+import signal
+import time
+import traceback
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .library_cases import CASES, Case
+from .library_oracles import Storages, macs_of, seed, tensors_behind, values_of
+from .machine import processor
+
+RESULTS = Path(__file__).parent / "results"
+DONE, TABLE = RESULTS / "libraries.jsonl", RESULTS / "libraries.md"
+STEPS = 4
+
+
+def plain(name: str) -> tuple[list[Any], dict[str, Any]]:
+    """Return losses and final values of the case alone; and what the oracles say of its second step, in a run of its own."""
+    case, trace = started(name), []
+    for _ in range(STEPS):
+        trace.append(value_of(case.step()))
+    final = [trace, values_of(case.model, *case.changes)]
+    case = started(name)
+    case.step()
+    macs = macs_of(case.step)
+    case = started(name)
+    case.step()
+    storages = Storages(tensors_behind(case.model, *case.changes))
+    with storages:
+        case.step()
+    return final, {"macs": macs, "peak": storages.peak}
+
+
+def observed(name: str) -> tuple[list[Any], dict[str, Any]]:
+    """Return the same with the second step profiled, and a call of the model counted before the third."""
+    import fxflops
+
+    case, trace, said = started(name), [], dict[str, Any]()
+    for number in range(STEPS):
+        if number == 1:
+            with fxflops.profile(case.model, optimizer=case.changes[0] if is_torchs(case) else None) as p:
+                trace.append(value_of(case.step()))
+            report = p.report
+            said |= {
+                "macs": sum(each.macs for each in report.counted),
+                "peak": report.max_memory,
+                "missing": sorted({each.op for each in report.missing}),
+            }
+            continue
+        if number == 2 and case.inputs is not None:
+            state = torch.get_rng_state()
+            inputs = case.inputs()
+            torch.set_rng_state(state)
+            counted = fxflops.count(
+                case.model, inputs, backward=case.optimizer is not None, optimizer=case.optimizer, mode="as_is"
+            )
+            said["count"] = [*counted.trace.split()[-2:], counted.total_optimizer_flops]
+            said["missing"] = sorted({*said["missing"], *(each.op for each in counted.missing)})
+        trace.append(value_of(case.step()))
+    return [trace, values_of(case.model, *case.changes)], said
+
+
+def started(name: str) -> Case:
+    seed()
+    return CASES[name][0]()
+
+
+def is_torchs(case: Case) -> bool:
+    return bool(case.changes) and isinstance(case.changes[0], torch.optim.Optimizer)
+
+
+def value_of(value: Any) -> Any:
+    return value.detach().tolist() if isinstance(value, torch.Tensor) else value
+
+
+def run(name: str) -> dict[str, Any]:
+    """Run a case in this process; return its row."""
+    row: dict[str, Any] = {"case": name, "versions": {need: version(need) for need in CASES[name][1]}}
+    try:
+        alone, oracle = plain(name)
+        again, _ = plain(name)
+        row |= {"oracle": oracle, "reproducible": alone == again}
+    except Exception as error:
+        return row | {"broken": f"{type(error).__name__}: {error}"[:300], "where": traceback.format_exc()[-600:]}
+    try:
+        with_us, said = observed(name)
+    except Exception as error:
+        return row | {"raised": f"{type(error).__name__}: {error}"[:600]}
+    return row | {"said": said, "same": alone == with_us, "same losses": alone[0] == with_us[0]}
+
+
+def verdict(row: dict[str, Any]) -> str:
+    """Return what is wrong with a row, "" for nothing."""
+    if "broken" in row:
+        return f"cannot run alone: {row['broken']}"
+    if "raised" in row:
+        return f"RAISED {row['raised']}"
+    wrong = []
+    if not row["reproducible"]:
+        wrong.append("differs from itself")
+    elif not row["same"]:
+        wrong.append("CHANGED the training" if not row["same losses"] else "CHANGED the state")
+    if row["said"]["macs"] != row["oracle"]["macs"]:
+        wrong.append("MACs differ")
+    if abs(row["said"]["peak"] / row["oracle"]["peak"] - 1) > 0.005:
+        wrong.append("peak differs")
+    if row["said"]["missing"]:
+        wrong.append(f"listed as missing: {', '.join(row['said']['missing'])}")
+    return "; ".join(wrong)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the rows as a page."""
+    lines = [
+        "# Other libraries' trainings and samplers",
+        "",
+        f"torch {torch.__version__}, {processor()}, by `python -m benchmarks.libraries`. Second step under `profile`, then",
+        "`count` with the optimizer, then on. The MACs beside FlopCounterMode's, the peak beside the storages seen by a dispatch",
+        "mode. *Same*: losses, parameters, state and random generators are bit-equal to a training without fxflops.",
+        "",
+        "| case | versions | MACs | FlopCounterMode | peak, bytes | storages | optimizer FLOPs | same | note |",
+        "|---|---|---:|---:|---:|---:|---:|---|---|",
+    ]
+    for row in rows:
+        said, oracle = row.get("said", {}), row.get("oracle", {})
+        versions = ", ".join(f"{name} {number}" for name, number in row["versions"].items())
+        numbers = [
+            said.get("macs"),
+            oracle.get("macs"),
+            said.get("peak"),
+            oracle.get("peak"),
+            said.get("count", [None])[-1],
+        ]
+        cells = ["" if number is None else f"{number:,.0f}" for number in numbers]
+        note = (NOTES.get(row["case"], "") or verdict(row)).replace("\n", " ").replace("|", "/")
+        lines.append(
+            f"| {row['case']} | {versions} | {' | '.join(cells)} | {'yes' if row.get('same') else 'NO'} | {note} |"
+        )
+    good = sum(not verdict(row) for row in rows)
+    return "\n".join([*lines, "", f"{good} of {len(rows)} rows are equal in everything, and nothing is missing.", ""])
+
+
+HELD = "peak: profile does not begin with tensors that modules hold as plain attributes"
+ON_META = "peak: profile counts the placeholders on meta of weights that are elsewhere"
+NOTES = {
+    "accelerate: offloaded to CPU": f"{ON_META}; {HELD}",
+    "accelerate: offloaded to disk": ON_META,
+    "torchmetrics: metrics in the model": HELD,
+    "timm: muon": "an empty tensor that is filled by copy_ is listed as an unseen write",
+}
+"""The causes of differences, by case."""
+
+
+def warm_up() -> None:
+    """Load what every case needs, so that copies of this process need not."""
+    import fxflops
+
+    model = torch.nn.Linear(2, 2)
+    fxflops.count(model, torch.ones(2, 2), backward=True)
+    with fxflops.profile(model):
+        model(torch.ones(2, 2)).sum().backward()
+
+
+def in_copy(name: str, seconds: int) -> dict[str, Any]:
+    """Run a case in a copy of this process; return its row."""
+    for need in CASES[name][1]:
+        with contextlib.suppress(Exception):
+            importlib.import_module(need.replace("-", "_").removesuffix("_ppl"))
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        with os.fdopen(writer, "w") as file:
+            file.write(json.dumps(run(name)))
+        os._exit(0)
+    os.close(writer)
+    deadline, text = time.monotonic() + seconds, b""
+    while time.monotonic() < deadline and select.select([reader], [], [], max(deadline - time.monotonic(), 0))[0]:
+        if not (chunk := os.read(reader, 2**16)):
+            break
+        text += chunk
+    else:
+        os.kill(child, signal.SIGKILL)
+    os.close(reader)
+    _, status = os.waitpid(child, 0)
+    if status or not text:
+        said = f"took more than {seconds} s" if status == signal.SIGKILL else f"ended with status {status}"
+        return {"case": name, "versions": {}, "broken": said}
+    row: dict[str, Any] = json.loads(text)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", default="")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--seconds", type=int, default=120)
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    warm_up()
+    done = {} if not DONE.exists() else {row["case"]: row for row in map(json.loads, DONE.read_text().splitlines())}
+    for name in CASES:
+        if given.only.lower() not in name.lower() or (name in done and not given.again):
+            continue
+        row = done[name] = in_copy(name, given.seconds)
+        print(f"{name}: {verdict(row) or 'equal'}", flush=True)
+        DONE.write_text("".join(json.dumps(done[each]) + "\n" for each in CASES if each in done))
+    TABLE.write_text(table([done[name] for name in CASES if name in done]))
+
+
+if __name__ == "__main__":
+    main()

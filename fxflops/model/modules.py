@@ -1,0 +1,141 @@
+"""The modules of a model, and their parameters and buffers, read without calling a method that a user's class may override.
+
+A model may have an attribute ``modules``, a ``parameters`` that returns a list, a ``__len__`` that raises. What counts here
+are the records that ``torch.nn.Module`` itself keeps (``_modules``, ``_parameters``, ``_buffers``), and a module is known
+by its identity: its ``__hash__`` and ``__eq__`` may depend on its state, as those of a torchmetrics metric do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from functools import reduce
+from itertools import chain
+from operator import itemgetter
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+V = TypeVar("V")
+
+
+class ByIdentity(MutableMapping[Any, V]):
+    """A mapping whose keys, modules, are known by their identity. It keeps them alive."""
+
+    def __init__(self, items: Iterable[tuple[Any, V]] = ()) -> None:
+        self._items: dict[int, tuple[Any, V]] = {id(key): (key, value) for key, value in items}
+
+    def __getitem__(self, key: Any) -> V:
+        return self._items[id(key)][1]
+
+    def __setitem__(self, key: Any, value: V) -> None:
+        self._items[id(key)] = key, value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._items[id(key)]
+
+    def __contains__(self, key: object) -> bool:
+        return id(key) in self._items
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(itemgetter(0), self._items.values())
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+def unique(objects: Iterable[Any]) -> list[Any]:
+    """Return the objects in order, each once."""
+    return [*{id(each): each for each in objects}.values()]
+
+
+def modules_of(model: nn.Module) -> tuple[ByIdentity[str], dict[str, str]]:
+    """Return all modules with their first path, in the order of ``named_modules()``; and the other paths, each with the first."""
+    paths, aliases = ByIdentity[str](), dict[str, str]()
+    _visit(model, "", paths, aliases)
+    return paths, aliases
+
+
+def _visit(module: nn.Module, path: str, paths: ByIdentity[str], aliases: dict[str, str]) -> None:
+    # Not nested in modules_of: a function that calls itself there is a reference cycle, which would hold the model.
+    paths[module] = path
+    for name, child in _entries(module):
+        if child not in paths:
+            _visit(child, f"{path}.{name}" if path else name, paths, aliases)
+        else:
+            aliases[f"{path}.{name}" if path else name] = paths[child]
+
+
+def all_modules(model: nn.Module) -> list[nn.Module]:
+    """Return the model and all modules in it, each once."""
+    return [*modules_of(model)[0]]
+
+
+def named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return the model and all modules in it with their first paths."""
+    return [(path, module) for module, path in modules_of(model)[0].items()]
+
+
+def named_children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules directly in a module, each once, with their first names."""
+    seen = set[int]()
+    for name, child in _entries(module):
+        if id(child) not in seen:
+            seen.add(id(child))
+            yield name, child
+
+
+def _entries(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules directly in a module, also one that has several names, with each."""
+    return ((name, child) for name, child in module._modules.items() if child is not None)
+
+
+def children_of(module: nn.Module) -> list[nn.Module]:
+    """Return the modules directly in a module, each once."""
+    return [child for _, child in named_children(module)]
+
+
+def submodule(model: nn.Module, path: str) -> nn.Module:
+    """Return the module with this path. Raises KeyError if there is none."""
+    return reduce(lambda module, name: module._modules[name], path.split(".") if path else [], model)  # type: ignore[return-value, arg-type]
+
+
+def named_parameters(model: nn.Module, each_once: bool = True) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the parameters of all modules with their names; those that modules share ``each_once``, or at each place."""
+    return _named(model, "_parameters", each_once)
+
+
+def named_buffers(model: nn.Module, each_once: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the buffers of all modules with their names; those that modules share ``each_once``, or at each place."""
+    return _named(model, "_buffers", each_once)
+
+
+def parameters_of(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of all modules, each once."""
+    return [parameter for _, parameter in named_parameters(model)]
+
+
+def state_tensors(model: nn.Module) -> list[torch.Tensor]:
+    """Return the parameters, then the buffers, of all modules, each once."""
+    return [tensor for _, tensor in chain(named_parameters(model), named_buffers(model))]
+
+
+def _named(model: nn.Module, kind: str, each_once: bool) -> Iterator[tuple[str, Any]]:
+    paths, aliases = modules_of(model)
+    places: list[tuple[str, nn.Module]] = [(path, module) for module, path in paths.items()]
+    if not each_once and aliases:
+        places = [*_every_place(model, "")]
+    seen = set[int]()
+    for path, module in places:
+        held: Mapping[str, Any] = getattr(module, kind)
+        for name, tensor in held.items():
+            if tensor is not None and not (each_once and id(tensor) in seen):
+                seen.add(id(tensor))
+                yield f"{path}.{name}" if path else name, tensor
+
+
+def _every_place(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules with all of their paths, in the order of ``named_modules(remove_duplicate=False)``."""
+    yield path, module
+    for name, child in _entries(module):
+        yield from _every_place(child, f"{path}.{name}" if path else name)

@@ -1,0 +1,97 @@
+"""What an object leads to, an optimizer say, found without running any of its code."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from types import CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from ..records.containers import MAPPINGS, SEQUENCES, SETS, items_of, pairs_of
+from .pytree import attributes_in
+
+ENDS = ModuleType, type, logging.Logger, Dataset, DataLoader
+"""What belongs to more than the object that leads to it."""
+DEPTH = 12
+LONGEST = 2**17
+"""The most items of a container that is looked into: a parameter's states, not a data set."""
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a class statement made, whose members are its slots
+CELL = vars(CellType)["cell_contents"]
+Place = MemberDescriptorType | GetSetDescriptorType
+NOTHING = object()
+"""What a place holds that is not set."""
+
+
+def reached(root: Any, into_modules: bool = True) -> list[tuple[str, Any]]:
+    """Return all objects that an object leads to: by attributes, slots, items, keys, closures and arguments of partial functions.
+
+    Each comes once, with the name of the attribute or key that leads to it or to what it is in; the root is the first.
+    """
+    found: dict[int, tuple[str, Any]] = {}
+    queue = deque([("", root, 0)])
+    while queue:
+        name, value, depth = queue.popleft()
+        if id(value) in found or issubclass(type(value), (str, bytes, int, float, complex, type(None))):
+            continue
+        found[id(value)] = name, value
+        if depth < DEPTH and (into_modules or not issubclass(type(value), nn.Module)):
+            queue.extend((inner_name or name, inner, depth + 1) for inner_name, inner in _inner(value))
+    return [*found.values()]
+
+
+def _inner(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what an object holds itself, with the names of it."""
+    kind = type(value)
+    if issubclass(kind, ENDS):
+        return
+    if issubclass(kind, MAPPINGS):
+        pairs = pairs_of(value) if dict.__len__(value) <= LONGEST else () if issubclass(kind, dict) else pairs_of(value)
+        for key, item in pairs:
+            yield "", key
+            yield key if type(key) is str else "", item
+    elif issubclass(kind, SEQUENCES + SETS):
+        items = items_of(value)
+        yield from (("", item) for item in (items if len(items) <= LONGEST else ()))
+    elif kind is FunctionType:
+        yield from (("", held) for held in (*(value.__closure__ or ()), value.__defaults__, value.__kwdefaults__))
+    elif kind is MethodType:
+        yield from (("", held) for held in (value.__self__, value.__func__))
+    elif issubclass(kind, partial):
+        yield from (("", vars(partial)[name].__get__(value)) for name in ("func", "args", "keywords"))
+    if (attributes := attributes_in(value)) is not None:
+        yield "", attributes
+    for place in places_in(value):
+        yield place.__name__, value_at(place, value)
+
+
+def places_in(value: Any) -> list[Place]:
+    """Return the slots of an object, and the content of a closure's cell: what it holds outside of containers."""
+    kind = type(value)
+    if kind is CellType:
+        return [CELL]
+    classes = [cls for cls in kind.__mro__ if cls.__flags__ & HEAP_TYPE and "__slots__" in vars(cls)]
+    if not classes or issubclass(kind, (torch.Tensor, *ENDS)):
+        return []
+    return [place for cls in classes for place in vars(cls).values() if type(place) is MemberDescriptorType]
+
+
+def value_at(place: Place, owner: Any) -> Any:
+    """Return the content of a place, :data:`NOTHING` if it has none."""
+    try:
+        return place.__get__(owner)
+    except (AttributeError, ValueError):
+        return NOTHING
+
+
+def set_at(place: Place, owner: Any, value: Any) -> None:
+    """Set the content of a place."""
+    if value is NOTHING:
+        place.__delete__(owner)
+    else:
+        place.__set__(owner, value)

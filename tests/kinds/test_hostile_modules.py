@@ -1,0 +1,168 @@
+"""Kind: a module's class overrides what we rely on. A model runs by its ``forward``; no other method of it is ours to call."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fxflops
+
+
+class Block(nn.Module):
+    """A model with a leaf, a container, a shared module and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.rest = nn.Sequential(nn.ReLU(), nn.Linear(8, 8), nn.BatchNorm1d(8))
+        self.again = self.first
+        self.register_buffer("scale", torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.again(self.rest(self.first(x))) * self.scale
+
+
+class Refused(Exception):
+    """Raised by a method that nobody has to call."""
+
+
+def refusing(name: str) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise Refused(name)
+
+    method.__name__ = name
+    return method
+
+
+NEEDED = {
+    "__dict__",
+    "__init__",
+    "__call__",
+    "__class__",
+    "__new__",
+    "__getattribute__",
+    "__init_subclass__",
+    "__subclasshook__",
+}
+"""What Python itself calls before we have the module."""
+OF_ALL = {"__len__", "__bool__", "__eq__", "__hash__", "__iter__", "__contains__", "__getitem__", "__next__", "__str__"}
+METHODS = {name for name in dir(nn.Module) if callable(getattr(nn.Module, name))}
+NAMES = sorted((METHODS | OF_ALL) - NEEDED)
+
+
+def runs(model: nn.Module, x: torch.Tensor) -> bool:
+    try:
+        model(x).sum().backward()
+    except Refused:
+        return False
+    finally:
+        for module in (model.__dict__["_modules"]["first"], model.__dict__["_modules"]["rest"]._modules["1"]):
+            for parameter in module.__dict__["_parameters"].values():
+                parameter.grad = None
+    return True
+
+
+def hostile(plain: nn.Module, overridden: dict[str, Any], where: str) -> nn.Module:
+    """Return a copy of a model whose modules, the root or all of them, have other methods."""
+    model = copy.deepcopy(plain)
+    for module in [model] if where == "root" else [*model.modules()]:
+        module.__class__ = type(type(module).__name__, (type(module),), dict(overridden))
+    return model
+
+
+def figures(model: nn.Module, x: torch.Tensor) -> dict[str, Any]:
+    """Return what each public function says of a model."""
+    count = fxflops.count(model, x, backward=True, mode="train", optimizer=torch.optim.AdamW)
+    analysis = fxflops.analyze(model, x, repeats=0, progress=False)
+    with fxflops.profile(model) as p:
+        model(x).sum().backward()
+    said = {
+        name: (report.total_flops, report.total_macs, [*report.by_module()], report.params.total, len(report.missing))
+        for name, report in (("count", count), ("analyze", analysis), ("profile", p.report))
+    }
+    said["peak"] = count.max_memory
+    said["summary"] = str(fxflops.summary(model, input_data=x))
+    return said
+
+
+@pytest.fixture(scope="module")
+def plain() -> tuple[nn.Module, torch.Tensor, dict[str, Any]]:
+    torch.manual_seed(0)
+    model, x = Block(), torch.randn(4, 8)
+    said = figures(model, x)
+    assert said["count"][1] > 0
+    return model, x, said
+
+
+@pytest.mark.parametrize("where", ["root", "all"])
+def test_no_method_is_called_that_the_model_does_not_call_itself(where: str, plain: Any) -> None:
+    model, x, said = plain
+    unneeded = {name: refusing(name) for name in NAMES if runs(hostile(model, {name: refusing(name)}, where), x)}
+    assert len(unneeded) > 60
+    assert {"modules", "parameters", "train", "state_dict", "__repr__", "__hash__", "__len__"} <= unneeded.keys()
+    made = hostile(model, unneeded, where)
+    with pytest.raises(Refused):
+        made.modules()
+    assert figures(made, x) == said
+
+
+class Unlike:
+    """What a comparison by value may return: something that is neither true nor false."""
+
+    def __bool__(self) -> bool:
+        raise Refused("a truth value")
+
+
+def state_of(self: nn.Module) -> int:
+    return hash(
+        tuple(
+            float(value.sum()) for value in [*self._parameters.values(), *self._buffers.values()] if value is not None
+        )
+    )
+
+
+CALLS = itertools.count()
+ODD: dict[str, dict[str, Any]] = {
+    "equal to everything": {"__eq__": lambda self, other: True, "__hash__": lambda self: 1},
+    "equal to nothing": {"__eq__": lambda self, other: False, "__hash__": lambda self: id(self)},
+    "compared elementwise": {"__eq__": lambda self, other: Unlike(), "__hash__": lambda self: 1},
+    "no hash": {"__eq__": lambda self, other: self is other, "__hash__": None},
+    "a hash of the state": {"__hash__": state_of},
+    "a hash that changes": {"__hash__": lambda self: next(CALLS)},
+    "empty": {"__len__": lambda self: 0},
+    "false": {"__bool__": lambda self: False},
+    "modules are a list": {"modules": []},
+    "children are a list": {"children": [], "named_children": {}},
+    "parameters return a list": {"parameters": lambda self: [*nn.Module.parameters(self)]},
+    "parameters are a property": {"parameters": property(lambda self: 1 / 0)},
+    "named_parameters of one group": {"named_parameters": lambda self, group: iter(())},
+    "named_modules hide": {"named_modules": lambda self, *args, **kwargs: iter(())},
+    "parameters hide": {"parameters": lambda self, recurse=True: iter(()), "buffers": lambda self: []},
+    "train takes no mode": {"train": lambda self: 1 / 0, "eval": None},
+    "state_dict is a field": {"state_dict": {}},
+    "attributes on demand": {"__getattr__": lambda self, name: nn.Module.__getattr__(self, name)},
+    "any attribute": {"apply": None, "to": None, "_apply": None, "get_submodule": None, "add_module": None, "half": 2},
+    "a call of its own": {"__contains__": lambda self, item: True},
+}
+
+
+@pytest.mark.parametrize("where", ["root", "all"])
+@pytest.mark.parametrize("odd", ODD)
+def test_modules_are_told_apart_by_identity_and_read_by_torchs_record(odd: str, where: str, plain: Any) -> None:
+    model, x, said = plain
+    made = hostile(model, ODD[odd], where)
+    assert figures(made, x) == said
+
+
+def test_names_of_torchs_methods_as_attributes(plain: Any) -> None:
+    model, x, said = plain
+    made = hostile(model, {}, "root")
+    for name in ("modules", "children", "parameters", "named_modules", "named_parameters", "buffers", "train", "apply"):
+        vars(made)[name] = [1, 2, 3]
+    assert figures(made, x) == said
