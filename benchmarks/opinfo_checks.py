@@ -1,0 +1,313 @@
+"""The checks of one case: what is counted agrees with other ways to count it, with torch, and with the allocator."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.flop_counter import FlopCounterMode
+
+import fxflops
+from fxflops import Report
+
+from .allocator import allocated
+from .opinfo_cases import Case, Made
+
+OFF, SCALARS = 0.05, 64
+"""Of the allocator's peak; and the bytes of a few numbers, which torch makes tensors of inside its operators."""
+COPIES = 2
+"""Under vmap."""
+
+
+class Operators(TorchDispatchMode):
+    """Notes the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+class Checked:
+    """The checks of one case: how many of each kind were made, what disagreed, and the operators that were listed."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.made: Counter[str] = Counter()
+        self.found: list[tuple[str, str]] = []
+        self.listed: set[str] = set()
+        if self._runs(case.make) is None:
+            self.made["does not run"] += 1
+            return
+        if case.optimizer is not None:
+            self._steps(case.optimizer)
+            return
+        report = self._count("count", case.make)
+        if report is None:
+            return
+        self._nothing_silent(report)
+        self._same_by_analyze(report, backward=False)
+        self._spellings(report)
+        self._products(report, backward=False)
+        self._memory(report, backward=False)
+        if case.learns:
+            self._backward()
+        if case.maps:
+            self._mapped(report)
+        self._autocast(report)
+
+    def _check(self, kind: str, holds: bool, *what: Any) -> None:
+        self.made[kind] += 1
+        if not holds:
+            self.found.append((kind, " ".join(map(str, what))[:400]))
+
+    def _count(self, kind: str, make: Callable[[], Made], way: Any = fxflops.count, **options: Any) -> Report | None:
+        """Return a report, and check that nothing has changed; None if it raises."""
+        model, args, kwargs = make()
+        if options.get("backward"):
+            _learn((model, args, kwargs))
+        torch.manual_seed(0)
+        before = state(model, args, kwargs)
+        try:
+            report: Report = way(model, args, kwargs, **options)
+        except Exception as error:
+            self._check(f"{kind} raises", False, type(error).__name__, " ".join(str(error).split()))
+            return None
+        self._check(f"nothing changed by {kind}", before == state(model, args, kwargs), difference(before, model, args, kwargs))
+        self.listed |= {missing.op for missing in report.missing}
+        return report
+
+    def _runs(self, make: Callable[[], Made], backward: bool = False) -> Operators | None:
+        """Return the operators of a run of the case itself; None if it raises."""
+        model, args, kwargs = make()
+        if backward:
+            _learn((model, args, kwargs))
+        try:
+            with Operators() as operators, torch.set_grad_enabled(backward):
+                out = model(*args, **kwargs)
+                if backward:
+                    if not roots(out):
+                        return None
+                    back(out)
+        except Exception:
+            return None
+        return operators
+
+    def _nothing_silent(self, report: Report) -> None:
+        """Each call has a cost, is listed as missing, or is free for a reason that is told."""
+        free = [each for each in report.counted if isinstance(each.rule, str) and each.rule]
+        total = report.total_flops + report.total_int_ops + report.total_macs
+        operators = self._runs(self.case.make)
+        assert operators is not None
+        ran = bool(report.calls) or not operators.names
+        self._check("a call for what runs", ran, operators.names[:5])
+        made = any(call.out and call.out.numel() for call in report.calls if hasattr(call.out, "numel"))
+        silent = report.complete and not total and not free and made
+        self._check("no silent zero", not silent, [call.op for call in report.calls])
+
+    def _same_by_analyze(self, report: Report, backward: bool) -> None:
+        kind = "analyze backward" if backward else "analyze"
+        options = {"backward": True} if backward else {}
+        other = self._count(kind, self.case.make, fxflops.analyze, repeats=0, progress=False, **options)
+        if other is not None:
+            self._check(f"{kind} is count", totals(report) == totals(other), apart(report, other))
+
+    def _spellings(self, report: Report) -> None:
+        for name, make in self.case.spellings.items():
+            if self._runs(make) is None:
+                continue
+            other = self._count(f"count {_kind(name)}", make)
+            if other is not None:
+                same = totals(report) == totals(other)
+                self._check(f"spelling {_kind(name)}", same, name, apart(report, other))
+
+    def _products(self, report: Report, backward: bool) -> None:
+        """MACs are those of torch's own counter on meta, where that has any."""
+        model, args, kwargs = self.case.make()
+        model, args, kwargs = model.to("meta"), *tree_map_only(torch.Tensor, lambda t: t.to("meta"), (args, kwargs))
+        if backward:
+            _learn((model, args, kwargs))
+        try:
+            with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(backward):
+                out = model(*args, **kwargs)
+                if backward:
+                    back(out)
+        except Exception:
+            return
+        macs = counter.get_total_flops() // 2
+        if macs:
+            complexes = any(isinstance(t, torch.Tensor) and t.is_complex() for t in tree_leaves((args, kwargs, out)))
+            ours = report.total_macs + (report.total_backward_macs or 0 if backward else 0)
+            kind = "MACs backward" if backward else "MACs"
+            self._check(f"{kind} of FlopCounterMode", ours == macs * (4 if complexes else 1), ours, "torch", macs)
+
+    def _memory(self, report: Report, backward: bool) -> None:
+        model, args, kwargs = self.case.make()
+        if backward:
+            _learn((model, args, kwargs))
+        held = [*model.parameters(), *model.buffers(), *tree_leaves((args, kwargs))]
+        with contextlib.suppress(RuntimeError, NotImplementedError):  # sparse tensors have no storage
+            before = sum({s._cdata: s.nbytes() for t in held if isinstance(t, torch.Tensor) for s in [t.untyped_storage()]}.values())
+            outs = []
+
+            def run() -> None:
+                with torch.set_grad_enabled(backward):
+                    outs.append(model(*args, **kwargs))
+                    if backward:
+                        back(outs[0])
+
+            truth = allocated(run, before)
+            near = abs(report.max_memory - truth.held) <= max(OFF * truth.held, SCALARS)
+            kind = "memory backward" if backward else "memory"
+            self._check(kind, near, report.max_memory, "allocated", truth.held, "workspace", truth.workspace)
+
+    def _backward(self) -> None:
+        if self._runs(self.case.make, backward=True) is None:
+            return
+        report = self._count("count backward", self.case.make, backward=True)
+        if report is None:
+            return
+        self._same_by_analyze(report, backward=True)
+        self._products(report, backward=True)
+        self._memory(report, backward=True)
+
+    def _mapped(self, report: Report) -> None:
+        """Under vmap each of the copies is counted."""
+
+        def make() -> Made:
+            model, args, kwargs = self.case.make()
+            return _Mapped(model), tuple(torch.stack([arg] * COPIES) for arg in args), kwargs
+
+        if not self.case.make()[1] or self._runs(make) is None:
+            return
+        other = self._count("count vmap", make)
+        if other is not None and other.complete and report.complete:
+            one, two = totals(report), totals(other)
+            same = all(two[name] == COPIES * count for name, count in one.items() if name != "complete")
+            self._check("vmap", same, one, two)
+
+    def _autocast(self, report: Report) -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            if self._runs(self.case.make) is None:
+                return
+            other = self._count("count autocast", self.case.make)
+        if other is not None:
+            self._check("autocast", totals(report) == totals(other), apart(report, other))
+
+    def _steps(self, optimizer: Callable[[nn.Module], torch.optim.Optimizer]) -> None:
+        """An optimizer's step: counted the same by count and profile, and nothing of it is changed by a count."""
+        model, args, kwargs = self.case.make()
+        ours = optimizer(model)
+
+        def step() -> Any:
+            ours.zero_grad()
+            loss = model(*args, **kwargs).square().sum()
+            loss.backward()
+            return loss
+
+        try:
+            ours.step(step)
+        except Exception:
+            self.made["does not run"] += 1
+            return
+        step()
+        before = state(model, args, kwargs, ours)
+        try:
+            counted = fxflops.count(model, args, kwargs, backward=True, optimizer=ours)
+        except Exception as error:
+            self._check("count optimizer raises", False, type(error).__name__, " ".join(str(error).split()))
+            return
+        after = state(model, args, kwargs, ours)
+        self._check("nothing changed by count optimizer", before == after, difference(before, model, args, kwargs, ours))
+        self.listed |= {missing.op for missing in counted.missing}
+        with fxflops.profile(model, optimizer=ours) as profiled:
+            ours.step()
+        flops = counted.total_optimizer_flops, profiled.report.total_optimizer_flops
+        self._check("profile is count, of an optimizer", flops[0] == flops[1], *flops)
+        self._check("an optimizer counts", bool(flops[0]) or not counted.complete, *flops)
+
+
+class _Mapped(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        return torch.vmap(self.model, randomness="different")(*tensors)
+
+
+def _kind(spelling: str) -> str:
+    """Return the kind of a spelling: an alias is named after its op."""
+    for kind in ("operator in place", "in place", "operator", "method", "out="):
+        if spelling == kind or spelling.startswith(f"{kind} ") or spelling.endswith(f" {kind}"):
+            return kind
+    return "alias"
+
+
+def _learn(made: Any) -> None:
+    """Let the inputs and the parameters learn."""
+    model, args, kwargs = made
+    for tensor in tree_leaves((args, kwargs)):
+        if isinstance(tensor, torch.Tensor) and (tensor.is_floating_point() or tensor.is_complex()):
+            tensor.requires_grad_()
+
+
+def roots(out: Any) -> list[torch.Tensor]:
+    return [t for t in tree_leaves(out) if isinstance(t, torch.Tensor) and t.requires_grad]
+
+
+def back(out: Any) -> None:
+    """Run the backward pass from all results, from a gradient of ones."""
+    with contextlib.suppress(IndexError):
+        torch.autograd.backward(roots(out), [torch.ones_like(t) for t in roots(out)])
+
+
+def totals(report: Report) -> dict[str, Any]:
+    names = "total_flops", "total_macs", "total_int_ops", "total_backward_flops", "total_backward_macs", "complete"
+    return {name: getattr(report, name) or 0 for name in names}
+
+
+def apart(one: Report, other: Report) -> dict[str, Any]:
+    """Return the totals in which two reports differ."""
+    ours, theirs = totals(one), totals(other)
+    return {name: (count, theirs[name]) for name, count in ours.items() if count != theirs[name]}
+
+
+def state(model: nn.Module, args: Any, kwargs: Any, optimizer: Any = None) -> dict[str, Any]:
+    """Return what has to stay: bits, versions and gradients of the tensors, and the generator."""
+    given = [*model.named_parameters(), *model.named_buffers(), *enumerate(_tensors((args, kwargs)))]
+    if optimizer is not None:
+        given += [(f"state {i}", t) for i, t in enumerate(_tensors([*optimizer.state.values()]))]
+    tensors = {str(name): _bits(tensor) for name, tensor in given}
+    return {**tensors, "generator": torch.get_rng_state().numpy().tobytes(), "training": model.training}
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def _bits(tensor: torch.Tensor) -> Any:
+    grad = tensor.grad if tensor.is_leaf else None
+    held = tensor.detach()
+    held = held if held.layout is torch.strided else held.to_dense()
+    contents = str(held) if held.is_quantized or held.is_nested else held.resolve_conj().contiguous().flatten().view(torch.uint8).numpy().tobytes() if held.numel() else b""
+    return id(tensor), tuple(tensor.shape), tensor._version, contents, None if grad is None else _bits(grad)
+
+
+def difference(before: dict[str, Any], *given: Any) -> list[str]:
+    after = state(*given)
+    parts = ("identity", "shape", "version", "bits", "gradient")
+    return [
+        f"{name}: {[part for part, a, b in zip(parts, before[name], after[name], strict=False) if a != b]}"
+        for name in before
+        if before[name] != after[name]
+    ]
