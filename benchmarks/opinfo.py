@@ -96,8 +96,8 @@ class Worker(threading.local):
 
 def cause_of(entry: str, kind: str, case: str, what: str) -> str:
     """Return the cause of a disagreement; "" if none is known."""
-    for pattern, check, reason in CAUSES:
-        if re.fullmatch(pattern, entry) and re.fullmatch(check, kind):
+    for *patterns, reason in CAUSES:
+        if all(re.fullmatch(pattern, text) for pattern, text in zip(patterns, (entry, kind, case), strict=True)):
             return reason
     return ""
 
