@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
-DTYPES = torch.float32, torch.complex64, torch.int64, torch.uint8, torch.bool
-"""The dtypes that samples are taken in, as far as an operator has them."""
+DTYPES = torch.float32, torch.complex64, torch.int64, torch.bool
+"""The dtypes that samples are taken in, as far as an operator has them; of those after the first half as many."""
 Made = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 
@@ -83,7 +83,7 @@ def cases(key: str, info: Any, most: int) -> Iterator[Case]:
             yield from _modules(info, most, training)
     else:
         for dtype in (dtype for dtype in DTYPES if dtype in info.supported_dtypes("cpu")):
-            yield from _operators(info, dtype, most)
+            yield from _operators(info, dtype, most if dtype is DTYPES[0] else (most + 1) // 2)
 
 
 def chosen(items: list[Any], most: int) -> list[tuple[int, Any]]:

@@ -84,7 +84,7 @@ class Checked:
         model, args, kwargs = make()
         if options.get("backward"):
             _learn((model, args, kwargs))
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         before = state(model, args, kwargs)
         try:
             report: Report = way(model, args, kwargs, **options)
