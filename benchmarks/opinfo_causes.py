@@ -11,4 +11,6 @@ CAUSES: list[tuple[str, str, str, str]] = [
     ("op/addbmm", "MACs.*", ANY, "FlopCounterMode does not know addbmm"),
     ("op/addr", "vmap", ANY, "vmap writes an outer product as a multiplication, which has no MACs"),
     (".*linear_cross_entropy.*", "MACs backward.*", ANY, "FlopCounterMode does not know dot"),
+    ("optim/LBFGS", "count optimizer raises", ANY, "refused with advice: LBFGS runs the model again in each step, so only profile sees one"),
+    ("(op|module)/.*([Ee]mbedding|nearest.*)", "no silent zero", ANY, "the formula says zero: rows or neighbours are looked up (by other arguments it would compute)"),
 ]  # fmt: skip
