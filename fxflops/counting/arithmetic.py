@@ -75,9 +75,9 @@ def _written(ran: Operation) -> frozenset[str]:
 
 def _without(written: frozenset[str], ran: Operation) -> Any:
     """Return the specs of what the call returns where it has to make its results, found by the kernels of the meta device."""
-    kwargs = {name: value for name, value in ran.kwargs.items() if name not in written}
+    kwargs = {name: value for name, value in ran.kwargs.items() if name not in written and name != "device"}
     target = target_of(ran.target) if isinstance(ran.target, str) else ran.target
-    if not name_of(target).startswith(TORCHS):
+    if not operands(ran) or not name_of(target).startswith(TORCHS):
         return ran.out
     if isinstance(target, OpOverload):
         target = target.overloadpacket
