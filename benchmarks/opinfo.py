@@ -91,7 +91,8 @@ class Worker(threading.local):
             return self.pool.submit(checked, *job).result()
         except BrokenProcessPool:
             self.pool = None
-            return {"entry": job[0], "samples": 0, "made": {}, "found": [["it ended the process", "", ""]], "listed": [], "seconds": 0}
+            found = [["it ended the process", "", ""]]
+            return {"entry": job[0], "samples": 0, "made": {}, "found": found, "listed": [], "seconds": 0}
 
 
 def cause_of(entry: str, kind: str, case: str, what: str) -> str:

@@ -289,8 +289,8 @@ def _kind(spelling: str) -> str:
 
 
 def _learn(made: Any) -> None:
-    """Let the inputs and the parameters learn."""
-    model, args, kwargs = made
+    """Let the inputs learn, too."""
+    _, args, kwargs = made
     for tensor in tree_leaves((args, kwargs)):
         if isinstance(tensor, torch.Tensor) and (tensor.is_floating_point() or tensor.is_complex()):
             tensor.requires_grad_()

@@ -30,7 +30,8 @@ def is_integral(ran: Operation) -> bool:
     if any(not spec.is_integral for spec in given):
         return False
     if ran.op in COMPARISONS:
-        return bool(given) and not any(isinstance(value, float | complex) for value in (*ran.args, *ran.kwargs.values()))
+        numbers = [value for value in (*ran.args, *ran.kwargs.values()) if isinstance(value, float | complex)]
+        return bool(given) and not numbers
     if ran.op in TOLERANT:
         return False
     return _all_integral([*given, *results(ran)])

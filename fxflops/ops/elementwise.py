@@ -215,7 +215,8 @@ def xlogy(*, out: Spec) -> Cost:
 @formula(torch.polar, "aten::polar")
 def polar(*, out: Spec) -> Cost:
     """abs[*], angle[*] -> out[*]: a cosine, a sine and 2 multiplies of real numbers per output."""
-    return Cost(others=4 * out.numel())  # not as muls: beside a complex result these count as products of complex numbers
+    # As muls they would count as products of complex numbers, since the result is complex.
+    return Cost(others=4 * out.numel())
 
 
 @formula(*named("equal"))

@@ -70,5 +70,3 @@ def test_a_call_on_nothing_is_counted(name: str) -> None:
         assert report.total_macs == 0, shape  # every product here has the empty dimension
     if not ran:
         pytest.skip("torch refuses it")
-
-

@@ -77,7 +77,8 @@ def test_every_form_of_a_call_is_of_one_kind(name: str, operands: int) -> None:
             function(*given, out=out)
         except (RuntimeError, TypeError):
             continue
-        assert kinds(lambda *t, d=dtype: function(*t, out=torch.empty(result.shape, dtype=d)), *given) == (flops, integer), dtype
+        elsewhere = kinds(lambda *t, d=dtype: function(*t, out=torch.empty(result.shape, dtype=d)), *given)
+        assert elsewhere == (flops, integer), dtype
 
 
 SAME: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[torch.Tensor, ...]]] = {

@@ -45,7 +45,7 @@ REALS: dict[str, Callable[[Any], Any]] = {
     "power": lambda v: X**v,
     "compared": lambda v: v > X,
     "of integers": lambda v: IDS * v,
-    "compared with integers": lambda v: IDS < v,
+    "compared with integers": lambda v: IDS.lt(v),
     "norm": lambda v: X.norm(v),
     "dropout": lambda v: F.dropout(X, v),
     "leaky_relu": lambda v: F.leaky_relu(X, v),
@@ -93,7 +93,8 @@ def figures(model: nn.Module, *tensors: torch.Tensor) -> dict[str, Any]:
     """All counts of a report, after a way through JSON: numpy's numbers have none."""
     report = fxflops.count(model, tensors)
     assert report.complete, report.missing
-    counts = report.total_flops, report.total_macs, report.total_int_ops, *(n for each in report.counted for n in each.cost)
+    counts = [report.total_flops, report.total_macs, report.total_int_ops]
+    counts += [count for each in report.counted for count in each.cost]
     assert {type(count) for count in counts} == {int}
     figures: dict[str, Any] = json.loads(report.to_json())
     return {name: value for name, value in figures.items() if name.startswith("total")} | {"counts": counts}

@@ -253,8 +253,8 @@ def test_a_chunked_linear_cross_entropy_is_the_whole_one(reduction: str, bias: b
         given = tuple(tensor.clone().requires_grad_(learns) for tensor in tensors)
         report = fxflops.count(Calls(loss), given, backward=learns)
         assert report.complete
-        back = report.total_backward_flops, report.total_backward_macs
-        return (report.total_flops + back[0], report.total_macs + back[1]) if learns else (report.total_flops, report.total_macs)
+        backward = (report.total_backward_flops, report.total_backward_macs) if learns else (0, 0)
+        return report.total_flops + backward[0], report.total_macs + backward[1]
 
     assert counted(chunked, False) == counted(None, False)
     whole, pieces = counted(None, True), counted(chunked, True)
