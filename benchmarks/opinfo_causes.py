@@ -13,5 +13,6 @@ CAUSES: list[tuple[str, str, str, str]] = [
     ("op/sgn", "memory backward", ANY, "the gradient is a tensor of zeros without memory, and predicted with memory"),
     ("op/to_sparse.*", "memory.*", ANY, "the bytes of a sparse result follow from its values"),
     (".*linear_cross_entropy.*", "MACs backward.*", ANY, "FlopCounterMode does not know dot"),
+    ("hop/.*", "memory.*", ANY, "torch compiles what runs outside of a graph, and keeps the generator's state in a tensor meanwhile"),
     ("optim/LBFGS", "count optimizer raises", ANY, "refused with advice: LBFGS runs the model again in each step, so only profile sees one"),
 ]  # fmt: skip
