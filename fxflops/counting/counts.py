@@ -22,6 +22,7 @@ from ..records import Call, Cost, Count, Counted, FormulaFunction, Operation, Sc
 from ..records.pairs import ATTENTIONS, pairs_in, with_facts
 from ..run.outcome import Run
 from ..torch_internals import OpOverload, OpOverloadPacket
+from .arithmetic import is_complex, is_integral
 from .masked import dense, of_pairs_left
 from .module_charges import NOT_COUNTED, seen_by_tool
 from .uncounted import NO_FORMULA, check_counts_operators
@@ -164,8 +165,7 @@ class _Counts:
             if pairs is None:
                 return Count(None, "", UNKNOWN_PAIRS)
             ran = ran._replace(out=with_facts(ran.out, pairs=pairs))
-        inputs = [*specs_in(ran.args), *(specs_in(ran.kwargs) if ran.kwargs else ())]
-        tensors = [*inputs, *specs_in(ran.out)]
+        tensors = [*ran.inputs(), *specs_in(ran.out)]
         rule: Any = entry.reason or entry.function
         convention = self.convention
         try:
@@ -180,7 +180,7 @@ class _Counts:
             if not entry.is_ours:
                 raise
             return Count(None, "", str(error))
-        integral = not convention.integers and _are_integral(inputs, ran.settings)
+        integral = not convention.integers and any(cost) and is_integral(ran)
         count = Count(cost, rule, "", integral)
         return count if entry.is_ours else _users_count(count, ran, convention)
 
@@ -194,7 +194,7 @@ class _Counts:
     def _cost(self, entry: Formula, ran: Operation, tensors: list[Spec], path: str) -> Cost:
         module = self.module_at(path) if _reads_module(entry, ran) else None
         cost = _applied(entry, ran, module, tensors, path)
-        return weighed(cost if self.attention == "dense" else of_pairs_left(cost, ran), tensors)
+        return weighed(cost if self.attention == "dense" else of_pairs_left(cost, ran), ran, tensors)
 
 
 def _users_count(count: Count, ran: Operation, convention: Convention) -> Count:
@@ -203,14 +203,6 @@ def _users_count(count: Count, ran: Operation, convention: Convention) -> Count:
     if cost is None or not cost.macs or convention.name not in IN_MACS:
         return count
     return count._replace(cost=macs_alone(cost, ran))
-
-
-def _are_integral(inputs: list[Spec], settings: Mapping[str, Any]) -> bool:
-    """Return whether all tensors that an operation takes, with a module's own, hold integers; False if there are none."""
-    if any(spec.dtype.is_floating_point for spec in inputs):
-        return False
-    given = [*inputs, *[value for value in settings.values() if type(value) is Spec]]
-    return bool(given) and all(spec.is_integral for spec in given)
 
 
 def _reads_module(entry: Formula | None, ran: Operation) -> bool:
@@ -318,8 +310,8 @@ def _part(value: Any, i: int) -> Any:
     return value
 
 
-def weighed(cost: Cost, tensors: Iterable[Spec]) -> Cost:
-    """Return the cost in real operations: those on complex numbers are several real ones."""
-    if True not in [spec.dtype.is_complex for spec in tensors]:
+def weighed(cost: Cost, ran: Operation, tensors: Iterable[Spec]) -> Cost:
+    """Return the cost in real operations: one on complex numbers is several real ones. ``tensors`` are the operation's own."""
+    if True not in [spec.dtype.is_complex for spec in tensors] or not is_complex(ran):
         return cost
     return Cost(*map(operator.mul, cost, COMPLEX))

@@ -34,4 +34,4 @@ def _cost(each: Counted, strategy: str) -> Cost | None:
     if each.cost is None or not path:
         known: Cost | None = each.cost
         return known
-    return weighed(by_path(each.call.args, path), specs_in(each.call.args))
+    return weighed(by_path(each.call.args, path), each.call.operation, specs_in(each.call.args))

@@ -58,6 +58,7 @@ def _whole(flops: Any) -> int:
 
 
 def _checked(cost: Cost) -> Cost:
+    cost = Cost(*map(_whole, cost))
     if min(cost) < 0:
         raise ValueError(f"a count cannot be negative: {cost}")
     if cost.macs and not cost.flops:

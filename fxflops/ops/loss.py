@@ -14,11 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import Cost, Spec, formula, named, rows_of, stores, times, when
-from .softmax import log_softmax
+from ._extend import Cost, Spec, formula, named, rows_of, stores, summed, times, when
+from .linear import linear, linear_backward
+from .softmax import log_softmax, log_softmax_backward
 
 Reduction = str | int
 NUMBERS = {0: "none", 1: "mean", 2: "sum"}
+CODES = {name: number for number, name in NUMBERS.items()}
 
 
 @formula(nn.MSELoss, *named("mse_loss"))
@@ -166,6 +168,55 @@ def cross_entropy(
         row = Cost(muls=0 + weighted, others=1).plus(mixed)
     total = log_softmax(input, classes, out=input).plus(times(rows, row))
     return total.plus(reduced_loss(rows, reduction, weighted and target != input))
+
+
+CHUNKED = "torch_nn::_linear_cross_entropy_batch_chunked"
+"""torch's own name of F.linear_cross_entropy, with options for chunks; torch before 2.14 has none."""
+
+
+@formula(CHUNKED, op="linear_cross_entropy")
+def linear_cross_entropy(
+    input: Spec,
+    linear_weight: Spec,
+    target: Spec,
+    linear_bias: Spec | None,
+    weight: Spec | None,
+    reduction: str,
+    *,
+    label_smoothing: float = 0.0,
+    compute_input_grad: bool,
+    compute_linear_weight_grad: bool,
+    compute_linear_bias_grad: bool,
+    out: object,
+) -> Cost:
+    """input[n, i], weight[c, i], target[n] -> out[]: linear, then cross_entropy; chunks change nothing.
+
+    The forward computes the gradients, too, as their backward passes would; the backward pass only scales them.
+    """
+    logits = Spec((input[0], linear_weight[0]), input.dtype)
+    loss = linear(input, linear_weight, linear_bias, out=logits).plus(
+        cross_entropy(logits, target, weight=weight, reduction=reduction, label_smoothing=label_smoothing, out=logits)
+    )
+    wanted = compute_input_grad, compute_linear_weight_grad, compute_linear_bias_grad
+    if not any(wanted):
+        return loss
+    if target == logits:  # probabilities: each is a factor of its own
+        to_logits = times(target.numel(), Cost(muls=1))
+    else:
+        to_logits = nll_loss_backward(target=target, weight=weight, reduction=CODES[reduction], out=logits)
+    to_logits = to_logits.plus(log_softmax_backward(logits, logits, 1, out=logits))
+    return summed(loss, to_logits, linear_backward(input, logits, linear_weight, wanted, out=None))
+
+
+@formula(f"{CHUNKED}_no_reduction", op="linear_cross_entropy")
+def linear_cross_entropy_of_rows(
+    input: Spec, linear_weight: Spec, target: Spec, linear_bias: Spec | None, weight: Spec | None, *, out: Spec
+) -> Cost:
+    """input[n, i], weight[c, i], target[n] -> out[n]: linear, then cross_entropy; the backward pass computes both again."""
+    logits = Spec((input[0], linear_weight[0]), input.dtype)
+    return linear(input, linear_weight, linear_bias, out=logits).plus(
+        cross_entropy(logits, target, weight=weight, reduction="none", out=out)
+    )
 
 
 def pointwise_loss(element: Cost, input: Spec, target: Spec, reduction: Reduction, weight: Spec | None = None) -> Cost:

@@ -124,7 +124,7 @@ def matrix_norm(A: Spec, ord: Any = "fro", dim: Any = (-2, -1), *, out: Spec) ->
         return norm_of(2, A.numel(), out.numel())
     if not isinstance(ord, (int, float)) or abs(ord) == 2:
         matrices = Spec((out.numel(), A[dim[0]], A[dim[1]]), A.dtype)
-        joined = (min(matrices[1:]) - 1) * out.numel()
+        joined = max(min(matrices[1:]) - 1, 0) * out.numel()
         return svdvals(matrices, out=out).plus(Cost(adds=joined) if ord == "nuc" else Cost(others=joined))
     sums = out.numel() * A[dim[1] if abs(ord) == 1 else dim[0]]
     return Cost(adds=max(A.numel() - sums, 0), others=A.numel() + max(sums - out.numel(), 0))

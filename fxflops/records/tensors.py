@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -20,10 +21,30 @@ PLAIN = (
 )  # fmt: skip
 
 
+def number_of(value: Any) -> Any:
+    """Return a number of numpy's, or of a subclass of Python's numbers, as Python's own; None for any other value.
+
+    Formulas compute with numbers, and numpy's make numpy's: counts would be numpy integers, which no JSON takes.
+    """
+    kind = type(value)  # not what the object says that it is
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and issubclass(kind, numpy.generic):
+        value = value.item()
+        kind = type(value)
+    # The conversions of Python's own classes, not those that a subclass may have defined.
+    if issubclass(kind, int):
+        return value if kind is bool else int.__int__(value)
+    if issubclass(kind, float):
+        return float.__float__(value)
+    if issubclass(kind, complex):
+        return complex.__pos__(value)
+    return None
+
+
 def spec_of(value: Any) -> Any:
     """Return the value with a :class:`Spec` in place of each tensor in nested tuples, lists and dicts.
 
-    Plain Python values and specs are kept. Any other object becomes ``"<its class>"``, so that a Call keeps none alive.
+    Plain Python values and specs are kept, and numbers of other classes become Python's own. Any other object becomes ``"<its class>"``, so that a Call keeps none alive.
     """
     kind = type(value)
     if kind in NUMBERS:
@@ -39,6 +60,9 @@ def spec_of(value: Any) -> Any:
         return tuple(spec_of(item) for item in items_of(value))
     if issubclass(kind, dict):
         return {key: spec_of(item) for key, item in pairs_of(value)}
+    number = number_of(value)
+    if number is not None:
+        return number
     if issubclass(kind, PLAIN):
         return value
     if issubclass(kind, torch.ScriptObject) and hasattr(value, "unpack"):  # a quantized layer's weight and bias

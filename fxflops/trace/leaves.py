@@ -19,7 +19,7 @@ from ..model.modules import ByIdentity
 from ..model.pytree import Reader, attributes_of, reader_of
 from ..ops import Formula, FormulaRegistry
 from ..records import Spec
-from ..records.tensors import is_dense, spec_of
+from ..records.tensors import is_dense, number_of, spec_of
 from .forwards import GLOBAL, StandIn, is_hooked
 
 
@@ -178,6 +178,11 @@ USUAL = PLAIN | {dict, OrderedDict, set, FunctionType, StandIn}
 """The classes of most attributes of modules: none is a tensor."""
 
 
+def _is_setting(value: Any) -> bool:
+    """Return whether an attribute is a plain value, or a number of another class, such as numpy's."""
+    return issubclass(type(value), BASES) or number_of(value) is not None
+
+
 def _is_plain(value: Any) -> bool:
     kind = type(value)
     return kind in NUMBERS or (kind is tuple and NUMBERS.issuperset(map(type, value)))
@@ -221,7 +226,7 @@ class Settings:
         if not are_all_plain:  # other objects are no settings
             if any(kind not in PLAIN and issubclass(kind, (tuple, list)) for kind in kinds):
                 return self._read(module)  # somebody else's container, whose hash is no matter of ours
-            values = tuple([value if issubclass(type(value), BASES) else None for value in values])
+            values = tuple([value if _is_setting(value) else None for value in values])
         forms = self._forms((*own.values(), *buffers.values())) if own or buffers else ()
         key = kinds, values, forms  # kinds, since to Python 1, 1.0 and True are equal
         try:
@@ -276,7 +281,7 @@ def settings_of(
     settings = plain or {
         name: value if type(value) in NUMBERS else spec_of(value)
         for name, value in [*module.__dict__.items()]
-        if name[0] != "_" and (type(value) in PLAIN or issubclass(type(value), BASES))
+        if name[0] != "_" and (type(value) in PLAIN or _is_setting(value))
     }
     for own in (module._parameters, module._buffers):
         for name, tensor in own.items():

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import fxflops
 from fxflops.records import Cost
 from tests.ops.textbook import agrees, between
 from tests.oracle import Number, cost_of, numbers, tallying
@@ -18,6 +19,15 @@ aten = torch.ops.aten
 compare = np.frompyfunc(Number.compare, 1, 1)
 SHAPE = (4, 3)
 X, Y, W = torch.full(SHAPE, 0.5), torch.full(SHAPE, 0.5), torch.ones(SHAPE)
+
+
+class Calls(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        return self.function(*tensors)
 
 
 def square(d):
@@ -223,3 +233,30 @@ def test_the_gradient_of_nll_loss_of_pixels() -> None:
     x, target = torch.randn(2, 3, 5, 5), torch.zeros(2, 5, 5, dtype=torch.long)
     args = torch.ones(()), x, target, None, 1, -100, torch.tensor(50.0)
     assert cost_of(aten.nll_loss2d_backward.default, *args) == Cost(others=50 + 1)
+
+
+@pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="torch before 2.14")
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_a_chunked_linear_cross_entropy_is_the_whole_one(reduction: str, bias: bool) -> None:
+    """Chunks change nothing; a reduced loss computes its gradients ahead, and the backward pass scales them."""
+    from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
+
+    chunked = LinearCrossEntropyOptions(batch_chunk_size=4)
+    tensors = [torch.rand(10, 6), torch.rand(7, 6), torch.rand(7)][: 2 + bias]
+    targets = torch.arange(10) % 7
+
+    def counted(options: Any, learns: bool) -> tuple[int, int]:
+        def loss(x: torch.Tensor, weight: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
+            return F.linear_cross_entropy(x, weight, targets, linear_bias=b, reduction=reduction, options=options)
+
+        given = tuple(tensor.clone().requires_grad_(learns) for tensor in tensors)
+        report = fxflops.count(Calls(loss), given, backward=learns)
+        assert report.complete
+        backward = (report.total_backward_flops, report.total_backward_macs) if learns else (0, 0)
+        return report.total_flops + backward[0], report.total_macs + backward[1]
+
+    assert counted(chunked, False) == counted(None, False)
+    whole, pieces = counted(None, True), counted(chunked, True)
+    if reduction != "none":  # otherwise the backward pass computes the logits again, operator by operator
+        assert pieces == (whole[0] + sum(tensor.numel() for tensor in tensors), whole[1])

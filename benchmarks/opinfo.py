@@ -1,0 +1,175 @@
+"""torch's own databases of operators, modules and optimizers: each is counted or listed, and all ways to count it agree.
+
+    python benchmarks/opinfo.py [--only op/div] [--samples 2] [--jobs 2]
+
+An entry of a database is a row: its samples in several dtypes, each checked (``opinfo_checks.py``) against the function's other
+spellings, ``analyze``, FlopCounterMode, the CPU's allocator, vmap and autocast. The rows are kept in ``results/opinfo.jsonl``,
+so that a run goes on where one was stopped. The table is ``results/opinfo.md``. A disagreement that has no cause in
+``opinfo_causes.py`` makes the exit status 1. The databases need ``pip install expecttest``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import re
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import fxflops
+from benchmarks.opinfo_cases import cases, entries
+from benchmarks.opinfo_causes import CAUSES
+from benchmarks.opinfo_checks import Checked
+
+KEPT = Path(__file__).parent / "results" / "opinfo.jsonl"
+Row = dict[str, Any]
+
+
+@cache
+def known_entries() -> dict[str, Any]:
+    return entries()
+
+
+def checked(key: str, most: int, seconds: int) -> Row:
+    """Return the row of an entry."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    began, made, found, listed, samples = time.perf_counter(), Counter[str](), [], set[str](), 0
+    signal.signal(signal.SIGALRM, _raise_timeout)
+    signal.alarm(seconds)
+    name = ""
+    try:
+        for case in cases(key, known_entries()[key], most):
+            name = case.name
+            result = Checked(case)
+            samples += 1
+            made += result.made
+            found += [[kind, case.name, what] for kind, what in result.found]
+            listed |= result.listed
+    except _TimeIsUp:
+        found.append(["in time", name, f"not done after {seconds} s"])
+    except Exception as error:
+        found.append(["the benchmark raises", name, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"])
+    finally:
+        signal.alarm(0)
+    took = round(time.perf_counter() - began, 2)
+    return {"entry": key, "samples": samples, "made": made, "found": found, "listed": sorted(listed), "seconds": took}
+
+
+class _TimeIsUp(BaseException):
+    """Not an Exception, so that no check takes it for the operator's own."""
+
+
+def _raise_timeout(*_: Any) -> None:
+    raise _TimeIsUp
+
+
+class Worker(threading.local):
+    """A process of each thread's own, which an operator may end: then a new one goes on."""
+
+    pool: ProcessPoolExecutor | None = None
+
+    def check(self, job: tuple[str, int, int]) -> Row:
+        if self.pool is None:
+            self.pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+        try:
+            return self.pool.submit(checked, *job).result()
+        except BrokenProcessPool:
+            self.pool = None
+            found = [["it ended the process", "", ""]]
+            return {"entry": job[0], "samples": 0, "made": {}, "found": found, "listed": [], "seconds": 0}
+
+
+def cause_of(entry: str, kind: str, case: str, what: str) -> str:
+    """Return the cause of a disagreement; "" if none is known."""
+    for *patterns, reason in CAUSES:
+        if all(re.fullmatch(pattern, text) for pattern, text in zip(patterns, (entry, kind, case), strict=True)):
+            return reason
+    return ""
+
+
+def known() -> dict[str, Row]:
+    """Return the rows, of each entry the newest."""
+    return {row["entry"]: row for row in map(json.loads, KEPT.read_text().splitlines())} if KEPT.exists() else {}
+
+
+def table(rows: list[Row]) -> str:
+    """Return the numbers of entries, samples and checks, and every disagreement with its cause."""
+    made = sum((Counter(row["made"]) for row in rows), Counter[str]())
+    databases = Counter(row["entry"].partition("/")[0] for row in rows)
+    apart = [(cause_of(row["entry"], *each), row["entry"], *each) for row in rows for each in row["found"]]
+    kinds = Counter(kind for _, _, kind, _, _ in apart)
+    causes: dict[str, list[tuple[str, ...]]] = {}
+    for cause, *rest in apart:
+        causes.setdefault(cause, []).append(tuple(rest))
+    unnamed = causes.pop("", [])
+    lines = [
+        "# torch's own databases",
+        "",
+        f"torch {torch.__version__}, fxflops {fxflops.__version__}, on the CPU: {len(rows)} entries "
+        f"({', '.join(f'{name} {count}' for name, count in databases.items())}), {sum(row['samples'] for row in rows):,} samples.",
+        "",
+        f"Disagreements without a named cause: {len(unnamed)}.",
+        "",
+        *(f"- {entry}, {case}: {kind}: {what}" for entry, kind, case, what in unnamed),
+        "",
+        "| check | made | disagree |",
+        "|---|---:|---:|",
+        *(f"| {kind} | {max(made[kind], kinds[kind]):,} | {kinds[kind] or ''} |" for kind in sorted({*made, *kinds})),
+        "",
+        "## Disagreements by cause",
+        "",
+    ]
+    for cause, each in sorted(causes.items(), key=lambda item: -len(item[1])):
+        names = Counter(f"{entry.partition('/')[2]}: {kind}" for entry, kind, _, _ in each)
+        lines += [f"### {cause}", "", f"{len(each)} samples:", ""]
+        lines += [f"- {name}{f' x{count}' if count > 1 else ''}" for name, count in names.items()] + [""]
+    listed = Counter(op for row in rows for op in row["listed"])
+    lines += ["## Listed as missing", "", *(f"- {op}, in {count} entries" for op, count in sorted(listed.items()))]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="entries that contain one of these, separated by commas")
+    parser.add_argument("--samples", type=int, default=2, help="of each entry and dtype at most so many")
+    parser.add_argument("--seconds", type=int, default=120, help="the time limit of an entry")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--again", action="store_true", help="check again what disagrees without a cause")
+    options = parser.parse_args()
+    rows = known()
+    names = [key for key in entries() if any(part in key for part in options.only.split(","))]
+    apart = {key for key, row in rows.items() if any(not cause_of(key, *each) for each in row["found"])}
+    todo = [key for key in names if key not in rows or options.only or (options.again and key in apart)]
+    KEPT.parent.mkdir(exist_ok=True)
+    with ThreadPool(options.jobs) as threads, KEPT.open("a") as file:
+        for row in threads.imap_unordered(Worker().check, [(key, options.samples, options.seconds) for key in todo]):
+            rows[row["entry"]] = row
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            for kind, case, what in row["found"]:
+                if not cause_of(row["entry"], kind, case, what):
+                    print(f"{row['entry']}, {case}: {kind}: {what}", flush=True)
+    KEPT.with_suffix(".md").write_text(table([*rows.values()]))
+    left = sum(not cause_of(key, *each) for key, row in rows.items() for each in row["found"])
+    print(len(rows), "entries,", left, "disagreements without a named cause")
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

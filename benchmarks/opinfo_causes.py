@@ -1,0 +1,18 @@
+"""Why something disagrees: patterns of the entry, of the check and of the case, then the reason."""
+
+from __future__ import annotations
+
+ANY = ".*"
+CAUSES: list[tuple[str, str, str, str]] = [
+    ("op/.*conv.*", "MACs.*", "complex64 .*", "torch writes a complex convolution as three real ones (Gauss's trick): 3/4 of the textbook's products"),
+    ("op/.*conv.*", "vmap", "complex64 .*", "torch writes a complex convolution as three real ones (Gauss's trick): 3/4 of the textbook's products"),
+    ("op/.*conv.*", "MACs backward.*", ANY, "FlopCounterMode counts the backward pass of a grouped convolution `groups` times"),
+    ("op/addbmm", "MACs.*", ANY, "FlopCounterMode does not know addbmm"),
+    ("op/(addr|outer|ger|kron)", "vmap", ANY, "vmap writes an outer product as a multiplication, which has no MACs"),
+    ("op/pinverse", "MACs backward.*", ANY, "FlopCounterMode counts nothing of the forward of pinv"),
+    ("op/sgn", "memory backward", ANY, "the gradient is a tensor of zeros without memory, and predicted with memory"),
+    ("op/to_sparse.*", "memory.*", ANY, "the bytes of a sparse result follow from its values"),
+    (".*linear_cross_entropy.*", "MACs backward.*", ANY, "FlopCounterMode does not know dot"),
+    ("hop/.*", "memory.*", ANY, "torch compiles what runs outside of a graph, and keeps the generator's state in a tensor meanwhile"),
+    ("optim/LBFGS", "count optimizer raises", ANY, "refused with advice: LBFGS runs the model again in each step, so only profile sees one"),
+]  # fmt: skip

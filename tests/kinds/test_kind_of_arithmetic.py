@@ -1,0 +1,158 @@
+"""Operations are integer operations or FLOPs by the dtype in which torch computes, however a call is written.
+
+The oracle is torch: a call on integers that computes with real numbers counts like the same call on integers that were
+converted first, and torch's own result tells which calls these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fxflops
+
+CONVERTED = "sum", "prod", "cumsum:0", "cumprod:0"
+IDS = torch.arange(1, 13).reshape(3, 4)
+PIXELS = torch.full((1, 3, 8, 8), 7, dtype=torch.uint8)
+MASK = IDS > 5
+REAL = torch.rand(3, 4)
+UNARY = """
+    abs acos angle asin asinh atan atanh ceil cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 floor i0 lgamma log
+    log10 log1p log2 logit neg rad2deg reciprocal round rsqrt sigmoid sign sin sinc sinh sqrt square tan tanh trunc
+    sum prod cumsum:0 cumprod:0 argmax amax:0 any all bitwise_not logical_not isfinite signbit sgn nan_to_num positive
+""".split()
+BINARY = """
+    add sub mul div true_divide floor_divide remainder fmod pow float_power atan2 maximum minimum fmax fmin eq ne lt le gt
+    ge bitwise_and bitwise_or bitwise_xor logical_and logical_or logical_xor gcd lcm copysign xlogy logaddexp ldexp
+    heaviside matmul
+""".split()
+
+
+class Calls(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        return self.function(*tensors)
+
+
+def kinds(function: Callable[..., Any], *tensors: torch.Tensor) -> tuple[int, int]:
+    """FLOPs and integer operations, the same by count and analyze."""
+    report = fxflops.count(Calls(function), tensors)
+    assert report.complete
+    timed = fxflops.analyze(Calls(function), tensors, repeats=0, progress=False)
+    assert (timed.total_flops, timed.total_int_ops) == (report.total_flops, report.total_int_ops)
+    return report.total_flops, report.total_int_ops
+
+
+def called(name: str) -> Callable[..., Any]:
+    name, _, dim = name.partition(":")
+    function = getattr(torch, name)
+    return (lambda *t, **out: function(*t, int(dim), **out)) if dim else function
+
+
+@pytest.mark.parametrize(("name", "operands"), [(n, 1) for n in UNARY] + [(n, 2) for n in BINARY])
+def test_every_form_of_a_call_is_of_one_kind(name: str, operands: int) -> None:
+    function, given = called(name), (IDS, IDS.T.contiguous() if name == "matmul" else IDS)[:operands]
+    try:
+        result = function(*given)
+    except RuntimeError:
+        pytest.skip("not for integers")
+    flops, integer = kinds(function, *given)
+    if result.is_floating_point():  # torch made them real numbers, and computed with these
+        assert integer == 0
+        assert (flops, integer) == kinds(function, *(tensor.float() for tensor in given))
+    else:
+        assert flops == 0
+    # A result that is written elsewhere is computed as before, but sums and products are computed in out='s dtype.
+    for dtype in (result.dtype, torch.float64)[: 1 if name in CONVERTED else 2]:
+        out = torch.empty(result.shape, dtype=dtype)
+        try:
+            function(*given, out=out)
+        except (RuntimeError, TypeError):
+            continue
+        elsewhere = kinds(lambda *t, d=dtype: function(*t, out=torch.empty(result.shape, dtype=d)), *given)
+        assert elsewhere == (flops, integer), dtype
+
+
+SAME: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "pixels to [0, 1]": (lambda x: x / 255, lambda x: x.float() / 255, (PIXELS,)),
+    "by a method": (lambda x: x.div(255), lambda x: x.float() / 255, (PIXELS,)),
+    "out=": (lambda x: torch.div(x, 255, out=torch.empty(x.shape)), lambda x: x.float() / 255, (PIXELS,)),
+    "normalized": (lambda x: (x - 128) / 58.4, lambda x: (x - 128).float() / 58.4, (PIXELS,)),
+    "softmax(dtype=)": (lambda x: x.softmax(-1, dtype=torch.float32), lambda x: x.float().softmax(-1), (IDS,)),
+    "F.log_softmax": (lambda x: F.log_softmax(x, 1, dtype=torch.float64), lambda x: x.double().log_softmax(1), (IDS,)),
+    "mean(dtype=)": (lambda x: x.mean(dtype=torch.float32), lambda x: x.float().mean(), (MASK,)),
+    "sum(dtype=)": (lambda x: x.sum(1, dtype=torch.float32), lambda x: x.float().sum(1), (MASK,)),
+    "sum of real numbers as integers": (lambda x: x.sum(dtype=torch.int64), lambda x: x.long().sum(), (REAL,)),
+    "sum into integers": (lambda x: torch.sum(x, 0, out=torch.empty(4, dtype=torch.int64)), lambda x: x.long().sum(0), (REAL,)),
+    "cumsum(dtype=)": (lambda x: x.cumsum(1, dtype=torch.float32), lambda x: x.float().cumsum(1), (IDS,)),
+    "mask to bias": (lambda x: (x > 3) * -1e4, lambda x: (x > 3).float() * -1e4, (REAL,)),
+    "1 - mask": (lambda x: (1.0 - x) * -1e4, lambda x: (1.0 - x.float()) * -1e4, (IDS,)),
+    "frequencies": (lambda x: x * 10000 ** (torch.arange(0, 8, 2) / 8), lambda x: x * 10000 ** (torch.arange(0, 8, 2).float() / 8), (REAL,)),
+    "a real power": (lambda x: x**0.5, lambda x: x.float() ** 0.5, (IDS,)),
+    "a power of a real number": (lambda x: 2.0**x, lambda x: 2.0 ** x.float(), (IDS,)),
+    "over": (lambda x: 1 / x, lambda x: 1 / x.float(), (IDS,)),
+    "floored by a real number": (lambda x: x // 2.5, lambda x: x.float() // 2.5, (IDS,)),
+    "compared with a real number": (lambda x: x < 3.5, lambda x: x.float() < 3.5, (IDS,)),
+    "bounded by real numbers": (lambda x: x.clamp(0.5, 3.5), lambda x: x.float().clamp(0.5, 3.5), (IDS,)),
+    "tolerance": (lambda x: torch.isclose(x, x), lambda x: torch.isclose(x.float(), x.float()), (IDS,)),
+    "chosen from real numbers": (lambda x: torch.where(x, 1.0, 0.0), lambda x: torch.where(x, REAL, REAL), (MASK,)),
+    "a module": (nn.Sigmoid(), lambda x: x.float().sigmoid(), (IDS,)),
+    "transformed": (torch.fft.fft, lambda x: torch.fft.fft(x.float()), (IDS,)),
+    "covariance": (torch.cov, lambda x: torch.cov(x.float()), (IDS,)),
+    "a product with real numbers": (lambda x, y: x * y, lambda x, y: x.float() * y, (IDS, REAL)),
+    "compared with real numbers": (torch.lt, lambda x, y: x.float() < y, (IDS, REAL)),
+    "searched among real numbers": (torch.bucketize, lambda x, y: torch.bucketize(x.float(), y), (IDS, REAL[0])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_integers_made_real_by_torch_count_as_if_converted_before(name: str) -> None:
+    function, written_out, tensors = SAME[name]
+    assert kinds(function, *tensors) == kinds(written_out, *tensors)
+
+
+INTEGER: dict[str, tuple[Callable[..., Any], int]] = {
+    "halved": (lambda x: x // 2, 12),
+    "halved, rounded": (lambda x: torch.div(x, 2, rounding_mode="trunc"), 12),
+    "compared": (lambda x: x < 3, 12),
+    "compared into real numbers": (lambda x: torch.lt(x, 3, out=torch.empty(3, 4)), 12),
+    "added into real numbers": (lambda x: torch.add(x, x, out=torch.empty(3, 4)), 12),
+    "a mask counted": (lambda x: (x == x).sum(), 12 + 11),
+    "positions": (lambda x: torch.arange(x.shape[1]) * 2 + 1, 8),
+    "matmul": (lambda x: x @ x.T, 9 * (4 + 3)),
+    "chosen": (lambda x: torch.where(x > 3, x, 0), 24),
+}
+
+
+@pytest.mark.parametrize("name", INTEGER)
+def test_integers_that_stay_integers_are_no_flops(name: str) -> None:
+    function, operations = INTEGER[name]
+    assert kinds(function, IDS) == (0, operations)
+
+
+def test_pixels_are_192_divisions() -> None:
+    assert kinds(lambda x: x / 255, PIXELS) == (192, 0)
+
+
+COMPLEX: dict[str, tuple[Callable[..., Any], int]] = {  # by hand: a product of complex numbers is 6, a sum 2
+    "product": (lambda x, z: z * z, 6 * 12),
+    "product with a real one": (lambda x, z: x * z, 6 * 12),
+    "made complex": (lambda x, z: x * 1j, 6 * 12),
+    "sum of real ones, written as complex": (lambda x, z: torch.add(x, x, out=torch.empty(3, 4, dtype=torch.complex64)), 12),
+    "a cosine, a sine and two products": (lambda x, z: torch.polar(x, x), 4 * 12),
+    "summed as complex": (lambda x, z: x.sum(dtype=torch.complex64), 2 * 11),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_complex_arithmetic_is_counted_where_torch_computes_with_complex_numbers(name: str) -> None:
+    function, flops = COMPLEX[name]
+    assert kinds(function, REAL, torch.rand(3, 4, dtype=torch.complex64)) == (flops, 0)
