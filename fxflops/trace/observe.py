@@ -22,7 +22,7 @@ from ..meters.stopwatch import Stopwatch
 from ..ops import ESCAPE, Formula, FormulaRegistry
 from ..ops._traits import COPIES, EMPTY
 from ..records.tensors import spec_of
-from ..torch_internals import DisableTorchFunction, EnableTorchFunction
+from ..torch_internals import DisableTorchFunction, EnableTorchFunction, is_tracing
 from .autocast import Autocast
 from .autograd_owners import AutogradOwners
 from .compiler import is_importing_compiler, unseen
@@ -141,7 +141,7 @@ class Observer(OperatorObserver):
         if is_importing_compiler():
             with unseen():
                 return self.stopwatch.run(func, args, kwargs)
-        if self.aten.is_faking():
+        if self.aten.is_faking() or (self._in_higher_order and is_tracing()):
             return self.stopwatch.run(func, args, kwargs)
         if transformed():
             return self._transformed(func, args, kwargs)
@@ -281,9 +281,25 @@ class Observer(OperatorObserver):
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
-        """Observe the calls inside a function that a higher-order operator calls."""
-        with self._within(False, True), EnableTorchFunction(), dispatch_mode_on(self.aten), function_mode_on(self):
+        """Observe the calls inside a function that a higher-order operator calls.
+
+        To differentiate it the operator may trace it first, and then runs what was traced.
+        """
+        if is_tracing():
             yield
+            return
+        with self._within(False, True), self._functions_observed(), dispatch_mode_on(self.aten):
+            yield
+
+    @contextmanager
+    def _functions_observed(self) -> Iterator[None]:
+        """Observe functions and operators that Python calls inside a higher-order operator."""
+        before, self._in_higher_order = self._in_higher_order, True
+        try:
+            with EnableTorchFunction(), function_mode_on(self):
+                yield
+        finally:
+            self._in_higher_order = before
 
     # Plain Python functions with a formula of the user's, from sys.setprofile
 

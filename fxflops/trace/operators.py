@@ -20,6 +20,8 @@ from ..torch_internals import (
     OpOverload,
     current_graph_task_id,
     disable_current_modes,
+    dispatched,
+    is_control_flow,
     of_checkpoint,
     python_kernel,
 )
@@ -28,7 +30,7 @@ from .autocast import Autocast
 from .autograd_owners import roots_of
 from .call_log import Made
 from .compiler import run_operator
-from .functions import with_callables, writes
+from .functions import PYTHON_FUNCTIONS, callables_in, with_callables, writes
 from .lookups import with_row
 from .modes import AtenMode, dispatch_mode_on
 from .modules import ModuleObserver
@@ -49,13 +51,14 @@ class OperatorObserver(ModuleObserver):
     _autocast: Autocast | None
     _announce: Callable[..., None]
     _entered: Callable[[], AbstractContextManager[None]]
+    _functions_observed: Callable[[], AbstractContextManager[None]]
     _facts: bool
     _unwritten: Unwritten
 
     def _of_thread(self, stack: ModuleStack) -> None:
         super()._of_thread(stack)
         self.aten = AtenMode(self.operator, self.stopwatch)
-        self._in_call = self._in_node = False
+        self._in_call = self._in_node = self._in_higher_order = False
         self._parts: list[tuple[Any, Made]] = []
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -162,15 +165,26 @@ class OperatorObserver(ModuleObserver):
         if self._autocast is not None:
             args, kwargs = self._autocast.cast(func, args, kwargs)
         if isinstance(func, HigherOrderOperator):
-            # All modes are off around it; the functions that it calls turn them on again for themselves.
-            args, kwargs = with_callables((args, kwargs), self._entered)
             self._unwritten.clear()
             with disable_current_modes():
-                out = self.stopwatch.run(python_kernel(func), args, kwargs)
+                out = self._run_higher_order(func, args, kwargs)
         else:
             out = self._kernel(func, args, kwargs)
         self._register(func, args, kwargs, out)
         return self._track(out)
+
+    def _run_higher_order(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a higher-order operator, so that what it calls is observed."""
+        calls_others = any(not isinstance(each, PYTHON_FUNCTIONS) for each in callables_in((args, kwargs)))
+        if is_control_flow(func) or self._registry.find(func) is not None or not calls_others:
+            # All modes are off around its functions, which turn them on again for themselves.
+            args, kwargs = with_callables((args, kwargs), self._entered)
+            return self.stopwatch.run(python_kernel(func), args, kwargs)
+        # Operators and modules stay what they are, since it looks at more than their results: its own kernel calls them
+        # under the function mode. Many refuse to be called under a dispatch mode.
+        args, kwargs = with_callables((args, kwargs), self._entered, PYTHON_FUNCTIONS)
+        with self._within(False, True), self._functions_observed():
+            return self.stopwatch.run(dispatched, (func, args, kwargs), {}, work=func)
 
     def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.stopwatch.run(run_operator, (func, args, kwargs), {}, work=func)
