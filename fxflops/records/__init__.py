@@ -3,6 +3,7 @@
 from .calls import (
     COMMUNICATION,
     EMPTY_MAPPING,
+    NO_ARGUMENTS,
     PARTS,
     PHASES,
     UNSEEN,
@@ -25,6 +26,7 @@ __all__ = [
     "COMMUNICATION",
     "DTYPE_NAMES",
     "EMPTY_MAPPING",
+    "NO_ARGUMENTS",
     "NO_PARAMS",
     "PARTS",
     "PHASES",
