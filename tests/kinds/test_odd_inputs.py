@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import io
+import re
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
@@ -118,9 +119,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_a_layer_refuses_is_an_error_that_says_what_it_got(name: str, call: Callable[..., Any]) -> None:
     value, said = REFUSED[name]
-    with pytest.raises(fxflops.FxflopsError, match=".") as raised:
-        call(nn.Linear(4, 4), (value,) if isinstance(value, tuple) and name != "shape" else value)
-    assert said in str(raised.value)
+    with pytest.raises(fxflops.FxflopsError, match=re.escape(said)):
+        call(nn.Linear(4, 4), value)
 
 
 @pytest.mark.parametrize("call", CALLS)
