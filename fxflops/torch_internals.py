@@ -6,7 +6,9 @@ torch lacks. The names here are torch's own, without the leading underscore.
 
 from __future__ import annotations
 
+import logging
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial, reduce
@@ -264,6 +266,24 @@ def fake_tensors() -> tuple[Any, Any]:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
     return FakeTensor, FakeTensorMode
+
+
+@contextmanager
+def fake_errors_unlogged() -> Iterator[None]:
+    """Keep fake tensors from logging errors of this thread, with a traceback, on stderr: who tries a call handles them.
+
+    Without the logger of this name they would be logged.
+    """
+    logger, thread = logging.getLogger("torch._subclasses.fake_tensor"), threading.get_ident()
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    logger.addFilter(is_of_others)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_of_others)
 
 
 STOPS_RECOMPUTING, RETURNS_SAVED = "_StopRecomputationError", "_CachedTorchDispatchMode"
