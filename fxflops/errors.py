@@ -32,9 +32,19 @@ class InputError(FxflopsError):
 INTEGERS = "give integers, of dtype torch.long"
 UNBATCHED = ", by x.unsqueeze(0)"
 CAST = "cast the inputs or the model, .to(dtype), or run it under torch.autocast"
+GOT = r"\b(?:not |got \()"
+SEVERAL = r"dict_\w+|set|frozenset|(?:collections\.)?deque|range"
 HINTS = {
     "'indices' to have one of the following scalar types": f"its input is token ids: {INTEGERS}",
     "<ndarray>": "a numpy array is not a tensor: give torch.from_numpy(array)",
+    rf"{GOT}DataLoader\b|'DataLoader' object": "a DataLoader has many batches: give the inputs of one, batch = next(iter(loader))",
+    rf"{GOT}\w*Dataset\b|'\w*Dataset' object": "a dataset has many samples: give the inputs of a batch, as its DataLoader makes one",
+    rf"{GOT}\w*Image\w*\b|'\w*Image\w*' object": (
+        "an image is not a tensor: give torchvision.transforms.functional.to_tensor(image)[None]"
+    ),
+    rf"{GOT}({SEVERAL})\b|'({SEVERAL})' object": "several inputs go in a tuple, (*inputs,)",
+    rf"{GOT}dict\b|'dict' object": "a mapping is one input: by the names of forward's parameters they go in kwargs={...}",
+    r"\bgiven \(+-?\d": "numbers are not a tensor: give torch.tensor(numbers)",
     r"\bnot list\b|\bgot \(list\b|'list' object": "a list is one input: give a single input as it is, several as a tuple, (a, b)",
     r"the same dtype|\btype\b.* should be the same|mixed dtype|expected scalar type": CAST,
     r"\bdevice meta\b|\bmeta and\b|\band meta\b": "count(model, args) takes a model on meta, with inputs on any device",

@@ -6,8 +6,10 @@ torch lacks. The names here are torch's own, without the leading underscore.
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial, reduce
 from pathlib import Path
@@ -292,6 +294,24 @@ def fake_tensors() -> tuple[Any, Any]:
     return FakeTensor, FakeTensorMode
 
 
+@contextmanager
+def fake_errors_unlogged() -> Iterator[None]:
+    """Keep fake tensors from logging errors of this thread, with a traceback, on stderr: who tries a call handles them.
+
+    Without the logger of this name they would be logged.
+    """
+    logger, thread = logging.getLogger("torch._subclasses.fake_tensor"), threading.get_ident()
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    logger.addFilter(is_of_others)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_of_others)
+
+
 STOPS_RECOMPUTING, RETURNS_SAVED = "_StopRecomputationError", "_CachedTorchDispatchMode"
 
 
@@ -322,6 +342,20 @@ def in_fake_mode() -> bool:
 def is_control_flow(function: Any) -> bool:
     """Return whether a function is the operator of ``torch.cond``, ``while_loop``, ``map`` or ``scan``."""
     return isinstance(function, HigherOrderOperator) and function.name() in ("cond", "while_loop", "map_impl", "scan")
+
+
+def is_tracing() -> bool:
+    """Return whether ``make_fx`` traces what is called now. Necessary."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+
+
+def dispatched(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return what a higher-order operator returns, with the function modes on in the kernel that it dispatches to.
+
+    Its ``__call__`` would call these modes for the operator itself, again. Necessary.
+    """
+    keys = torch._ops._compute_keyset(args, kwargs, function.non_fallthrough_keys)
+    return function.dispatch(keys.highestPriorityTypeId(), *args, **kwargs)
 
 
 def python_kernel(function: Any) -> Any:

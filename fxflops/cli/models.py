@@ -11,7 +11,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -184,14 +184,14 @@ def _own(place: str, attribute: str, on_meta: bool) -> Loaded:
     """Load ``attribute`` of a file or module: a model, or a function that returns a model, (model, args) or (model, args,
     kwargs)."""
     name = f"{place}:{attribute}"
-    module = _imported(place)
+    module = _imported(place, attribute)
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise InputError(f"{place} has no {attribute!r}{near_or_all(attribute, _makers(module))}")
         found = getattr(found, part)
     if not isinstance(found, nn.Module) and callable(found):
-        with _user_errors(f"{name}()"), _built(on_meta):
+        with _user_errors(f"{name}()"), _own_arguments(place), _built(on_meta):
             found = found()
     parts = found if isinstance(found, tuple) else (found,)
     if not parts or not isinstance(parts[0], nn.Module) or len(parts) > 3:
@@ -203,8 +203,11 @@ def _own(place: str, attribute: str, on_meta: bool) -> Loaded:
     return Loaded(parts[0], given=(parts[1], parts[2] if len(parts) == 3 else None))
 
 
-def _imported(place: str) -> ModuleType:
-    """Import a file, which may import its neighbours; or a module by name, also from the current directory."""
+def _imported(place: str, attribute: str = "name") -> ModuleType:
+    """Import a file, which may import its neighbours; or a module by name, also from the current directory.
+
+    ``attribute`` is the name that is wanted from it.
+    """
     is_file = place.endswith(".py") or os.sep in place
     path = Path(place).expanduser().resolve()
     if is_file and not path.is_file():
@@ -219,11 +222,11 @@ def _imported(place: str) -> ModuleType:
             missing = True
         if missing:
             raise InputError(f"there is no module {place!r} to import. A model is one of\n{FORMS}")
-        with _user_errors(f"import {place}"):
+        with _user_errors(f"import {place}"), _own_arguments(place):
             return importlib.import_module(place)
     if path.suffix != ".py":
         raise InputError(f"{place!r} is not a Python file")
-    with _user_errors(place):
+    with _user_errors(place, _package_advice(path, attribute)), _own_arguments(str(path)):
         return _executed(path, path.stat().st_mtime_ns)
 
 
@@ -241,7 +244,37 @@ def _executed(path: Path, changed: int) -> ModuleType:
 
 
 @contextmanager
-def _user_errors(what: str) -> Iterator[None]:
+def _own_arguments(program: str) -> Iterator[None]:
+    """Let the user's code find a command line without arguments: ours are none of its own."""
+    before, sys.argv = sys.argv, [program]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+def _package_advice(path: Path, attribute: str) -> Callable[[BaseException], str]:
+    """Return what to write for a file that imports as a part of its package, by the error that it raised."""
+
+    def advice(error: BaseException) -> str:
+        if isinstance(error, SystemExit):
+            return "\n  it sees a command line without arguments: give those that it parses defaults"
+        packages = [path.parent]
+        while (packages[-1] / "__init__.py").is_file():
+            packages.append(packages[-1].parent)
+        inside = packages[:-1] or packages  # one without __init__.py may be a package, too
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        is_own = (missing or "").partition(".")[0] in {folder.name for folder in inside}
+        if not (isinstance(error, ImportError) and ("relative import" in str(error) or is_own)):
+            return ""
+        module = ".".join([*(folder.name for folder in reversed(inside)), path.stem])
+        return f"\n  it is a module of a package: give {module}:{attribute}, in the folder {inside[-1].parent}"
+
+    return advice
+
+
+@contextmanager
+def _user_errors(what: str, advice: Callable[[BaseException], str] = lambda error: "") -> Iterator[None]:
     """Turn an error of the user's own code into an InputError with the last line of the traceback outside libraries."""
     try:
         yield
@@ -249,7 +282,7 @@ def _user_errors(what: str) -> Iterator[None]:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if not is_library(f.filename)]
         own = [f for f in frames if f"{os.sep}site-packages{os.sep}" not in f.filename] or frames
         at = f"\n  at {own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else ""
-        raise InputError(f"{what} raised {_message(error, at)}") from error
+        raise InputError(f"{what} raised {_message(error, at)}{advice(error)}") from error
 
 
 def _makers(module: ModuleType) -> list[str]:

@@ -18,7 +18,7 @@ from ..ops import ESCAPE, Formula, FormulaRegistry, apply
 from ..ops._cost import COMPLEX
 from ..ops._masks import causal_pairs, leaves_all
 from ..ops._registry import entry_for
-from ..records import Call, Cost, Count, Counted, FormulaFunction, Operation, Scope, Spec, specs_in
+from ..records import NO_ARGUMENTS, Call, Cost, Count, Counted, FormulaFunction, Operation, Scope, Spec, specs_in
 from ..records.pairs import ATTENTIONS, pairs_in, with_facts
 from ..run.outcome import Run
 from ..torch_internals import OpOverload, OpOverloadPacket
@@ -152,6 +152,8 @@ class _Counts:
             theirs = self.convention.registered(ran)
             if theirs is not None:
                 return self._registered(theirs, ran, entry, path)
+        if isinstance(ran.target, str) and ran.target == NO_ARGUMENTS:
+            return Count(None, "", "the trace does not show its arguments: torch 2.1 and later do")
         if entry is None:
             unseen = isinstance(ran.target, str)  # a call that the observer could only describe
             return Count(None, "", "what it computed was not observed" if unseen else f"{NO_FORMULA} for {ran.op}")

@@ -21,7 +21,7 @@ from ..errors import InputError, RunError, errors_of_kind
 from ..model.modules import all_modules
 from ..profiling import one_model, profile
 from ..report.report import Report
-from ..torch_internals import fake_group, fake_tensors
+from ..torch_internals import fake_errors_unlogged, fake_group, fake_tensors
 from ..trace.fake_constants import MOST
 from ..trace.source import line_that_raised
 from .copies import map_in_copies, start_autograd
@@ -243,6 +243,7 @@ def _fake_processes(rank: int, mesh: Mapping[str, int]) -> Iterator[tuple[Any, R
             raise InputError(str(error)) from None
         device_mesh = init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
         mode = stack.enter_context(fake_tensors()[1](allow_non_fake_inputs=True))
+        stack.enter_context(fake_errors_unlogged())  # the error itself is raised
         stack.enter_context(warnings.catch_warnings())  # torch asks where a fake tensor is as it copies it, and in FSDP
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor", module=r"torch\.")
         yield device_mesh, stack.enter_context(Rank(mode))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import operator
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
@@ -63,8 +63,8 @@ def is_compiled_whole(model: nn.Module) -> bool:
 def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return ``args`` and ``kwargs`` as they are passed: a tuple is unpacked, anything else is one positional input.
 
-    Raises InputError for ``args`` that is a mapping by the names of forward's parameters, and for arguments that do not
-    fit the signature of forward.
+    Raises InputError for ``args`` that is a mapping by the names of forward's parameters, for iterators, and for arguments
+    that do not fit the signature of forward.
     """
     if kwargs is not None and not isinstance(kwargs, Mapping):
         wrong = f"kwargs must be a mapping of names to inputs, not {type(kwargs).__name__}"
@@ -77,11 +77,26 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
             f"args is a mapping of forward's parameters ({names}): give it as kwargs, not as args: (model, kwargs=inputs)"
         )
     positional = args if type(args) is tuple else (args,)
+    for where, value in (*((f"input {i}", value) for i, value in enumerate(positional)), *keywords.items()):
+        if (found := _iterator_in(value)) is not None:
+            kind = "a generator" if isinstance(found, Generator) else f"an iterator, {type(found).__name__}"
+            raise InputError(
+                f"{where} is or has {kind}, which can be read once, and the model may be run more than once: "
+                f"give a list, [*iterator], or one item of it, next(iterator)"
+            )
     try:
         bind(model, positional, keywords, signature=signature)
     except InputError as error:
         raise shape_given(args, keywords) or error from None
     return positional, keywords
+
+
+def _iterator_in(value: Any) -> Iterator[Any] | None:
+    """Return the first iterator in nested tuples, lists and dicts; None if there is none."""
+    if isinstance(value, (tuple, list, dict)):
+        items = value.values() if isinstance(value, dict) else value
+        return next((found for item in items if (found := _iterator_in(item)) is not None), None)
+    return value if isinstance(value, Iterator) else None
 
 
 def shape_given(args: Any, kwargs: Mapping[str, Any]) -> InputError | None:

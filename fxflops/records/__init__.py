@@ -3,6 +3,7 @@
 from .calls import (
     COMMUNICATION,
     EMPTY_MAPPING,
+    NO_ARGUMENTS,
     OPERATOR,
     PARTS,
     PHASES,
@@ -27,6 +28,7 @@ __all__ = [
     "COMMUNICATION",
     "DTYPE_NAMES",
     "EMPTY_MAPPING",
+    "NO_ARGUMENTS",
     "NO_PARAMS",
     "OPERATOR",
     "PARTS",

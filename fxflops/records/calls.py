@@ -43,6 +43,8 @@ PARTS = {phase: (phase,) for phase in PHASES} | {"forward": ("forward", "gradien
 """For each phase, the phases of calls that belong to it."""
 COMMUNICATION = "communication"
 """The reason why an op costs nothing that sends data to other processes, or receives it."""
+NO_ARGUMENTS = "(arguments not shown)"
+"""The target of an operator in a trace that does not show the arguments on which its cost depends."""
 UNSEEN = "(not observed)"
 """The op of what a module computed whose calls were only timed."""
 OPERATOR, SCRIPT = "operator", "script"

@@ -60,6 +60,7 @@ def running(
         holding(inventory.paths, mode) as within,
         unseen() if within or are_observed() else nullcontext(),
     ):
+        subject: Subject | None = None
         try:
             with initialized(model, inventory, positional, named) as whole:
                 compiled = is_compiled([given, *whole.keeps], map(type, whole.paths))
@@ -76,7 +77,8 @@ def running(
         except RunError as error:
             if (shape := shape_given(args, named)) is not None:
                 raise shape from error
-            advice = batch_advice(model, inventory, positional, named) or size_advice(error.__cause__)
+            batch = batch_advice(subject, positional, named) if subject is not None else ""
+            advice = batch or size_advice(error.__cause__)
             error.args = (f"{error}{advice}",)
             raise
 

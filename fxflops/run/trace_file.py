@@ -18,7 +18,7 @@ from ..torch_internals import GRAPH_CALL
 ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 SHOWN_TWICE = frozenset({"gpu_user_annotation", "Trace"})
 """The categories of ranges that the host's events have already."""
-SHAPES = "Input Dims"
+SHAPES, CONCRETE = "Input Dims", "Concrete Inputs"
 GZIP = b"\x1f\x8b"
 HOW = """torch.profiler writes one:
   with torch.profiler.profile(record_shapes=True, with_stack=True) as p:

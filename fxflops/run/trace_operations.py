@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import torch
 
 from ..ops import FormulaRegistry
-from ..records import COMMUNICATION, Operation, Spec, specs_in, typed
+from ..records import COMMUNICATION, NO_ARGUMENTS, Operation, Spec, specs_in, typed
 from ..records.tensors import spec_of
 from ..torch_internals import OpOverload, OpOverloadPacket, is_composite, tree_map
-from .trace_file import SHAPES, Event, TraceFile
+from .trace_file import CONCRETE, SHAPES, Event, TraceFile
 
 Bound = tuple[Any, tuple[Any, ...], dict[str, Any]]
 """An overload with its arguments and keyword arguments; the operator's name, if no schema of it fits them."""
-COLUMNS = ("Input type", SHAPES, "Input Strides", "Concrete Inputs")
+COLUMNS = ("Input type", SHAPES, "Input Strides", CONCRETE)
 """The arguments of an event as a trace has them."""
 TENSORS = "TensorList"
 LISTS = (TENSORS, "GenericList")
@@ -42,6 +42,10 @@ CODES = (
 )  # fmt: skip
 """The dtypes by the numbers that c10::ScalarType gives them."""
 WORDS = {"True": True, "False": False}
+UNSHOWN = ("Scalar", "Int", "Double", "Bool")
+"""What torch before 2.1 writes for a number, whose value it does not show."""
+NOT_READ = {"number": 1, "float": 1.0}
+"""By its type, a number on which no shape depends, for one that the trace does not show and no formula reads."""
 
 
 class Laid(NamedTuple):
@@ -52,10 +56,14 @@ class Laid(NamedTuple):
 
 
 class Operations:
-    """The operations of a trace; equal ones are the same object. ``dtype`` is that of the tensors in lists."""
+    """The operations of a trace; equal ones are the same object. ``dtype`` is that of the tensors in lists.
 
-    def __init__(self, registry: FormulaRegistry, dtype: torch.dtype) -> None:
+    A trace of torch before 2.1 ``shows_numbers`` of no operator.
+    """
+
+    def __init__(self, registry: FormulaRegistry, dtype: torch.dtype, shows_numbers: bool = True) -> None:
         self._registry = registry
+        self._shows_numbers = shows_numbers
         self._dtype = dtype
         self._known: dict[Any, Operation] = {}
         self._fitting: dict[Any, Bound] = {}
@@ -63,6 +71,8 @@ class Operations:
     def sees(self, event: Event) -> bool | None:
         """Return whether an operator is counted: False for one that calls others, None if that can only be told later."""
         overload = self._bound(event)[0]
+        if overload is NO_ARGUMENTS:  # what it calls may show more
+            overload = next((each for each in self._overloads(event) if is_composite(each)), overload)
         if not isinstance(overload, OpOverload) or not is_composite(overload):
             return True
         entry = self._registry.find(overload)
@@ -79,7 +89,7 @@ class Operations:
         if not event.is_operator:
             return Operation(event.name, event.name, (), {}, None)
         overload, args, kwargs = self._bound(event)
-        key = overload, typed(_plain(args)), typed(_plain(kwargs)), _strides(args), _strides(kwargs)
+        key = event.name, overload, typed(_plain(args)), typed(_plain(kwargs)), _strides(args), _strides(kwargs)
         if key not in self._known:
             entry = self._registry.find(overload)
             op = event.name if entry is None else entry.op
@@ -95,15 +105,18 @@ class Operations:
             self._fitting[key] = self._anew(event)
         return self._fitting[key]
 
-    def _anew(self, event: Event) -> Bound:
+    def _overloads(self, event: Event) -> list[Any]:
         packet = self._registry.operator(event.name)
         names = packet.overloads() if isinstance(packet, OpOverloadPacket) else ()
-        overloads, given = [getattr(packet, name) for name in names], len(_given(event))
+        return [getattr(packet, name) for name in names]
+
+    def _anew(self, event: Event) -> Bound:
+        packet, overloads, given = self._registry.operator(event.name), self._overloads(event), len(_given(event))
         # A number that is not shown is none that has to be given, if another overload fits.
         for is_strict, overload in itertools.product(
             (True, False), sorted(overloads, key=lambda each: len(each._schema.arguments) != given)
         ):
-            bound = _arguments(overload, event, self._dtype, is_strict)
+            bound = _arguments(overload, event, self._dtype, is_strict, self._not_read(overload, event))
             if bound is not None:
                 return overload, *bound
         shown = _shown(event, self._dtype)
@@ -111,7 +124,19 @@ class Operations:
             entry = self._registry.find(overload)
             if entry is not None and entry.reason:
                 return overload, shown, {}
+        entry = self._registry.find(event.name)
+        if overloads and not self._shows_numbers and (entry is None or entry.is_ours):
+            return NO_ARGUMENTS, shown, {}
         return event.name if overloads else packet, shown, {}
+
+    def _not_read(self, overload: Any, event: Event) -> frozenset[str] | None:
+        """Return the arguments whose values no formula needs, of an event without values; None if it shows them."""
+        if self._shows_numbers or CONCRETE in event.args:
+            return None
+        entry = self._registry.find(overload)
+        named, keywords, _, takes_any = ((), (), False, False) if entry is None or entry.reason else entry.parameters
+        names = [] if takes_any else [argument.name for argument in overload._schema.arguments]
+        return frozenset(names).difference(named, keywords)
 
 
 def commonest_dtype(trace: TraceFile) -> torch.dtype:
@@ -131,11 +156,12 @@ def tensor_dtype(name: str) -> torch.dtype | None:
 
 
 def _arguments(
-    overload: Any, event: Event, dtype: torch.dtype, is_strict: bool
+    overload: Any, event: Event, dtype: torch.dtype, is_strict: bool, not_read: frozenset[str] | None = None
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Return the arguments of an event if they fit the schema of an overload.
 
-    Trailing arguments with their default values are left out, as a dispatch mode does.
+    Trailing arguments with their default values are left out, as a dispatch mode does. In a trace without numbers one has
+    its default; one without default is of no importance if it is ``not_read``.
     """
     schema, given = overload._schema.arguments, _given(event)
     if len(given) > len(schema) or any(not argument.has_default_value() for argument in schema[len(given) :]):
@@ -147,7 +173,8 @@ def _arguments(
     kwargs: dict[str, Any] = {}
     kept = 0
     for argument, each in zip(schema, given, strict=False):
-        value = _value(kind := str(argument.real_type), *each, dtype)
+        kind = str(argument.real_type)
+        value = _value(kind, *each, dtype) if not_read is None else _unshown(argument, kind, not_read, *each, dtype)
         if value is NotImplemented or (is_strict and value is None and kind in NUMBERED):
             return None
         is_default = argument.has_default_value() and (value is None or value == _tuple(argument.default_value))
@@ -157,6 +184,21 @@ def _arguments(
         elif not is_default:
             kwargs[argument.name] = value
     return tuple(args[:kept]), kwargs
+
+
+def _unshown(
+    argument: Any, kind: str, not_read: frozenset[str], shown: str, shape: Any, strides: Any, _: Any, dtype: torch.dtype
+) -> Any:
+    """Return an argument in a trace that has no numbers; NotImplemented if it is none, or is not known."""
+    kind = kind.removeprefix("Optional[").removesuffix("]") if kind.startswith("Optional[") else kind
+    has_default = argument.has_default_value()
+    if kind in NUMBERED and shown in UNSHOWN:
+        if has_default and argument.default_value is not None:
+            return argument.default_value
+        return NOT_READ.get(kind, NotImplemented) if argument.name in not_read else NotImplemented
+    if kind.startswith("List[") and "Tensor" not in kind:  # nor does the trace tell a list from None
+        return NotImplemented if tensor_dtype(shown) or shown == TENSORS or not has_default else argument.default_value
+    return _value(str(argument.real_type), "" if shown == "None" else shown, shape, strides, None, dtype)
 
 
 def _tuple(value: Any) -> Any:

@@ -19,6 +19,7 @@ from ..ops import FormulaRegistry
 from ..records import Call, Module, Operation, Scope, Step, grouped
 from .environment import environment_of_trace
 from .outcome import Run
+from .trace_arguments import shows_numbers, with_convolutions
 from .trace_file import TraceFile, read_file
 from .trace_operations import Operations, commonest_dtype
 from .trace_places import BACKWARD, FORWARD, GRADIENT, RECOMPUTE, Places, Seen, busy, events_of
@@ -38,7 +39,10 @@ def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardwa
     Raises InputError if the file is no trace with shapes.
     """
     trace = read_file(path)
-    operations = Operations(registry, commonest_dtype(trace))
+    has_numbers = shows_numbers(event for events in trace.threads.values() for event in events)
+    if not has_numbers:
+        trace = trace._replace(threads=with_convolutions(trace.threads))
+    operations = Operations(registry, commonest_dtype(trace), has_numbers)
     places = Places(trace, operations.sees)
     found = [(each, operations.of(each.event)) for each in places.seen]
     works = {operation for each, operation in found if each.kernels or each.inner}

@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import torch
 from torch import nn
 
 from ..errors import UNBATCHED
-from ..model.inventory import Inventory
 from ..model.pytree import fill, template_of
 from ..ops import BASE
 from ..records.tensors import spec_of
 from ..trace.source import modules_that_raised
-from .model_run import Subject, meta_run
+from .model_run import Subject, counted_run, observed_run
 
 CONVS = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 RAISED = {"channel": CONVS, "cannot be multiplied|same reduction dim": (nn.Linear,)}
@@ -23,28 +21,31 @@ MOST_DIMS = 4
 """Dimensions of an input that may lack one: those of a video without a batch."""
 
 
-def batch_advice(model: nn.Module, inventory: Inventory, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return the shapes to give, if a model that raised on these inputs runs on meta with one dimension more; "" otherwise.
+def batch_advice(subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return the shapes to give, if the call that raised on these inputs works with one dimension more; "" otherwise.
 
-    A model that also runs on meta without it raised for another reason: in its backward pass or a step of the optimizer, say,
-    or by a warning that is an error.
+    What was called is tried, with its backward pass and step of the optimizer, if it has them. Where that raises nothing
+    without the dimension, it was something else that raised.
     """
     template, tensors = template_of((args, kwargs))
     plain = all(0 < tensor.ndim <= MOST_DIMS and not tensor.is_nested for tensor in tensors)
-    if not tensors or not plain or inventory.shapeless:
+    if not tensors or not plain or subject.inventory.shapeless:
         return ""
-    with torch.no_grad():
-        batched = [tensor.detach().unsqueeze(0) for tensor in tensors]
-        if _runs(model, inventory, args, kwargs) or not _runs(model, inventory, *fill(template, *batched)):
-            return ""
+    batched = [tensor.detach().unsqueeze(0) for tensor in tensors]
+    if _works(subject, args, kwargs) or not _works(subject, *fill(template, *batched)):
+        return ""
     return f"\n  it runs with a batch dimension: give {' '.join(repr(spec_of(t)) for t in batched)}{UNBATCHED}"
 
 
-def _runs(model: nn.Module, inventory: Inventory, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether a model runs on meta with these inputs."""
-    subject = Subject(model, inventory, args, kwargs, mode="", lazy=True)
+def _works(raised: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether the call that raised works with these inputs."""
+    subject = Subject(raised.model, raised.inventory, args, kwargs, "as_is", raised.backward, raised.lazy)
+    subject.optimizer = raised.optimizer
     try:
-        meta_run(subject, BASE, facts=False, observe_dispatch=False)
+        if subject.lazy:
+            counted_run(subject, BASE)
+        else:
+            observed_run(subject, BASE)
     except Exception:  # whatever a user's model raises
         return False
     finally:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..model.pytree import fill, template_of
-from ..torch_internals import DispatchMode, disable_current_modes, fake_tensors
+from ..torch_internals import DispatchMode, disable_current_modes, fake_errors_unlogged, fake_tensors
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
 ELIGIBLE = (torch.float32, torch.float16, torch.bfloat16)
@@ -86,7 +86,8 @@ class Autocast:
         FakeTensor, FakeTensorMode = fake_tensors()
         with disable_current_modes(), torch.no_grad():
             plain = [tensor.detach() for tensor in tensors]
-        with disable_current_modes(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        with disable_current_modes(), torch.no_grad(), fake_errors_unlogged(), fake as mode:
 
             def casts() -> list[torch.dtype]:
                 fakes = [FakeTensor(mode, t, self._device) if t.is_meta else t for t in plain]

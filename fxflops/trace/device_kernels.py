@@ -21,6 +21,7 @@ from ..torch_internals import (
     DisableTorchDispatch,
     DispatchMode,
     disable_current_modes,
+    fake_errors_unlogged,
     fake_tensors,
     flash_attention_for_cpu,
     fused_sdp_choice,
@@ -126,7 +127,8 @@ class DeviceKernels:
             plain = [tensor.detach() for tensor in tensors]
         # Nothing is saved for a backward pass here: what autograd saves of a call, the call itself does, and a
         # checkpoint around it keeps none of it.
-        with disable_current_modes(), saved_tensors_hooks(lambda t: None, torch.Tensor), FakeTensorMode() as mode:
+        unsaved = saved_tensors_hooks(lambda t: None, torch.Tensor)
+        with disable_current_modes(), unsaved, fake_errors_unlogged(), FakeTensorMode() as mode:
             fakes = [
                 FakeTensor(mode, alone, self.device).requires_grad_(tensor.requires_grad)
                 for alone, tensor in zip(plain, tensors, strict=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from types import CellType, FrameType, FunctionType
+from types import CellType, FrameType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ from ..torch_internals import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 UNDECLARED = {getattr(torch.ops.aten, f"{by}_batch_norm").default for by in ("native", "cudnn", "miopen")}
 """Operators that write to arguments, running statistics, though their schemas do not say so."""
+PYTHON_FUNCTIONS = FunctionType, MethodType, functools.partial
+"""What a higher-order operator takes for a function to call, whatever else its identity and class tell it."""
 Bodies = dict[tuple[Any, ...], FunctionType]
 """Functions by their code and the ids of the values that they close over."""
 
@@ -73,13 +75,26 @@ def computes(func: Any, args: Any, kwargs: Any, out: Any) -> bool:
     return any(True for _ in specs_in((args, kwargs))) and any(True for _ in specs_in(out))
 
 
-def with_callables(value: Any, within: Callable[[], AbstractContextManager[None]]) -> Any:
-    """Return nested tuples, lists and dicts with every callable in them run under the context manager ``within()``."""
+def callables_in(value: Any) -> Iterator[Any]:
+    """Yield the callables in nested tuples, lists and dicts."""
+    if isinstance(value, (tuple, list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from callables_in(item)
+    elif callable(value):
+        yield value
+
+
+def with_callables(value: Any, within: Callable[[], AbstractContextManager[None]], kinds: Any = Callable) -> Any:
+    """Return nested tuples, lists and dicts with every callable in them run under the context manager ``within()``.
+
+    Callables that are not of these ``kinds`` stay what they are.
+    """
     if isinstance(value, (tuple, list)):
-        return type(value)(with_callables(item, within) for item in value)
+        items = [with_callables(item, within, kinds) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, dict):
-        return {key: with_callables(item, within) for key, item in value.items()}
-    if not callable(value):
+        return {key: with_callables(item, within, kinds) for key, item in value.items()}
+    if not isinstance(value, kinds):
         return value
 
     @functools.wraps(value)

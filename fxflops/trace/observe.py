@@ -9,7 +9,7 @@ functorch transforms every function is observed by the dispatch mode, since only
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from types import FunctionType, MethodWrapperType
 from typing import Any
@@ -22,12 +22,13 @@ from ..meters.stopwatch import Stopwatch
 from ..ops import ESCAPE, Formula, FormulaRegistry
 from ..ops._traits import EMPTY
 from ..records.tensors import spec_of
-from ..torch_internals import DisableTorchFunction, EnableTorchFunction
+from ..torch_internals import DisableTorchFunction, EnableTorchFunction, is_tracing
 from .autocast import Autocast
 from .autograd_owners import AutogradOwners
 from .compiler import is_importing_compiler, unseen
 from .device_mirror import DeviceMirror
 from .functions import Bodies, belongs_to_tensor, computes, is_integral, origin_of, qualified_name, unguarded
+from .kernel_launches import function_of, launches_noted
 from .meta_mirror import MetaMirror
 from .modes import FunctionMode, dispatch_mode_on, function_mode_on, transformed
 from .operators import QUERY, OperatorObserver
@@ -114,6 +115,7 @@ class Observer(OperatorObserver):
         self._modes = ExitStack()
         for mode in (*([self.aten] if self._observe_dispatch else []), self.mode, self._plain_functions):
             self._modes.enter_context(mode)  # type: ignore[arg-type]
+        self._modes.enter_context(self._launches_noted())
 
     def switch_off(self, *exception: Any) -> None:
         """Turn the modes off in this thread."""
@@ -141,7 +143,7 @@ class Observer(OperatorObserver):
         if is_importing_compiler():
             with unseen():
                 return self.stopwatch.run(func, args, kwargs)
-        if self.aten.is_faking():
+        if self.aten.is_faking() or (self._in_higher_order and is_tracing()):
             return self.stopwatch.run(func, args, kwargs)
         if transformed():
             return self._transformed(func, args, kwargs)
@@ -280,9 +282,38 @@ class Observer(OperatorObserver):
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
-        """Observe the calls inside a function that a higher-order operator calls."""
-        with self._within(False, True), EnableTorchFunction(), dispatch_mode_on(self.aten), function_mode_on(self):
+        """Observe the calls inside a function that a higher-order operator calls.
+
+        To differentiate it the operator may trace it first, and then runs what was traced.
+        """
+        if is_tracing():
             yield
+            return
+        with self._within(False, True), self._functions_observed(), dispatch_mode_on(self.aten):
+            yield
+
+    @contextmanager
+    def _functions_observed(self) -> Iterator[None]:
+        """Observe functions and operators that Python calls inside a higher-order operator."""
+        before, self._in_higher_order = self._in_higher_order, True
+        try:
+            with EnableTorchFunction(), function_mode_on(self):
+                yield
+        finally:
+            self._in_higher_order = before
+
+    def _launches_noted(self) -> AbstractContextManager[None]:
+        # A run on real tensors needs the values that a kernel would compute.
+        return nullcontext() if self._mirror is None else launches_noted(self._launched)
+
+    def _launched(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record the launch of a Triton kernel that could not be run; what it was given may now be written."""
+        function = function_of(kernel)
+        entry = next((found for each in (kernel, function) if (found := self._registry.find(each)) is not None), None)
+        with self.lock, DisableTorchFunction():
+            self._unwritten.wrote((args, kwargs))
+            made = spec_of(args), spec_of(kwargs), None
+            self._record(entry, kernel if entry is not None else qualified_name(function), made, 0.0)
 
     # Plain Python functions with a formula of the user's, from sys.setprofile
 

@@ -24,6 +24,8 @@ from ..torch_internals import (
     OpOverload,
     current_graph_task_id,
     disable_current_modes,
+    dispatched,
+    is_control_flow,
     of_checkpoint,
     python_kernel,
 )
@@ -33,7 +35,7 @@ from .autograd_owners import loss_in, roots_of
 from .call_log import Made
 from .compiler import run_operator
 from .device_mirror import DeviceMirror
-from .functions import origin_of, with_callables, writes
+from .functions import PYTHON_FUNCTIONS, callables_in, origin_of, with_callables, writes
 from .lookups import with_row
 from .modes import AtenMode, dispatch_mode_on, transformed
 from .modules import ModuleObserver
@@ -56,13 +58,15 @@ class OperatorObserver(ModuleObserver):
     _device_mirror: DeviceMirror | None
     _announce: Callable[..., None]
     _entered: Callable[[], AbstractContextManager[None]]
+    _launches_noted: Callable[[], AbstractContextManager[None]]
+    _functions_observed: Callable[[], AbstractContextManager[None]]
     _facts: bool
     _unwritten: Unwritten
 
     def _of_thread(self, stack: ModuleStack) -> None:
         super()._of_thread(stack)
         self.aten = AtenMode(self.operator, self.stopwatch)
-        self._in_call = self._in_node = False
+        self._in_call = self._in_node = self._in_higher_order = False
         self._inside: Any = None
         self._parts: list[tuple[Any, Made]] = []
 
@@ -158,7 +162,7 @@ class OperatorObserver(ModuleObserver):
         if self._mirror is not None:  # an output may be an input; newer versions of torch call the function mode for it
             with DisableTorchFunction():
                 (roots, ones), _ = self._mirror.replace((roots, ones), {}, run)
-        with dispatch_mode_on(self.aten):
+        with dispatch_mode_on(self.aten), self._launches_noted():
             run(roots, ones)
 
     def _result(self, entry: Formula | None, func: Any, given: tuple[tuple[Any, ...], dict[str, Any]], out: Any) -> Any:
@@ -190,11 +194,9 @@ class OperatorObserver(ModuleObserver):
         if self._autocast is not None:
             args, kwargs = self._autocast.cast(func, args, kwargs)
         if isinstance(func, HigherOrderOperator):
-            # All modes are off around it; the functions that it calls turn them on again for themselves.
-            args, kwargs = with_callables((args, kwargs), self._entered)
             self._unwritten.clear()
             with disable_current_modes():
-                out = self.stopwatch.run(python_kernel(func), args, kwargs)
+                out = self._run_higher_order(func, args, kwargs)
         else:
             out = self._unwatched(func, args, kwargs) if func in UNWATCHED else NotImplemented
             if out is NotImplemented:
@@ -222,6 +224,19 @@ class OperatorObserver(ModuleObserver):
         self._storages.call = len(self.calls)
         self._storages.add_transient([(spec, spec.nbytes) for spec in (*held, *specs_in(spec_of(out)))])
         return out
+
+    def _run_higher_order(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a higher-order operator, so that what it calls is observed."""
+        calls_others = any(not isinstance(each, PYTHON_FUNCTIONS) for each in callables_in((args, kwargs)))
+        if is_control_flow(func) or self._registry.find(func) is not None or not calls_others:
+            # All modes are off around its functions, which turn them on again for themselves.
+            args, kwargs = with_callables((args, kwargs), self._entered)
+            return self.stopwatch.run(python_kernel(func), args, kwargs)
+        # Operators and modules stay what they are, since it looks at more than their results: its own kernel calls them
+        # under the function mode. Many refuse to be called under a dispatch mode.
+        args, kwargs = with_callables((args, kwargs), self._entered, PYTHON_FUNCTIONS)
+        with self._within(False, True), self._functions_observed():
+            return self.stopwatch.run(dispatched, (func, args, kwargs), {}, work=func)
 
     def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.stopwatch.run(run_operator, (func, args, kwargs), {}, work=func)

@@ -48,6 +48,18 @@ class SymbolicTracer(fx.Tracer):
     def _is_tracing(self) -> bool:
         return threading.get_ident() == self._thread
 
+    def restore_attributes(self) -> None:
+        """Give the model's plain attributes back the tensors that they had before the trace.
+
+        ``self.mean = self.mean * 0.9 + x.mean()`` leaves a proxy in the attribute that the graph reads. A run of the graph
+        would compute with it, which adds nodes to the graph behind its output.
+        """
+        for tensor, target in self.tensor_attrs.items():
+            path, _, name = target.rpartition(".")
+            attributes = vars(self.root.get_submodule(path))
+            if name in attributes and attributes[name] is not tensor:
+                attributes[name] = tensor
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if self._registry is not None and leaf_formula(m, self._registry) is not None:
             return True
@@ -85,6 +97,7 @@ def symbolic(
         # A lock, since two tracers at once would restore each other's replaced methods.
         with locked([fx.Tracer]), BeforeWriteMode(before_write):
             graph = tracer.trace(model)
+            tracer.restore_attributes()
         graph.lint()  # a deep copy of a proxy has a graph of its own
         return graph_module(tracer.root, graph, type(model).__name__)
     except Exception as error:

@@ -1,0 +1,200 @@
+"""The arguments that a trace of torch before 2.1 leaves out, as far as the shapes in the rest of the trace tell them.
+
+Such a trace shows the shapes and dtypes of tensors, but no numbers. A convolution's result is what the operators inside
+it, its backward pass or the next operator take; its stride, padding and dilation are any that lead to this result.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .trace_file import CONCRETE, SHAPES, Event
+
+FORWARD, BACKWARD = "aten::convolution", "aten::convolution_backward"
+PLAIN, TRANSPOSED = "aten::conv", "aten::conv_transpose"
+NODE = "autograd::engine::evaluate_function"
+ON_RESULT = ("aten::as_strided_", "aten::resize_", "aten::add_")
+"""Operators that a convolution calls on its result: to lay it out, to add the bias."""
+SEQUENCE, FORWARD_THREAD, TYPES = "Sequence number", "Fwd thread id", "Input type"
+LIST, NUMBER = "ScalarList", "Scalar"
+Shape = Sequence[int]
+
+
+class Geometry(NamedTuple):
+    """Numbers of a convolution that lead from its input to its result."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+    groups: int
+
+    def shown(self) -> list[str]:
+        """Return them as a newer trace shows them."""
+        return [str(list(each)) if isinstance(each, tuple) else str(each) for each in self]
+
+
+TYPES_OF_GEOMETRY = [LIST, LIST, LIST, NUMBER, LIST, NUMBER]
+
+
+def shows_numbers(events: Iterable[Event]) -> bool:
+    """Return whether a trace shows the numbers among the arguments of its operators."""
+    return any(CONCRETE in event.args for event in events if event.is_operator)
+
+
+def with_convolutions(threads: Mapping[Any, list[Event]]) -> dict[Any, list[Event]]:
+    """Return the events of each thread, with the arguments of those convolutions whose result can be told."""
+    forwards: dict[Any, tuple[Event, str]] = {}
+    grads: dict[Any, Shape] = {}
+    for events in threads.values():
+        for i, event in enumerate(events):
+            if event.name == FORWARD and SEQUENCE in event.args:
+                forwards[event.args[SEQUENCE]] = event, _caller(events, i)
+            elif event.name == BACKWARD:
+                grads[_sequence(_node_of(events, i))] = event.args[SHAPES][0]
+    return {thread: list(_completed(events, forwards, grads)) for thread, events in threads.items()}
+
+
+def _completed(
+    events: list[Event], forwards: Mapping[Any, tuple[Event, str]], grads: Mapping[Any, Shape]
+) -> Iterable[Event]:
+    for i, event in enumerate(events):
+        numbers = None
+        if event.name == FORWARD:
+            numbers = _forward(events, i, grads.get(event.args.get(SEQUENCE)))
+        elif event.name == BACKWARD:
+            numbers = _backward(events, i, forwards)
+        if numbers is None:
+            yield event
+            continue
+        types, texts = numbers
+        missing = len(event.args[TYPES]) - len(types)
+        filled = {TYPES: [*event.args[TYPES][:missing], *types], CONCRETE: [*[""] * missing, *texts]}
+        yield event._replace(args={**event.args, **filled})
+
+
+def _forward(events: list[Event], i: int, grad: Shape | None) -> tuple[list[str], list[str]] | None:
+    """Return types and texts of a convolution's numbers, if a shape that can be its result is found."""
+    event = events[i]
+    input, weight, *_ = event.args[SHAPES]
+    caller = _caller(events, i)
+    last = max((each.end for each in _around(events, i)), default=event.end)
+    inside = (each for each in events[i + 1 :] if each.start < event.end and each.name in ON_RESULT)
+    after = next((each for each in events[i + 1 :] if each.start >= last and each.is_operator), None)
+    # What it is known to be comes first, then what it may be.
+    shapes = [*([] if grad is None else [grad]), *(shape for each in inside for shape in _tensors(each)[:1])]
+    if after is not None:
+        shapes += _tensors(after)[:1]
+        if after.name.startswith(PLAIN) and shapes[-1:] == [input]:  # a parallel branch
+            shapes.pop()
+    for shape in shapes:
+        geometry = _geometry(input, weight, shape, caller)
+        if geometry is not None:
+            return TYPES_OF_GEOMETRY, geometry.shown()
+    return None
+
+
+def _backward(
+    events: list[Event], i: int, forwards: Mapping[Any, tuple[Event, str]]
+) -> tuple[list[str], list[str]] | None:
+    """Return types and texts of the numbers of a convolution's backward pass, with the gradients that it computes."""
+    grad, input, weight, *_ = events[i].args[SHAPES]
+    node = _node_of(events, i)
+    forward, caller = forwards.get(_sequence(node), (None, ""))
+    geometry = _geometry(input, weight, grad, caller)
+    if node is None or forward is None or geometry is None:
+        return None
+    taken = _taken_later(events, node)
+    has_bias = bool(forward.args[SHAPES][2])
+    mask = [list(input) in taken, list(weight) in taken, has_bias and [grad[1]] in taken]
+    bias = f"[{grad[1] if has_bias else 0}]"
+    return [LIST, *TYPES_OF_GEOMETRY, LIST], [bias, *geometry.shown(), str(mask)]
+
+
+def _geometry(input: Shape, weight: Shape, out: Shape, caller: str) -> Geometry | None:
+    """Return numbers by which a convolution has this result; None if there are none, or it may be transposed or not."""
+    if len(out) != len(input) or len(weight) != len(input) or out[0] != input[0]:
+        return None
+    plain = input[1] % weight[1] == 0 and out[1] == weight[0]
+    transposed = input[1] == weight[0] and out[1] % weight[1] == 0
+    if caller.startswith(TRANSPOSED):
+        plain = False
+    elif caller.startswith(PLAIN):
+        transposed = False
+    if plain == transposed:
+        return None
+    sizes = zip(*((out, input) if transposed else (input, out)), weight, strict=True)
+    steps = [_step(*each, transposed) for each in itertools.islice(sizes, 2, None)]
+    if None in steps:
+        return None
+    stride, padding, dilation, beyond = zip(*steps, strict=True)
+    groups = out[1] // weight[1] if transposed else input[1] // weight[1]
+    return Geometry(stride, padding, dilation, transposed, beyond, groups)
+
+
+def _step(large: int, small: int, kernel: int, transposed: bool) -> tuple[int, int, int, int] | None:
+    """Return stride, padding, dilation and output padding by which a window goes over ``large`` places ``small`` times."""
+    for dilation, stride in itertools.product(range(1, large + 1), repeat=2):
+        width = dilation * (kernel - 1) + 1
+        for padding in range(width):
+            rest = large + 2 * padding - width - (small - 1) * stride
+            if 0 <= rest < stride:
+                return stride, padding, dilation, rest * transposed
+        if kernel == 1 and dilation > 1:
+            return None
+    return None
+
+
+def _tensors(event: Event) -> list[Shape]:
+    return [shape for shape in event.args.get(SHAPES) or () if shape and not isinstance(shape[0], list)]
+
+
+def _around(events: list[Event], i: int) -> list[Event]:
+    """Return the operators around an event that only call it: they began before it, and end after it."""
+    around = []
+    for each in reversed(events[:i]):
+        if each.end >= events[i].end and each.name.startswith(PLAIN):
+            around.append(each)
+        elif each.is_operator and each.end <= events[i].start:
+            break
+    return around
+
+
+def _caller(events: list[Event], i: int) -> str:
+    """Return the name of the function that called a convolution: ``aten::conv2d``, ``aten::conv_transpose2d``."""
+    return next((each.name for each in _around(events, i) if each.name != FORWARD), "")
+
+
+def _node_of(events: list[Event], i: int) -> Event | None:
+    """Return the autograd node that an operator runs in."""
+    nodes = (each for each in reversed(events[:i]) if each.name.startswith(NODE))
+    node = next(nodes, None)
+    return node if node is not None and node.end >= events[i].end else None
+
+
+def _sequence(node: Event | None) -> Any:
+    return None if node is None else node.args.get(SEQUENCE)
+
+
+def _taken_later(events: list[Event], node: Event) -> list[list[int]]:
+    """Return the shapes of the gradients that later nodes of a backward pass take.
+
+    A backward pass runs its nodes in falling order of their sequence numbers, but for those that accumulate gradients.
+    """
+    taken: list[list[int]] = []
+    own = _sequence(node)
+    is_inside = False
+    for each in events:
+        if each.start < node.end:
+            continue
+        if each.name.startswith(NODE):
+            if "AccumulateGrad" not in each.name and (_sequence(each) is None or _sequence(each) >= own):
+                break
+            is_inside = True
+        elif is_inside:  # the node itself, before the operators that it calls
+            taken += [list(shape) for shape in _tensors(each)]
+            is_inside = False
+    return taken
