@@ -23,7 +23,7 @@ from .errors import (
     not_taken,
     of_kind,
 )
-from .model.inputs import checked_model, inputs_of_sizes, signature_of, worded_as_summary
+from .model.inputs import checked_device, checked_model, inputs_of_sizes, signature_of, worded_as_summary
 from .model.optimizer import OptimizerLike, checked_optimizer, of_another
 from .ops import BASE
 from .records import FormulaFunction
@@ -180,6 +180,7 @@ def count(
     mode: str | None = None,
     backward: bool = False,
     optimizer: OptimizerLike | None = None,
+    device: str | torch.device | None = None,
     convention: str | Convention = "fxflops",
     attention: str = "dense",
     formulas: Formulas | None = None,
@@ -187,6 +188,10 @@ def count(
     **unknown: NoReturn,
 ) -> Report:
     """Count without computing: the model runs once on the meta device, whatever device it is on, without a graph.
+
+    The count is for ``device``, "cpu" or "cuda", which need not be in this machine: its kernels of attention, dropout, norms
+    and recurrent layers, its autocast, and the device that the model's own code sees. By default that is the model's own
+    device, and the CPU for a model on meta. "cuda" is a GPU of NVIDIA of compute capability 8.0 or higher (A100, H100, ...).
 
     No activations are allocated and weights are not read. Nothing is timed, and memory is predicted. Integers and
     booleans keep their values, for masks and positions. If floating values are needed (``x.item()``, an operator without
@@ -205,7 +210,7 @@ def count(
     optimizer = checked_optimizer(optimizer, backward)
     registry, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
-    with running(model, args, kwargs, mode, backward, lazy=True) as subject:
+    with running(model, args, kwargs, mode, backward, lazy=True, count_for=checked_device(device)) as subject:
         if said := of_another(optimizer, subject.model):
             raise InputError(said)
         subject.optimizer = optimizer

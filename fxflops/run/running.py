@@ -37,8 +37,11 @@ def running(
     mode: str | None,
     backward: bool,
     lazy: bool = False,
+    count_for: torch.device | None = None,
 ) -> Iterator[Subject]:
     """Prepare the model and its inputs for runs: locked, in its mode, with gradients only for ``backward``.
+
+    ``count_for`` is the device to count for, where it is not the model's own.
 
     The state of model, inputs and random generators is restored at the end. Raises InputError for an invalid model, mode
     or inputs, and also for inputs that are shapes if the model raises on them.
@@ -61,7 +64,9 @@ def running(
             with initialized(model, inventory, positional, named) as whole:
                 compiled = is_compiled([given, *whole.keeps], map(type, whole.paths))
                 compiled_model = given if is_compiled_whole(given) else None
-                subject = Subject(model, whole, positional, named, mode, backward, lazy, compiled, compiled_model)
+                subject = Subject(
+                    model, whole, positional, named, mode, backward, lazy, compiled, compiled_model, count_for
+                )
                 try:
                     yield subject
                 except (torch.OutOfMemoryError, OutOfMemoryError) as error:

@@ -60,18 +60,16 @@ class Decomposition(NamedTuple):
 class DeviceKernels:
     """Runs on meta the operators that a call of a composite dispatches on ``device``.
 
-    They are found by running the call once on fake tensors of that device. A model that is itself on meta gets the
-    CPU's kernels, but meta's own where gradients are on, as FlopCounterMode counts them there.
+    They are found by running the call once on fake tensors of that device.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.on_meta = device.type == "meta"
-        self.device = torch.device("cpu") if self.on_meta else device
+        self.device = device
         self._decompositions: dict[Any, Decomposition | None] = {}
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the result of a call of a composite on meta tensors; NotImplemented for any other call."""
-        if func not in COMPOSITES or (self.on_meta and torch.is_grad_enabled()):
+        if func not in COMPOSITES:
             return NotImplemented
         if func in DROPOUTS and self.device.type == "cpu":  # meta does as the CPU does
             return NotImplemented

@@ -53,7 +53,8 @@ class MetaObserver(Observer):
 
     def _may_cast(self) -> bool:
         """Return whether autocast is on; of a model on meta, also where torch has turned it off, as it lacks that device."""
-        return is_any_autocast_enabled() or (self._device_kernels.on_meta and open_regions() > 0)
+        assert self._mirror is not None
+        return is_any_autocast_enabled() or (self._mirror.is_of_meta and open_regions() > 0)
 
     def _run_tracked(self, run: Callable[..., Any], *args: Any) -> Any:
         """Run a call with its operators observed as parts of it, so that the tensors they make are tracked."""
