@@ -115,6 +115,20 @@ MESH_FILES = "device_mesh.py", "_fsdp_init.py"
 is_traceable_wrapper_subclass = torch.utils._python_dispatch.is_traceable_wrapper_subclass
 # The active functorch transform (vmap, grad), under which shapes lack the batch dimension. Necessary.
 peek_interpreter_stack = torch._C._functorch.peek_interpreter_stack
+
+
+@contextmanager
+def outside_transforms() -> Iterator[None]:
+    """Leave all functorch transforms in this block, to ask which kernels a call on one example takes. Necessary."""
+    if peek_interpreter_stack() is None:
+        yield
+        return
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+    with temporarily_clear_interpreter_stack():
+        yield
+
+
 # The level of forward-mode AD that is open, -1 for none: calls there compute tangents, too. Necessary.
 dual_level: Callable[[], int] = partial(getattr, torch.autograd.forward_ad, "_current_level")
 # Tells of the vmap of autograd (is_grads_batched, vectorize=True), which is older than functorch's. Necessary.

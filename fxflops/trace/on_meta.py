@@ -51,6 +51,10 @@ class MetaObserver(Observer):
             tensors_given(out)[-1].untyped_storage().resize_(rule(*spec_of(args)))
         return out
 
+    def _run_transformed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = self._device_kernels.run(func, args, kwargs)
+        return super()._run_transformed(func, args, kwargs) if out is NotImplemented else out
+
     def _may_cast(self) -> bool:
         """Return whether autocast is on; of a model on meta, also where torch has turned it off, as it lacks that device."""
         assert self._mirror is not None
