@@ -187,6 +187,12 @@ assertion = torch._assert
 fused_sdp_choice: Callable[..., int] | None = _optional("torch._fused_sdp_choice", None)
 # The operator whose kernel on meta makes a gradient that nobody asked for. Necessary.
 batch_norm_backward = torch.ops.aten.native_batch_norm_backward.default
+# The operator of cuDNN's recurrent layers that has no kernel on meta. Necessary.
+cudnn_rnn_backward = torch.ops.aten._cudnn_rnn_backward.default
+# Calls an operator without autograd, so that a dispatch mode sees it even where meta takes it apart. Necessary.
+below_autograd = torch._C._AutoDispatchBelowAutograd
+# The RMS norm of GPUs, one kernel. Without it they compute it by its parts, as the CPU does.
+rms_norm_of_gpus = _optional("torch.ops.aten._fused_rms_norm.default", None)
 # The fused kernel of attention on the CPU. Necessary.
 flash_attention_for_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 # Functions with formulas of their own. A torch without one cannot call it.

@@ -8,7 +8,6 @@ https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/transformers/c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -165,29 +164,42 @@ def takes_one_head() -> bool:
 def _layer(mode: int, cells: bool) -> Any:
     """Return the stand-in for ``torch.lstm`` (with ``cells``), ``torch.gru`` ...: one kernel of cuDNN.
 
-    Where the last argument is the parameters' ``batch_first``, the sequences are padded; else they are packed.
+    It returns NotImplemented for packed sequences, which are described by values.
     """
 
-    def layer(first: torch.Tensor, second: Any, third: Any, *rest: Any) -> tuple[torch.Tensor, ...]:
-        packed = isinstance(second, torch.Tensor) and isinstance(third, torch.Tensor | Sequence) and len(rest) == 6
-        if packed:
-            sizes, states, (weights, biases, layers, dropout, train, both) = second, third, rest
-            batch_first, batches = False, sizes.tolist()
-        else:
-            states, weights, (biases, layers, dropout, train, both, batch_first), batches = second, third, rest, []
+    def layer(
+        input: torch.Tensor,
+        states: Any,
+        weights: Any,
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: Any = None,
+    ) -> Any:
+        if isinstance(states, torch.Tensor) and states.dtype is torch.int64:
+            return NotImplemented
         hidden, cell = states if cells else (states, None)
-        width, projected = (cell if cells else hidden).shape[-1], 0
-        if cells and hidden.shape[-1] != width:
-            projected = hidden.shape[-1]
-        weights = [*weights]
-        each = len(weights) // (layers * (2 if both else 1))
-        out, state, last, *_ = aten._cudnn_rnn.default(
-            first, weights, each, None, hidden, cell, mode, width, projected, layers, batch_first, dropout, train, both,
-            batches, None,
-        )
-        return (out, state, last) if cells else (out, state)
+        width = hidden.shape[-1] if cell is None else cell.shape[-1]
+        projected = hidden.shape[-1] if hidden.shape[-1] != width else 0
+        # On a GPU the weights are parts of one buffer already, so that it takes no memory of its own.
+        buffer = weights[0].new_empty(0)
+        out, hidden, cell, *_ = aten._cudnn_rnn.default(
+            input, [*weights], len(weights) // (num_layers * (2 if bidirectional else 1)), buffer,
+            hidden, cell, mode, width, projected, num_layers, batch_first, dropout, train, bidirectional, [], None,
+        )  # fmt: skip
+        return (out, hidden, cell) if cells else (out, hidden)
 
     return layer
+
+
+def recurrent_backward(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the gradients that cuDNN's kernel of a recurrent layer makes, for which torch has no kernel on meta."""
+    input, weights, _, _, hidden, cell, *_, asked = args
+    needs = zip((input, hidden, cell), asked, strict=False)
+    gradients = [torch.empty_like(each) if wanted and each is not None else None for each, wanted in needs]
+    return *gradients, [torch.empty_like(weight) for weight in weights] if asked[3] else []
 
 
 STAND_INS: dict[Any, Any] = {

@@ -29,13 +29,15 @@ from ..torch_internals import (
     outside_transforms,
 )
 from .cuda_kernels import STAND_INS, takes_plain_products
+from .modes import transformed
+from .whole_kernels import WHOLE, WHOLE_ON_GPUS
 
 RECURRENT = [getattr(torch, name) for name in "lstm gru rnn_tanh rnn_relu".split()]
 ATTENTIONS = F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default
 ON_GPUS = frozenset(
     [F.dropout, torch.dropout, torch.ops.aten.dropout.default]
-    + [function for name in ("rms_norm", "softmax", "log_softmax") for function in spelled(name, F, torch, torch.Tensor)]
-    + [torch.lstm_cell, torch.gru_cell]
+    + [function for name in ("softmax", "log_softmax") for function in spelled(name, F, torch, torch.Tensor)]
+    + [torch.lstm_cell]
 )
 """Those that meta takes as the CPU does."""
 COMPOSITES = frozenset({*ATTENTIONS, *RECURRENT, *ON_GPUS})
@@ -74,10 +76,14 @@ class DeviceKernels:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self._whole = {**WHOLE, **WHOLE_ON_GPUS} if device.type == "cuda" else WHOLE
         self._decompositions: dict[Any, Decomposition | None] = {}
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the result of a call of a composite on meta tensors; NotImplemented for any other call."""
+        whole = self._whole.get(func)
+        if whole is not None and torch.is_grad_enabled() and not transformed():
+            return whole(*args, **kwargs)
         if func not in COMPOSITES:
             return NotImplemented
         if func in ON_GPUS and self.device.type == "cpu":
@@ -152,6 +158,8 @@ class DeviceKernels:
             args, kwargs = fill(template, *fakes)
             with _RecordedSteps(fakes) as recorded:
                 out = func(*args, **kwargs)
+            if out is NotImplemented:
+                return None
             # Copied now: the tensors still held are freed below, which would add them to the last step's list.
             steps = [step._replace(freed=[*step.freed]) for step in recorded.steps]
             result, returned = template_of(out)

@@ -13,8 +13,9 @@ from ..ops._rules import STORED
 from ..ops.shapes import rule_for, shape_of
 from ..records import Operation
 from ..records.tensors import spec_of
-from ..torch_internals import OpOverload, batch_norm_backward, is_any_autocast_enabled
+from ..torch_internals import OpOverload, batch_norm_backward, cudnn_rnn_backward, is_any_autocast_enabled
 from .autocast import open_regions
+from .cuda_kernels import recurrent_backward
 from .device_kernels import DeviceKernels
 from .dtypes import check_dtypes
 from .modes import dispatch_mode_on
@@ -43,6 +44,8 @@ class MetaObserver(Observer):
             return out
         if not isinstance(func, OpOverload):
             return self.stopwatch.run(func, args, kwargs)
+        if func is cudnn_rnn_backward:
+            return recurrent_backward(args)
         out = super()._kernel(func, args, kwargs)
         if func is batch_norm_backward and not args[-1][0]:  # meta's kernel makes a gradient that no device's makes
             return None, *out[1:]
