@@ -116,7 +116,7 @@ class DeviceKernels:
 
         On the CPU torch names the kernel itself, given tensors of a few bytes with the same shapes.
         """
-        if self._is_absent():
+        if self.is_absent():
             args, kwargs = fill(template, *tensors)
             return None if takes_plain_products(*args, **kwargs) else self._decompose(func, template, tensors)
         if fused_sdp_choice is None or self.device.type != "cpu" or any(tensor.ndim < 2 for tensor in tensors):
@@ -137,7 +137,7 @@ class DeviceKernels:
         step = Step(flash_attention_for_cpu.default, called, numbers, [first, first + 1], [first + 1])
         return Decomposition([step], template_of(query)[0], [first])
 
-    def _is_absent(self) -> bool:
+    def is_absent(self) -> bool:
         """Return whether the device is a GPU, and this machine has none."""
         return self.device.type == "cuda" and not torch.cuda.is_available()
 
@@ -146,7 +146,7 @@ class DeviceKernels:
         FakeTensor, FakeTensorMode = fake_tensors()
         with disable_current_modes():
             plain = [tensor.detach() for tensor in tensors]
-        if self._is_absent():
+        if self.is_absent():
             func = STAND_INS.get(func, func)
         # Nothing is saved for a backward pass here: what autograd saves of a call, the call itself does, and a
         # checkpoint around it keeps none of it.

@@ -166,8 +166,9 @@ class MetaMirror:
                 self._own[id(tensor)] = self.read(tensor)
 
     def is_weight(self, meta: torch.Tensor) -> bool:
-        """Return whether a meta tensor stands for a parameter that requires a gradient."""
-        return id(meta) in self._weights
+        """Return whether a meta tensor stands for a parameter that requires a gradient, or is one."""
+        own = self._state.get(id(meta))
+        return id(meta) in self._weights or (isinstance(own, nn.Parameter) and own.requires_grad)
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the meta tensor that stands for this one; a meta tensor stands for itself.

@@ -14,7 +14,7 @@ from ..ops.shapes import rule_for, shape_of
 from ..records import Operation
 from ..records.tensors import spec_of
 from ..torch_internals import OpOverload, batch_norm_backward, cudnn_rnn_backward, is_any_autocast_enabled
-from .autocast import open_regions
+from .autocast import AutocastOfAbsentGpu, open_regions
 from .cuda_kernels import recurrent_backward
 from .device_kernels import DeviceKernels
 from .dtypes import check_dtypes
@@ -29,6 +29,11 @@ class MetaObserver(Observer):
         super().__init__(*args, **kwargs)
         assert self._device_mirror is not None
         self._device_kernels = DeviceKernels(self._device_mirror.device)
+
+    def switch_on(self) -> None:
+        super().switch_on()
+        if self._device_kernels.is_absent():
+            self._modes.enter_context(AutocastOfAbsentGpu())  # type: ignore[arg-type]
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(func, OpOverload) or not (self._in_call or self._inside_leaf()) or not _makes(func, args, kwargs):
