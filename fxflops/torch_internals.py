@@ -146,6 +146,13 @@ current_graph_task_id = torch._C._current_graph_task_id
 current_autograd_node: Callable[[], Any] = _optional("torch._C._current_autograd_node", lambda: None)
 # The class of an autograd.Function's nodes. Without it their gradients belong to the call after the function.
 BackwardCFunction = _optional("torch.autograd.function.BackwardCFunction", Nobody)
+
+
+def function_of(node: Any) -> type:
+    """Return the ``autograd.Function`` that made a node. Necessary."""
+    return node._forward_cls  # type: ignore[no-any-return]
+
+
 # The function that calls the autograd engine: frames above it on the call stack belong to the backward pass. Necessary.
 engine_run_backward = torch.autograd.graph._engine_run_backward
 # Calls a function when the running backward pass has ended. Necessary.
@@ -187,12 +194,8 @@ assertion = torch._assert
 fused_sdp_choice: Callable[..., int] | None = _optional("torch._fused_sdp_choice", None)
 # The operator whose kernel on meta makes a gradient that nobody asked for. Necessary.
 batch_norm_backward = torch.ops.aten.native_batch_norm_backward.default
-# The operator of cuDNN's recurrent layers that has no kernel on meta. Necessary.
-cudnn_rnn_backward = torch.ops.aten._cudnn_rnn_backward.default
 # Calls an operator without autograd, so that a dispatch mode sees it even where meta takes it apart. Necessary.
 below_autograd = torch._C._AutoDispatchBelowAutograd
-# The RMS norm of GPUs, one kernel. Without it they compute it by its parts, as the CPU does.
-rms_norm_of_gpus = _optional("torch.ops.aten._fused_rms_norm.default", None)
 # The fused kernel of attention on the CPU. Necessary.
 flash_attention_for_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 # Functions with formulas of their own. A torch without one cannot call it.

@@ -161,9 +161,7 @@ def _inputs(
         inputs = loaded.default or _none_wanted(name, model)
     if asked.batch is not None:
         inputs = tuple(each._replace(shape=(asked.batch, *each.shape[1:])) for each in inputs)
-    args, kwargs = tensors_of(
-        _by_position(inputs, model), place, dtype or _precision_of(model), _vocabulary_of(model)
-    )
+    args, kwargs = tensors_of(_by_position(inputs, model), place, dtype or _precision_of(model), _vocabulary_of(model))
     bind(
         model,
         args,
@@ -213,9 +211,7 @@ def _vocabulary_of(model: nn.Module) -> int:
     return next((module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)), 2)
 
 
-def _moved(
-    given: tuple[Any, Any], device: torch.device | None, dtype: torch.dtype | None
-) -> tuple[Any, Any]:
+def _moved(given: tuple[Any, Any], device: torch.device | None, dtype: torch.dtype | None) -> tuple[Any, Any]:
     """Return the inputs that came with a model, on this device and in this dtype, if they are given."""
     template, tensors = template_of(given)
     args, kwargs = fill(

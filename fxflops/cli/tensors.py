@@ -41,7 +41,11 @@ def device_of(name: str, needed: bool = True) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise InputError(f"unknown device {name!r}: cpu, cuda, cuda:1, meta ...") from None
-    if needed and device.type == "cuda" and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()):
+    if (
+        needed
+        and device.type == "cuda"
+        and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count())
+    ):
         raise InputError(f"no device {name!r}: torch finds {torch.cuda.device_count()} CUDA devices here")
     return device
 

@@ -345,7 +345,9 @@ def cap_of(device: torch.device) -> int:
 def meta_run(subject: Subject, registry: FormulaRegistry, facts: bool, observe_dispatch: bool) -> Watch:
     """Observe a run of the model on meta."""
     mirror = MetaMirror(subject.state, subject.snapshot.holds, subject.snapshot.before_write)
-    watch = subject.watch(registry, mirror=mirror, device=subject.count_for, observe_dispatch=observe_dispatch, facts=facts)
+    watch = subject.watch(
+        registry, mirror=mirror, device=subject.count_for, observe_dispatch=observe_dispatch, facts=facts
+    )
     return watch.observe(subject)
 
 

@@ -12,7 +12,13 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import InputError
 from ..model.pytree import tensors_in
 from ..records import Call
-from ..torch_internals import BackwardCFunction, DisableTorchFunction, current_autograd_node, disable_current_modes
+from ..torch_internals import (
+    BackwardCFunction,
+    DisableTorchFunction,
+    current_autograd_node,
+    disable_current_modes,
+    function_of,
+)
 from .source import error_for
 from .whole_kernels import Whole
 
@@ -79,7 +85,7 @@ class AutogradOwners:
 
 def _is_of_function(node: Any) -> bool:
     """Return whether a node is an ``autograd.Function``'s: not one of ours, that are calls of one operator."""
-    return isinstance(node, BackwardCFunction) and not issubclass(node._forward_cls, Whole)  # type: ignore[attr-defined]
+    return isinstance(node, BackwardCFunction) and not issubclass(function_of(node), Whole)
 
 
 def requires_gradient(out: Any) -> bool:

@@ -18,10 +18,9 @@ from torch.torch_version import TorchVersion
 
 from ..torch_internals import DisableTorchDispatch, fused_sdp_choice
 
-aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
 LARGEST_HEAD = {"flash": 256, "cudnn": 128}
-PREFERS_CUDNN = TorchVersion(torch.__version__) >= (2, 10)
+PREFERS_CUDNN = TorchVersion(torch.__version__) >= "2.10"
 """Whether torch tries cuDNN's attention first on this GPU: since its wheels have a cuDNN above 9.15."""
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 """cuDNN's numbers of recurrent layers."""
@@ -41,19 +40,22 @@ def attention(*args: Any, **kwargs: Any) -> torch.Tensor:
         width = query.shape[-1]
         padded = [F.pad(each, (0, -width % 8)) if width % 8 else each for each in (query, key, value)]
         scale = 1 / math.sqrt(width) if scale is None else scale
-        out = aten._scaled_dot_product_flash_attention.default(*padded, dropout, causal, False, scale=scale)[0]
+        out = torch.ops.aten._scaled_dot_product_flash_attention.default(*padded, dropout, causal, False, scale=scale)[
+            0
+        ]
         out = out[..., :width] if width % 8 else out
     else:
         if mask is not None and mask.dtype is torch.bool:
             mask = torch.where(mask, 0.0, torch.scalar_tensor(-math.inf, dtype=query.dtype, device=query.device))
         if called.kernel == "cudnn":
-            fused = aten._scaled_dot_product_cudnn_attention.default
+            fused = torch.ops.aten._scaled_dot_product_cudnn_attention.default
             out = fused(query, key, value, mask, called.learns, dropout, causal, False, scale=scale)[0]
         else:
             mask = None if mask is None else _aligned(mask, query, key)
-            fused = aten._scaled_dot_product_efficient_attention.default
+            fused = torch.ops.aten._scaled_dot_product_efficient_attention.default
             out = fused(query, key, value, mask, called.learns, dropout, causal, scale=scale)[0]
-    return out.squeeze(0) if called.is_one_head else out
+    result: torch.Tensor = out.squeeze(0) if called.is_one_head else out
+    return result
 
 
 class _Attention:
@@ -185,7 +187,7 @@ def _layer(mode: int, cells: bool) -> Any:
         projected = hidden.shape[-1] if hidden.shape[-1] != width else 0
         # On a GPU the weights are parts of one buffer already, so that it takes no memory of its own.
         buffer = weights[0].new_empty(0)
-        out, hidden, cell, *_ = aten._cudnn_rnn.default(
+        out, hidden, cell, *_ = torch.ops.aten._cudnn_rnn.default(
             input, [*weights], len(weights) // (num_layers * (2 if bidirectional else 1)), buffer,
             hidden, cell, mode, width, projected, num_layers, batch_first, dropout, train, bidirectional, [], None,
         )  # fmt: skip
@@ -194,17 +196,9 @@ def _layer(mode: int, cells: bool) -> Any:
     return layer
 
 
-def recurrent_backward(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the gradients that cuDNN's kernel of a recurrent layer makes, for which torch has no kernel on meta."""
-    input, weights, _, _, hidden, cell, *_, asked = args
-    needs = zip((input, hidden, cell), asked, strict=False)
-    gradients = [torch.empty_like(each) if wanted and each is not None else None for each, wanted in needs]
-    return *gradients, [torch.empty_like(weight) for weight in weights] if asked[3] else []
-
-
 STAND_INS: dict[Any, Any] = {
     F.scaled_dot_product_attention: attention,
-    aten.scaled_dot_product_attention.default: attention,
+    torch.ops.aten.scaled_dot_product_attention.default: attention,
     **{getattr(torch, name): _layer(mode, name == "lstm") for name, mode in MODES.items()},
 }
 """The stand-ins, by the functions for which they stand."""

@@ -13,11 +13,11 @@ from ..ops._rules import STORED
 from ..ops.shapes import rule_for, shape_of
 from ..records import Operation
 from ..records.tensors import spec_of
-from ..torch_internals import OpOverload, batch_norm_backward, cudnn_rnn_backward, is_any_autocast_enabled
+from ..torch_internals import OpOverload, batch_norm_backward, is_any_autocast_enabled
 from .autocast import AutocastOfAbsentGpu, open_regions
-from .cuda_kernels import recurrent_backward
 from .device_kernels import DeviceKernels
 from .dtypes import check_dtypes
+from .meta_results import RESULTS
 from .modes import dispatch_mode_on
 from .observe import Observer
 
@@ -33,7 +33,7 @@ class MetaObserver(Observer):
     def switch_on(self) -> None:
         super().switch_on()
         if self._device_kernels.is_absent():
-            self._modes.enter_context(AutocastOfAbsentGpu())  # type: ignore[arg-type]
+            self._modes.enter_context(AutocastOfAbsentGpu())
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(func, OpOverload) or not (self._in_call or self._inside_leaf()) or not _makes(func, args, kwargs):
@@ -49,8 +49,8 @@ class MetaObserver(Observer):
             return out
         if not isinstance(func, OpOverload):
             return self.stopwatch.run(func, args, kwargs)
-        if func is cudnn_rnn_backward:
-            return recurrent_backward(args)
+        if func in RESULTS:
+            return RESULTS[func](*args, **kwargs)
         out = super()._kernel(func, args, kwargs)
         if func is batch_norm_backward and not args[-1][0]:  # meta's kernel makes a gradient that no device's makes
             return None, *out[1:]
