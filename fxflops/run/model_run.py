@@ -132,7 +132,8 @@ class Subject:
         """Return the record of a finished run under ``watch``, which is for ``count_for`` if it has a mirror."""
         device = self.device if watch.mirror is None else self.count_for
         inputs = " ".join(map(repr, specs_in(spec_of((self._args, self._kwargs)))))
-        environment = environment_of(device, self.mode, self.compiled)
+        # A model on meta is counted for any CPU; tensors that are here have this machine's cores.
+        environment = environment_of(device, self.mode, self.compiled, self.device.type == device.type)
         run = watch.run(type(self.model).__name__, inputs, self.inventory, environment, source, trace, why)
         watch.release()
         return run
