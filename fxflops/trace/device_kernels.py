@@ -88,6 +88,8 @@ class DeviceKernels:
             return NotImplemented
         if func in ON_GPUS and self.device.type == "cpu":
             return NotImplemented
+        if func is F.dropout and (kwargs.get("inplace") or args[3:] == (True,)):  # no kernel of its own on any device
+            return NotImplemented
         template, tensors = template_of((args, kwargs))
         if not all(tensor.is_meta for tensor in tensors):
             return NotImplemented

@@ -102,6 +102,7 @@ OF_ONE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "hardswish": F.hardswish,
     "softplus": F.softplus,
     "dropout": lambda x: F.dropout(x, 0.25),
+    "dropout in place": lambda x: F.dropout(x, 0.25, inplace=True),
     "layer norm": lambda x: F.layer_norm(x, x.shape[-1:]),
     "rms norm": lambda x: F.rms_norm(x, x.shape[-1:]),
     "cross entropy": lambda x: F.cross_entropy(x.flatten(0, 1), x.new_zeros(x.shape[:2].numel(), dtype=torch.long)),
