@@ -22,6 +22,8 @@ HALVES = (torch.float16, torch.bfloat16)
 LARGEST_HEAD = {"flash": 256, "cudnn": 128}
 PREFERS_CUDNN = TorchVersion(torch.__version__) >= "2.10"
 """Whether torch tries cuDNN's attention first on this GPU: since its wheels have a cuDNN above 9.15."""
+EFFICIENT_TAKES_GROUPS = TorchVersion(torch.__version__) >= "2.14"
+"""Whether the efficient kernel takes fewer heads of keys than of queries."""
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 """cuDNN's numbers of recurrent layers."""
 
@@ -94,7 +96,9 @@ class _Attention:
         tries = {
             "cudnn": PREFERS_CUDNN and enabled.cudnn_sdp_enabled() and self._fits_cudnn(),
             "flash": enabled.flash_sdp_enabled() and share and self._fits_flash(),
-            "efficient": enabled.mem_efficient_sdp_enabled() and share and self._fits_efficient(),
+            "efficient": enabled.mem_efficient_sdp_enabled()
+            and (len({*heads}) == 1 or (share and EFFICIENT_TAKES_GROUPS))
+            and self._fits_efficient(),
         }
         return next((kernel for kernel, fits in tries.items() if fits), "math")
 
