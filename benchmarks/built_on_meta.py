@@ -1,17 +1,20 @@
 """One model, one count, wherever it was built: on the CPU and on meta, counted for the CPU and for a GPU.
 
-    python benchmarks/built_on_meta.py [--models resnet18,...]
+    python benchmarks/built_on_meta.py [--models resnet18,...] [--seconds 600]
 
 The models are those of ``benchmarks/memory_truth.py``, and more of transformers. Each is built on the CPU, and built anew under
 ``torch.device("meta")`` (moved there if its constructor needs values), then counted in inference and in a training step
 with AdamW. FLOPs, MACs, those of the backward pass, and the predicted peak must be equal. No GPU is needed. The table is
-``benchmarks/results/built_on_meta.md``; the exit code is 1 if any row differs.
+``benchmarks/results/built_on_meta.md``; rows are kept in ``built_on_meta.jsonl`` beside it, so that a run goes on where one was
+stopped. The exit code is 1 if any row differs.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,8 @@ MORE = """
 qwen2 qwen3 mixtral qwen3_moe gpt_oss gpt_neox phi3 bart whisper vit mamba deberta-v2
 """.split()
 """Architectures of transformers that are not in memory_truth.md: experts, encoders with decoders, images, sound."""
+NAMES = [*memory_zoo.LAYERS, *memory_zoo.TRANSFORMERS, *MORE]
+NAMES += [name for name in memory_zoo.NAMES if name not in NAMES]
 DEVICES = "cpu", "cuda"
 WAYS = "inference", "training"
 Built = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
@@ -154,22 +159,25 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", help="only these, and write no table")
+    parser.add_argument("--models", default=",".join(NAMES))
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no model after so many")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    names = options.models.split(",") if options.models else [*memory_zoo.NAMES, *MORE]
-    rows: list[dict[str, Any]] = []
-    for name in names:
+    kept, began = RESULTS / "built_on_meta.jsonl", time.monotonic()
+    rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    for name in options.models.split(","):
+        if name in {row["model"] for row in rows} or time.monotonic() - began > options.seconds:
+            continue
         try:
-            rows += rows_of(name)
+            found = rows_of(name)
         except Exception as error:  # a library without this model
             print(f"{name}: {type(error).__name__}: {error}", flush=True)
             continue
-        print(
-            *(row for row in rows[-4:] if differs(row)) if any(map(differs, rows[-4:])) else (name, "equal"), flush=True
-        )
-    if not options.models:
+        rows += found
+        with kept.open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in found)
         (RESULTS / "built_on_meta.md").write_text(table(rows))
+        print(name, *(row for row in found if differs(row)), flush=True)
     sys.exit(any(map(differs, rows)))
 
 

@@ -140,7 +140,7 @@ def process(*arguments: str, stdin: str = "", **environment: str) -> subprocess.
 
 def test_a_function_in_a_file() -> None:
     text = out("run model.py:make_model --input 2,3,64,64 --counts-only")
-    assert text.startswith("Sequential (model.py:make_model)   input f32[2,3,64,64]   meta")
+    assert text.startswith("Sequential (model.py:make_model)   input f32[2,3,64,64]   cpu · eval")
     assert f"MACs     {fxflops.units.count(2 * (CONV + 80))}" in text
     assert "complete: 4/4 calls" in text
     assert "a word on stdout" not in text
@@ -290,7 +290,7 @@ def test_transformers_by_type_class_and_config(tmp_path: Path) -> None:
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
     result = invoke("run hf:config.json --counts-only")
-    assert result.stdout.startswith("BertForMaskedLM (hf:config.json)   input i64[1,128]   meta")
+    assert result.stdout.startswith("BertForMaskedLM (hf:config.json)   input i64[1,128]   cpu · eval")
     assert "input_ids of 128 tokens, without a mask" in result.stderr
     assert out("run hf:. --input-ids 2,16 --repeats 1").startswith("BertForMaskedLM (hf:.)   input i64[2,16]   cpu")
     assert out("run hf:GPT2LMHeadModel --input-ids 1,4 --counts-only").startswith(
