@@ -23,7 +23,7 @@ from .errors import (
     not_taken,
     of_kind,
 )
-from .model.inputs import checked_model, inputs_of_sizes, signature_of, worded_as_summary
+from .model.inputs import checked_device, checked_model, inputs_of_sizes, signature_of, worded_as_summary
 from .model.modules import parameters_of
 from .model.optimizer import OptimizerLike, checked_optimizer
 from .ops import BASE
@@ -181,6 +181,7 @@ def count(
     mode: str | None = None,
     backward: bool = False,
     optimizer: OptimizerLike | None = None,
+    device: str | torch.device | None = None,
     convention: str | Convention = "fxflops",
     attention: str = "dense",
     formulas: Formulas | None = None,
@@ -188,6 +189,10 @@ def count(
     **unknown: NoReturn,
 ) -> Report:
     """Count without computing: the model runs once on the meta device, whatever device it is on, without a graph.
+
+    The count is for ``device``, "cpu" or "cuda", which need not be in this machine: its kernels of attention, dropout, norms
+    and recurrent layers, its autocast, and the device that the model's own code sees. By default that is the model's own
+    device, and the CPU for a model on meta. "cuda" is a GPU of NVIDIA of compute capability 8.0 or higher (A100, H100, ...).
 
     No activations are allocated and weights are not read. Nothing is timed, and memory is predicted. Integers and
     booleans keep their values, for masks and positions. If floating values are needed (``x.item()``, an operator without
@@ -206,7 +211,9 @@ def count(
     optimizer = checked_optimizer(optimizer, backward)
     registry, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
-    with running(model, args, kwargs, mode, backward, lazy=True, optimizer=optimizer) as subject:
+    with running(
+        model, args, kwargs, mode, backward, lazy=True, optimizer=optimizer, count_for=checked_device(device)
+    ) as subject:
         run = counted_run(subject, registry, facts=attention == "exact")
     return Report(run, found, registry, weakref.ref(subject.model), attention).checked(strict)
 

@@ -117,6 +117,20 @@ MESH_FILES = "device_mesh.py", "_fsdp_init.py"
 is_traceable_wrapper_subclass = torch.utils._python_dispatch.is_traceable_wrapper_subclass
 # The active functorch transform (vmap, grad), under which shapes lack the batch dimension. Necessary.
 peek_interpreter_stack = torch._C._functorch.peek_interpreter_stack
+
+
+@contextmanager
+def outside_transforms() -> Iterator[None]:
+    """Leave all functorch transforms in this block, to ask which kernels a call on one example takes. Necessary."""
+    if peek_interpreter_stack() is None:
+        yield
+        return
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+    with temporarily_clear_interpreter_stack():
+        yield
+
+
 # The level of forward-mode AD that is open, -1 for none: calls there compute tangents, too. Necessary.
 dual_level: Callable[[], int] = partial(getattr, torch.autograd.forward_ad, "_current_level")
 # Tells of the vmap of autograd (is_grads_batched, vectorize=True), which is older than functorch's. Necessary.
@@ -134,6 +148,13 @@ current_graph_task_id = torch._C._current_graph_task_id
 current_autograd_node: Callable[[], Any] = _optional("torch._C._current_autograd_node", lambda: None)
 # The class of an autograd.Function's nodes. Without it their gradients belong to the call after the function.
 BackwardCFunction = _optional("torch.autograd.function.BackwardCFunction", Nobody)
+
+
+def function_of(node: Any) -> type:
+    """Return the ``autograd.Function`` that made a node. Necessary."""
+    return node._forward_cls  # type: ignore[no-any-return]
+
+
 # The function that calls the autograd engine: frames above it on the call stack belong to the backward pass. Necessary.
 engine_run_backward = torch.autograd.graph._engine_run_backward
 
@@ -185,6 +206,8 @@ assertion = torch._assert
 fused_sdp_choice: Callable[..., int] | None = _optional("torch._fused_sdp_choice", None)
 # The operator whose kernel on meta makes a gradient that nobody asked for. Necessary.
 batch_norm_backward = torch.ops.aten.native_batch_norm_backward.default
+# Calls an operator without autograd, so that a dispatch mode sees it even where meta takes it apart. Necessary.
+below_autograd = torch._C._AutoDispatchBelowAutograd
 # The fused kernel of attention on the CPU. Necessary.
 flash_attention_for_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 # Functions with formulas of their own. A torch without one cannot call it.

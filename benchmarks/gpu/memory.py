@@ -11,7 +11,7 @@ It begins on an empty device. Its row has these figures, in bytes:
     reserved     the most from the empty device to the end of the step, ``max_memory_reserved``
     held         requested, without what is allocated and freed within one operator (see ``benchmarks/allocator.py``)
     predicted    ``count()`` of the model on the device
-    on meta      ``count()`` of the model as it is built on meta
+    on meta      ``count()`` of the model as it is built on meta, for the device
     storages     the most in live storages in an observed run on the device
     analyze      ``max_memory`` of ``analyze()``, which the allocator measures
     left         allocated after the case, when everything is dropped, beside ``alive``
@@ -142,7 +142,7 @@ def figures(bench: Bench, name: str, way: str) -> Row:
     torch.manual_seed(0)
     training, make = way != INFERENCE, OPTIMIZERS.get(way.removesuffix(CHECKPOINTED))
     with torch.device("meta"):
-        on_meta = predicted(*built(bench, name, way), make)
+        on_meta = predicted(*built(bench, name, way), make, None if bench.stand_in else "cuda")
     trace = Trace(bench)
     with trace:
         model, args, kwargs = built(bench, name, way)
@@ -190,10 +190,12 @@ def larger(value: Any, batch: int) -> Any:
     return torch.cat([value] * LARGER, batch) if isinstance(value, torch.Tensor) else value
 
 
-def predicted(model: torch.nn.Module, args: Any, kwargs: Any, optimizer: Any) -> fxflops.Report:
+def predicted(
+    model: torch.nn.Module, args: Any, kwargs: Any, optimizer: Any, device: str | None = None
+) -> fxflops.Report:
     """Count the model, with its training step if there is an optimizer, or a function that makes one."""
     mode, training = ("eval", False) if optimizer is None else ("train", True)
-    return fxflops.count(model, args, kwargs, mode=mode, backward=training, optimizer=optimizer)
+    return fxflops.count(model, args, kwargs, mode=mode, backward=training, optimizer=optimizer, device=device)
 
 
 def live_storages(model: torch.nn.Module, args: Any, kwargs: Any, optimizer: Any) -> int:
@@ -439,8 +441,8 @@ for in the step (in training the second one, so the optimizer has its state), wi
 the step beside parameters, buffers, inputs and optimizer state, which is the workspace that cuBLAS keeps. Allocated is the same with
 the allocator's rounding; with other is the peak as `torch.cuda.max_memory_allocated` has it. Analyze, which takes no
 optimizer's step, is compared with the peak until that step. Reserved is `max_memory_reserved` from the empty device on, and is
-compared with the peak with other memory. A workspace is allocated and freed within one operator that has a kernel of its own. Of a
-model built on meta, operators are chosen as for a CPU, and in training attention is plain products there."""
+compared with the peak with other memory. A workspace is allocated and freed within one operator that has a kernel of its own. A model
+built on meta is counted for this device."""
 MARGIN = 0.05
 """A prediction farther from the requested bytes than this has its cause in the table."""
 

@@ -102,7 +102,14 @@ class Asked:
     ] = None
     batch: Annotated[int | None, typer.Option(min=1, metavar="N", help="The first dimension of every input.")] = None
     # Their names are written out: typer 0.27 takes a metavar that is the parameter's name in capitals for the option's name.
-    device: Annotated[str | None, typer.Option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 or meta.")] = None
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            metavar="DEVICE",
+            help="cpu, cuda, cuda:1 or meta. What is only counted is counted for it, so a GPU need not be there. Default: the CPU.",
+        ),
+    ] = None
     dtype: Annotated[
         str | None,
         typer.Option("--dtype", metavar="DTYPE", help="Dtype of weights and real inputs: bf16, f16, f64 ..."),

@@ -16,7 +16,7 @@ from .. import api
 from ..conventions import BASE_CONVENTION
 from ..counting.counts import UNKNOWN_PAIRS
 from ..errors import FxflopsError, InputError
-from ..model.inputs import bind, checked_model, signature_of
+from ..model.inputs import COUNTED_FOR, bind, checked_model, signature_of
 from ..model.modules import all_modules, parameters_of, state_tensors
 from ..model.pytree import fill, template_of
 from ..report.exchange import rank
@@ -32,10 +32,11 @@ from .tensors import device_of, dtype_of, optimizer_of, tensors_of
 
 
 def counted(name: str, asked: Asked) -> Report:
-    """Return the report of a model counted on meta; on real tensors if the model needs values and has room."""
-    _check(asked)
-    if asked.device is not None:
-        return _counted(name, asked, asked.device == "meta")
+    """Return the report of a model counted on meta, for the device asked for; on real tensors if the model needs values and
+    has room."""
+    _check(asked, counts=True)
+    if asked.device is not None and device_of(asked.device, needed=False).type not in (*COUNTED_FOR, "meta"):
+        return _counted(name, asked, False)
     try:
         report = _counted(name, asked, True)
         # A mask made on meta has no values, so that its pairs are unknown.
@@ -68,11 +69,16 @@ def analyzed(name: str, asked: Asked, *, trace: str = "auto", repeats: int | str
     return report.named(name)
 
 
-def subject(name: str, asked: Asked, on_meta: bool) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """Return the model on its device and in its dtype, its args and its kwargs."""
+def subject(
+    name: str, asked: Asked, on_meta: bool, counts: bool = False
+) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """Return the model on its device and in its dtype, its args and its kwargs. A model that is only counted is on meta, or
+    where it needs values on the CPU, if this machine does not have the device."""
     with working(f"loading {name}"):
         loaded = load(name, on_meta)
-    model, (device, dtype) = checked_model(loaded.model), placed(asked)
+    model, (device, dtype) = checked_model(loaded.model), placed(asked, counts)
+    if on_meta and device is not None:
+        device = torch.device("meta")
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Complex modules are a new feature")
@@ -80,21 +86,23 @@ def subject(name: str, asked: Asked, on_meta: bool) -> tuple[nn.Module, tuple[An
     except Exception as error:
         raise InputError(f"{name} cannot be moved: {type(error).__name__}: {error}") from error
     place = torch.device("meta") if on_meta else device or _place_of(model)
-    return model, *_inputs(name, loaded, asked, model, place, dtype or _precision_of(model))
+    return model, *_inputs(name, loaded, asked, model, place, device, dtype)
 
 
-def _check(asked: Asked) -> None:
+def _check(asked: Asked, counts: bool = False) -> None:
     """Raise InputError for a dtype, device or optimizer that is not known, before the model is loaded."""
     for each in given_by(asked):
         if each.dtype not in ("", TOKENS):
             dtype_of(each.dtype)
-    placed(asked)
+    placed(asked, counts)
     optimizer_of(asked.optimizer)
 
 
-def placed(asked: Asked) -> tuple[torch.device | None, torch.dtype | None]:
-    """Return the device and the dtype, None where not given."""
-    device = None if asked.device is None else device_of(asked.device)
+def placed(asked: Asked, counts: bool = False) -> tuple[torch.device | None, torch.dtype | None]:
+    """Return the device and the dtype, None where not given. To count, a GPU need not be there: the CPU has its tensors."""
+    device = None if asked.device is None else device_of(asked.device, needed=not counts)
+    if counts and device is not None and device.type == "cuda" and not torch.cuda.is_available():
+        device = torch.device("cpu")
     return device, None if asked.dtype is None else dtype_of(asked.dtype, of_weights=True)
 
 
@@ -110,9 +118,11 @@ def settings_of(asked: Asked) -> dict[str, Any]:
 
 def _counted(name: str, asked: Asked, on_meta: bool) -> Report:
     with _quiet():
-        model, args, kwargs = subject(name, asked, on_meta)
+        model, args, kwargs = subject(name, asked, on_meta, counts=True)
+        named = None if asked.device is None else device_of(asked.device, needed=False)
+        device = named if named is not None and named.type in COUNTED_FOR else None
         optimizer = optimizer_of(asked.optimizer)
-        return api.count(model, args, kwargs, optimizer=optimizer, **settings_of(asked)).named(name)
+        return api.count(model, args, kwargs, optimizer=optimizer, device=device, **settings_of(asked)).named(name)
 
 
 def _may_have_room(name: str) -> bool:
@@ -131,7 +141,13 @@ def _weights_of(name: str) -> int | None:
 
 
 def _inputs(
-    name: str, loaded: Loaded, asked: Asked, model: nn.Module, device: torch.device, dtype: torch.dtype
+    name: str,
+    loaded: Loaded,
+    asked: Asked,
+    model: nn.Module,
+    place: torch.device,
+    moved_to: torch.device | None,
+    dtype: torch.dtype | None,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     inputs = given_by(asked)
     if not inputs and loaded.given is not None:
@@ -139,14 +155,14 @@ def _inputs(
             raise InputError(
                 f"--batch {asked.batch}: {name} comes with inputs of its own; give --input to replace them"
             )
-        return _moved(loaded.given, asked)
+        return _moved(loaded.given, moved_to, dtype)
     if not inputs:
         if loaded.note and loaded.default:
             note(f"{name}: {loaded.note}")
         inputs = loaded.default or _none_wanted(name, model)
     if asked.batch is not None:
         inputs = tuple(each._replace(shape=(asked.batch, *each.shape[1:])) for each in inputs)
-    args, kwargs = tensors_of(_by_position(inputs, model), device, dtype, _vocabulary_of(model))
+    args, kwargs = tensors_of(_by_position(inputs, model), place, dtype or _precision_of(model), _vocabulary_of(model))
     bind(
         model,
         args,
@@ -196,10 +212,9 @@ def _vocabulary_of(model: nn.Module) -> int:
     return next((module.num_embeddings for module in all_modules(model) if isinstance(module, nn.Embedding)), 2)
 
 
-def _moved(given: tuple[Any, Any], asked: Asked) -> tuple[Any, Any]:
-    """Return the inputs that came with a model, on the device and in the dtype asked for."""
+def _moved(given: tuple[Any, Any], device: torch.device | None, dtype: torch.dtype | None) -> tuple[Any, Any]:
+    """Return the inputs that came with a model, on this device and in this dtype, if they are given."""
     template, tensors = template_of(given)
-    device, dtype = placed(asked)
     args, kwargs = fill(
         template, *(t.to(device=device, dtype=dtype if t.is_floating_point() else None) for t in tensors)
     )

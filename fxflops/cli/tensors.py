@@ -35,13 +35,17 @@ def dtype_of(name: str, of_weights: bool = False) -> torch.dtype:
     return found
 
 
-def device_of(name: str) -> torch.device:
-    """Return the device of this name; InputError if torch finds none."""
+def device_of(name: str, needed: bool = True) -> torch.device:
+    """Return the device of this name; InputError if there is no such name, or, where it is ``needed``, torch finds no such device."""
     try:
         device = torch.device(name)
     except RuntimeError:
         raise InputError(f"unknown device {name!r}: cpu, cuda, cuda:1, meta ...") from None
-    if device.type == "cuda" and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()):
+    if (
+        needed
+        and device.type == "cuda"
+        and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count())
+    ):
         raise InputError(f"no device {name!r}: torch finds {torch.cuda.device_count()} CUDA devices here")
     return device
 

@@ -25,6 +25,8 @@ FORM_OF_SUMMARY = (
 )
 
 
+COUNTED_FOR = ("cpu", "cuda")
+"""The types of device that a model anywhere can be counted for."""
 PERIOD = 32_749
 """The numbers that are drawn for an input: a prime, so that rows differ, and few enough that no threads share the copy."""
 
@@ -41,6 +43,20 @@ def checked_model(model: Any, *kinds: type[Exception]) -> nn.Module:
             wrong = f"model is the class {model.__name__}, not an instance: give {model.__name__}(...)"
         raise of_kind(InputError(wrong), *(kinds or (TypeError,)))
     return original_of(model)
+
+
+def checked_device(device: Any) -> torch.device | None:
+    """Return the device to count for; None if none is given. Raises InputError for one whose kernels are not known."""
+    if device is None:
+        return None
+    try:
+        asked = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise of_kind(InputError(f"device must be 'cpu' or 'cuda', not {device!r}"), TypeError) from error
+    if asked.type not in COUNTED_FOR:
+        more = ": a model on meta is counted for the CPU, or for device='cuda'" if asked.type == "meta" else ""
+        raise InputError(f"count() knows the kernels of 'cpu' and 'cuda', not of {str(asked)!r}{more}")
+    return asked
 
 
 def is_compiled(modules: Iterable[nn.Module], classes: Iterable[type] = ()) -> bool:

@@ -19,10 +19,10 @@ from ..model.pytree import is_training
 from .outcome import Environment
 
 
-def environment_of(device: torch.device, mode: str, compiled: bool) -> Environment:
-    """Return the environment of a run made now."""
-    accelerator = accelerator_of(device)
-    hardware = accelerator.name if accelerator else _cores() if device.type == "cpu" else ""
+def environment_of(device: torch.device, mode: str, compiled: bool, is_here: bool = True) -> Environment:
+    """Return the environment of a run made now; ``is_here`` if it was made on this machine's own device."""
+    accelerator = accelerator_of(device) if is_here else None
+    hardware = "" if not is_here else accelerator.name if accelerator else _cores() if device.type == "cpu" else ""
     place = f"{device} ({hardware})" if hardware else str(device)
     grad = "grad" if torch.is_grad_enabled() else "no_grad"
     strategy = str(optimizer.strategy) if optimizer.is_available() and optimizer.enabled else ""

@@ -56,6 +56,8 @@ class Subject:
     ``mode`` is the mode of its modules ("eval", "train", "as_is"); ``compiled`` tells whether a part of it is under
     ``torch.compile``; ``compiled_model`` is the model as given, if a call of that runs compiled; ``lazy`` is for its Snapshot.
     ``optimizer`` makes a step after the backward pass, ``holders`` are the objects that it leads to.
+    ``count_for`` is the device that a count is for: the one asked for, else the model's own, and the CPU for a model on meta;
+    ``is_for_another`` tells whether it is of another type than the device that the model would run on.
     ``bytes_before`` are the bytes that its device had allocated before any run, 0 where that is unknown.
     """
 
@@ -71,6 +73,7 @@ class Subject:
         compiled: bool = False,
         compiled_model: nn.Module | None = None,
         optimizer: OptimizerLike | None = None,
+        count_for: torch.device | None = None,
     ) -> None:
         self.model = model
         self.mode = modes_in(inventory.paths) if mode == "as_is" else mode
@@ -93,6 +96,12 @@ class Subject:
         }
         self.state = [tensor for named in self.held.values() for _, tensor in named]
         self.device = self.state[0].device if self.state else torch.device("cpu")
+        own = torch.device("cpu") if self.device.type == "meta" else self.device
+        # A tensor made on "cuda" says that it is on "cuda:0", the current device.
+        self.count_for = own if count_for is None else torch.device(count_for.type, count_for.index or 0)
+        if self.count_for.type == "cpu":
+            self.count_for = torch.device("cpu")
+        self.is_for_another = self.count_for.type != own.type
         accelerator = accelerator_of(self.device)
         self.bytes_before = accelerator.live if accelerator is not None and accelerator.has_statistics else 0
         self.snapshot = Snapshot(inventory.paths, (args, kwargs), lazy, self.holders)
@@ -131,9 +140,11 @@ class Subject:
         return lambda: run_to_end(model(*args, **kwargs))
 
     def record_of(self, watch: Watch, source: str, trace: str, why: str = "") -> Run:
-        """Return the record of a finished run under ``watch``."""
+        """Return the record of a finished run under ``watch``, which is for ``count_for`` if it has a mirror."""
+        device = self.device if watch.mirror is None else self.count_for
         inputs = " ".join(map(repr, specs_in(spec_of((self._args, self._kwargs)))))
-        environment = environment_of(self.device, self.mode, self.compiled)
+        # A model on meta is counted for any CPU; tensors that are here have this machine's cores.
+        environment = environment_of(device, self.mode, self.compiled, self.device.type == device.type)
         run = watch.run(type(self.model).__name__, inputs, self.inventory, environment, source, trace, why)
         watch.release()
         return run
@@ -263,6 +274,7 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
     if the model raises on them too.
     """
     if in_fake_mode() or any(map(is_fake, {*map(type, subject.state)})):
+        _check_own_device(subject, "its tensors are fake, and have a device")
         return subject.record_of(observed_run(subject, registry), "predicted", ON_FAKE)
     classes = {*map(type, subject.inventory.paths)}
     if is_sharded(subject.state) or (subject.backward and nn.parallel.DistributedDataParallel in classes):
@@ -284,7 +296,7 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
         failed = None  # the run on real tensors needs the memory that this error's traceback holds
         return _on_real(subject, registry, why)
     try:
-        if isinstance(failed.__cause__, MixedDtypesError):
+        if subject.is_for_another or isinstance(failed.__cause__, MixedDtypesError):
             raise failed
         return subject.record_of(observed_run(subject, registry), "predicted", ON_META)
     except RunError:
@@ -294,9 +306,20 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
 
 
 def _on_real(subject: Subject, registry: FormulaRegistry, why: str) -> Run:
+    _check_own_device(subject, why)
     subject.snapshot.keep_all()
     watch = observed_run(subject, registry, cap=cap_of(subject.device))
     return subject.record_of(watch, "storages", "counted on real tensors", why)
+
+
+def _check_own_device(subject: Subject, why: str) -> None:
+    """Raise InputError if the model must run on its own device, but is counted for another."""
+    if subject.is_for_another:
+        own, asked = subject.device.type, subject.count_for.type
+        raise InputError(
+            f"the model runs on its real tensors, on {own}, and cannot be counted for {asked}: {why}\n"
+            f"  give a model on {asked}, or leave device= out to count it for {own}"
+        )
 
 
 def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
@@ -339,8 +362,10 @@ def cap_of(device: torch.device) -> int:
 
 def meta_run(subject: Subject, registry: FormulaRegistry, facts: bool, observe_dispatch: bool) -> Watch:
     """Observe a run of the model on meta."""
-    mirror, place = MetaMirror(subject.state, subject.snapshot.holds, subject.snapshot.before_write), subject.device
-    watch = subject.watch(registry, mirror=mirror, device=place, observe_dispatch=observe_dispatch, facts=facts)
+    mirror = MetaMirror(subject.state, subject.snapshot.holds, subject.snapshot.before_write)
+    watch = subject.watch(
+        registry, mirror=mirror, device=subject.count_for, observe_dispatch=observe_dispatch, facts=facts
+    )
     return watch.observe(subject)
 
 

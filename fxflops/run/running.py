@@ -38,8 +38,11 @@ def running(
     backward: bool,
     lazy: bool = False,
     optimizer: OptimizerLike | None = None,
+    count_for: torch.device | None = None,
 ) -> Iterator[Subject]:
     """Prepare the model and its inputs for runs: locked, in its mode, with gradients only for ``backward``.
+
+    ``count_for`` is the device to count for, where it is not the model's own.
 
     The state of model, inputs, optimizer and random generators is restored at the end. Raises InputError for an invalid
     model, mode or inputs, for an optimizer that has none of the model's parameters, and also for inputs that are shapes if the model raises on them.
@@ -66,7 +69,7 @@ def running(
                 compiled = is_compiled([given, *whole.keeps], map(type, whole.paths))
                 compiled_model = given if is_compiled_whole(given) else None
                 subject = Subject(
-                    model, whole, positional, named, mode, backward, lazy, compiled, compiled_model, optimizer
+                    model, whole, positional, named, mode, backward, lazy, compiled, compiled_model, optimizer, count_for
                 )
                 try:
                     yield subject

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
+from types import FrameType
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from ..model.pytree import fill, template_of
 from ..torch_internals import DispatchMode, disable_current_modes, fake_errors_unlogged, fake_tensors
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
+MAKES_REGION = torch.autocast.__init__.__code__
 ELIGIBLE = (torch.float32, torch.float16, torch.bfloat16)
 """The dtypes that autocast casts from: https://pytorch.org/docs/stable/amp.html#autocast-op-reference"""
 
@@ -102,6 +105,37 @@ class Autocast:
             # A function may cast without autocast too: only what autocast adds counts.
             with torch.autocast(self._device.type, enabled=False):
                 return found[0] if len(found) > len(casts()) else None
+
+
+class AutocastOfAbsentGpu:
+    """Keeps autocast regions of a GPU that the model opens as they were asked for, where torch turns them off for want of the GPU.
+
+    ``torch.autocast`` notes in its constructor that a region is off, and asks no mode. Only a profiler sees it. One that was
+    on before goes on, and is alone again at the end.
+    """
+
+    def __enter__(self) -> None:
+        self._asked: list[bool] = []
+        self._before: Any = sys.getprofile()
+        sys.setprofile(self._watch)
+
+    def __exit__(self, *exception: Any) -> None:
+        sys.setprofile(None)
+        if hasattr(self._before, "enable"):  # written in C, such as cProfile: setprofile takes only functions
+            self._before.enable()
+        else:
+            sys.setprofile(self._before)
+
+    def _watch(self, frame: FrameType, event: str, value: Any) -> None:
+        if frame.f_code is MAKES_REGION:
+            if event == "call":
+                self._asked.append(bool(frame.f_locals.get("enabled", True)))
+            elif event == "return":
+                asked, region = self._asked.pop(), frame.f_locals["self"]
+                if region.device == "cuda" and hasattr(region, "_enabled"):
+                    region._enabled = asked
+        if self._before is not None and not hasattr(self._before, "enable"):
+            self._before(frame, event, value)
 
 
 class _Casts(DispatchMode):

@@ -18,9 +18,11 @@ from ..torch_internals import (
     DisableTorchFunction,
     current_autograd_node,
     disable_current_modes,
+    function_of,
     is_fake,
 )
 from .source import error_for
+from .whole_kernels import Whole
 
 
 class AutogradOwners:
@@ -51,7 +53,7 @@ class AutogradOwners:
             node = found.pop()
             if node is None or _accumulates(node) or self._key in node.metadata:
                 continue
-            is_functions = isinstance(node, BackwardCFunction) and isinstance(owner, int)
+            is_functions = _is_of_function(node) and isinstance(owner, int)
             node.metadata[self._key] = max(owner - 1, 0) if is_functions else owner
             if self._follows:
                 self._handles.append(node.register_prehook(lambda *_, owner=owner: self._enter(owner)))
@@ -90,9 +92,14 @@ class AutogradOwners:
             self._latest = node.metadata.get(self._key, self._latest)
         if self._latest is None:
             return path
-        if is_gradient and not isinstance(node, BackwardCFunction):
+        if is_gradient and not _is_of_function(node):
             self.owner_of[len(calls)] = self._latest
         return calls[self._latest].path
+
+
+def _is_of_function(node: Any) -> bool:
+    """Return whether a node is an ``autograd.Function``'s: not one of ours, that are calls of one operator."""
+    return isinstance(node, BackwardCFunction) and not issubclass(function_of(node), Whole)
 
 
 def requires_gradient(out: Any) -> bool:

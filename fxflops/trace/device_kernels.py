@@ -1,8 +1,9 @@
-"""Attention, recurrent layers and dropout on the meta device, by the kernels that torch would choose on the model's device.
+"""Composites on the meta device, by the kernels that torch would choose on the device that is counted for.
 
 On a real device ``scaled_dot_product_attention`` runs a fused kernel where one supports its arguments, and an LSTM that
 of oneDNN or cuDNN. On meta both fall back to plain matrix products, whose intermediate and saved tensors differ. On a GPU
-dropout saves a mask of booleans, where the CPU and meta save the scaled mask in the input's dtype.
+dropout saves a mask of booleans, where the CPU and meta save the scaled mask in the input's dtype; RMS norm and the cells of
+LSTMs are one kernel each, and softmax reads half precision as it is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend
 
 from ..model.pytree import fill, template_of, tensors_in
+from ..ops._rules import spelled
 from ..torch_internals import (
     DisableTorchDispatch,
     DispatchMode,
@@ -25,13 +27,21 @@ from ..torch_internals import (
     fake_tensors,
     flash_attention_for_cpu,
     fused_sdp_choice,
+    outside_transforms,
 )
+from .cuda_kernels import STAND_INS, takes_plain_products
+from .modes import transformed
+from .whole_kernels import WHOLE, WHOLE_ON_GPUS
 
 RECURRENT = [getattr(torch, name) for name in "lstm gru rnn_tanh rnn_relu".split()]
-DROPOUTS = F.dropout, torch.dropout, torch.ops.aten.dropout.default
-COMPOSITES = frozenset(
-    {F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default, *RECURRENT, *DROPOUTS}
+ATTENTIONS = F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default
+ON_GPUS = frozenset(
+    [F.dropout, torch.dropout, torch.ops.aten.dropout.default]
+    + [function for name in ("softmax", "log_softmax") for function in spelled(name, F, torch, torch.Tensor)]
+    + [torch.lstm_cell]
 )
+"""Those that meta takes as the CPU does."""
+COMPOSITES = frozenset({*ATTENTIONS, *RECURRENT, *ON_GPUS})
 
 NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
@@ -61,20 +71,25 @@ class Decomposition(NamedTuple):
 class DeviceKernels:
     """Runs on meta the operators that a call of a composite dispatches on ``device``.
 
-    They are found by running the call once on fake tensors of that device. A model that is itself on meta gets the
-    CPU's kernels, but meta's own where gradients are on, as FlopCounterMode counts them there.
+    They are found by running the call once on fake tensors of that device. Of a GPU that is not in this machine torch does
+    not know what it would choose: ``cuda_kernels.py`` does.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.on_meta = device.type == "meta"
-        self.device = torch.device("cpu") if self.on_meta else device
+        self.device = device
+        self._whole = {**WHOLE, **WHOLE_ON_GPUS} if device.type == "cuda" else WHOLE
         self._decompositions: dict[Any, Decomposition | None] = {}
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the result of a call of a composite on meta tensors; NotImplemented for any other call."""
-        if func not in COMPOSITES or (self.on_meta and torch.is_grad_enabled()):
+        whole = self._whole.get(func)
+        if whole is not None and torch.is_grad_enabled() and not transformed():
+            return whole(*args, **kwargs)
+        if func not in COMPOSITES:
             return NotImplemented
-        if func in DROPOUTS and self.device.type == "cpu":  # meta does as the CPU does
+        if func in ON_GPUS and self.device.type == "cpu":
+            return NotImplemented
+        if func is F.dropout and (kwargs.get("inplace") or args[3:] == (True,)):  # no kernel of its own on any device
             return NotImplemented
         template, tensors = template_of((args, kwargs))
         if not all(tensor.is_meta for tensor in tensors):
@@ -82,8 +97,10 @@ class DeviceKernels:
         forms = tuple((tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in tensors)
         key = func, repr(template), forms, torch.is_grad_enabled(), _enabled_kernels()
         if key not in self._decompositions:
-            find = self._decompose if func in RECURRENT or func in DROPOUTS else self._attention
-            self._decompositions[key] = find(func, template, tensors)
+            find = self._attention if func in ATTENTIONS else self._decompose
+            with outside_transforms():
+                alone = [_alike(tensor) for tensor in tensors]
+                self._decompositions[key] = find(func, template, alone)
         found = self._decompositions[key]
         if found is None:
             return NotImplemented
@@ -102,6 +119,9 @@ class DeviceKernels:
 
         On the CPU torch names the kernel itself, given tensors of a few bytes with the same shapes.
         """
+        if self.is_absent():
+            args, kwargs = fill(template, *tensors)
+            return None if takes_plain_products(*args, **kwargs) else self._decompose(func, template, tensors)
         if fused_sdp_choice is None or self.device.type != "cpu" or any(tensor.ndim < 2 for tensor in tensors):
             return self._decompose(func, template, tensors)
         with DisableTorchDispatch():
@@ -120,11 +140,17 @@ class DeviceKernels:
         step = Step(flash_attention_for_cpu.default, called, numbers, [first, first + 1], [first + 1])
         return Decomposition([step], template_of(query)[0], [first])
 
+    def is_absent(self) -> bool:
+        """Return whether the device is a GPU, and this machine has none."""
+        return self.device.type == "cuda" and not torch.cuda.is_available()
+
     def _decompose(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> Decomposition | None:
         """Return the operators that such a call dispatches on the device, or None if a tensor comes from elsewhere."""
         FakeTensor, FakeTensorMode = fake_tensors()
         with disable_current_modes():
             plain = [tensor.detach() for tensor in tensors]
+        if self.is_absent():
+            func = STAND_INS.get(func, func)
         # Nothing is saved for a backward pass here: what autograd saves of a call, the call itself does, and a
         # checkpoint around it keeps none of it.
         unsaved = saved_tensors_hooks(lambda t: None, torch.Tensor)
@@ -136,6 +162,8 @@ class DeviceKernels:
             args, kwargs = fill(template, *fakes)
             with _RecordedSteps(fakes) as recorded:
                 out = func(*args, **kwargs)
+            if out is NotImplemented:
+                return None
             # Copied now: the tensors still held are freed below, which would add them to the last step's list.
             steps = [step._replace(freed=[*step.freed]) for step in recorded.steps]
             result, returned = template_of(out)
@@ -146,6 +174,13 @@ class DeviceKernels:
         return Decomposition(
             _without_autograd_copies(steps, known) if torch.is_grad_enabled() else steps, result, known
         )
+
+
+def _alike(tensor: torch.Tensor) -> torch.Tensor:
+    """Return another meta tensor with the same metadata; of a tensor under vmap, with those of one example."""
+    with disable_current_modes(), torch.no_grad():
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        return made.requires_grad_(tensor.requires_grad)
 
 
 def _small_like(tensor: torch.Tensor) -> torch.Tensor:

@@ -84,7 +84,7 @@ class MetaMirror:
     called for each new pair.
 
     ``unknown_origin`` turns True when a call takes a tensor of unknown origin: neither the state's, nor made by an observed
-    call, nor there before the run. ``needs_values`` is the first error that a call raised on meta, in any thread, or
+    call, nor there before the run. ``is_of_meta`` tells whether the state itself is on meta. ``needs_values`` is the first error that a call raised on meta, in any thread, or
     "". ``seen`` has the tensors of known origin by id, with their forms once :meth:`form` has read them;
     ``form_of(shape, stride, dtype, kind)`` returns the one form of all tensors with this metadata.
     """
@@ -101,6 +101,7 @@ class MetaMirror:
         self._was_there = was_there
         self._before_write = before_write
         self._state = {id(tensor): tensor for tensor in state}
+        self.is_of_meta = any(tensor.is_meta for tensor in self._state.values())
         self._weights: set[int] = set()
         self._mirror: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self.seen: dict[int, tuple[weakref.ref[torch.Tensor], Form | None]] = {}
@@ -165,8 +166,9 @@ class MetaMirror:
                 self._own[id(tensor)] = self.read(tensor)
 
     def is_weight(self, meta: torch.Tensor) -> bool:
-        """Return whether a meta tensor stands for a parameter that requires a gradient."""
-        return id(meta) in self._weights
+        """Return whether a meta tensor stands for a parameter that requires a gradient, or is one."""
+        own = self._state.get(id(meta))
+        return id(meta) in self._weights or (isinstance(own, nn.Parameter) and own.requires_grad)
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the meta tensor that stands for this one; a meta tensor stands for itself.

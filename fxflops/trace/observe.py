@@ -158,6 +158,8 @@ class Observer(OperatorObserver):
                     return self._answered(func, args, kwargs, answer)
         self._announce(func, args, kwargs)
         if self._inside_leaf():
+            if self._device_mirror is not None:  # a cell makes its own first state
+                args, kwargs = self._device_mirror.redirect(func, args, kwargs)
             return self._run(func, args, kwargs)
         if type(func) is MethodWrapperType or isinstance(func, type):  # a property of a tensor; torch.device(...)
             return self._plain(func, args, kwargs)
@@ -263,13 +265,22 @@ class Observer(OperatorObserver):
 
     def _transformed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call under a functorch transform, and record the operators that it dispatches on whole tensors."""
+        if self._device_mirror is not None:
+            answer = self._device_mirror.answer(func, args, kwargs)
+            if answer is not NotImplemented:
+                return answer
+            args, kwargs = self._device_mirror.redirect(func, args, kwargs)
         entry = self._registry.find(func)
         if self._inside_leaf() or (entry is not None and entry.reason == QUERY):
             return self.stopwatch.run(func, args, kwargs)
         if entry is None and isinstance(func, FunctionType) and func not in self._entering:
             return self._enter_function(func, args, kwargs)
         with self._dispatching(func), dispatch_mode_on(self.aten):
-            return self.stopwatch.run(func, args, kwargs)
+            return self._run_transformed(func, args, kwargs)
+
+    def _run_transformed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call under a functorch transform."""
+        return self.stopwatch.run(func, args, kwargs)
 
     def _enter_function(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a Python function so that the calls inside it reach the mode."""

@@ -14,9 +14,10 @@ from ..ops.shapes import rule_for, shape_of
 from ..records import Operation
 from ..records.tensors import spec_of
 from ..torch_internals import OpOverload, batch_norm_backward, is_any_autocast_enabled
-from .autocast import open_regions
+from .autocast import AutocastOfAbsentGpu, open_regions
 from .device_kernels import DeviceKernels
 from .dtypes import check_dtypes
+from .meta_results import RESULTS
 from .modes import dispatch_mode_on
 from .observe import Observer
 
@@ -28,6 +29,11 @@ class MetaObserver(Observer):
         super().__init__(*args, **kwargs)
         assert self._device_mirror is not None
         self._device_kernels = DeviceKernels(self._device_mirror.device)
+
+    def switch_on(self) -> None:
+        super().switch_on()
+        if self._device_kernels.is_absent():
+            self._modes.enter_context(AutocastOfAbsentGpu())
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         is_whole = not isinstance(func, OpOverload) and (self._in_call or self._inside_leaf())
@@ -44,6 +50,8 @@ class MetaObserver(Observer):
             return out
         if not isinstance(func, OpOverload):
             return self.stopwatch.run(func, args, kwargs)
+        if func in RESULTS:
+            return RESULTS[func](*args, **kwargs)
         out = super()._kernel(func, args, kwargs)
         if func is batch_norm_backward and not args[-1][0]:  # meta's kernel makes a gradient that no device's makes
             return None, *out[1:]
@@ -52,9 +60,14 @@ class MetaObserver(Observer):
             tensors_given(out)[-1].untyped_storage().resize_(rule(*spec_of(args)))
         return out
 
+    def _run_transformed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = self._device_kernels.run(func, args, kwargs)
+        return super()._run_transformed(func, args, kwargs) if out is NotImplemented else out
+
     def _may_cast(self) -> bool:
         """Return whether autocast is on; of a model on meta, also where torch has turned it off, as it lacks that device."""
-        return is_any_autocast_enabled() or (self._device_kernels.on_meta and open_regions() > 0)
+        assert self._mirror is not None
+        return is_any_autocast_enabled() or (self._mirror.is_of_meta and open_regions() > 0)
 
     def _makes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Return whether a call may make more tensors than its result."""

@@ -140,7 +140,7 @@ def process(*arguments: str, stdin: str = "", **environment: str) -> subprocess.
 
 def test_a_function_in_a_file() -> None:
     text = out("run model.py:make_model --input 2,3,64,64 --counts-only")
-    assert text.startswith("Sequential (model.py:make_model)   input f32[2,3,64,64]   meta")
+    assert text.startswith("Sequential (model.py:make_model)   input f32[2,3,64,64]   cpu · eval")
     assert f"MACs     {fxflops.units.count(2 * (CONV + 80))}" in text
     assert "complete: 4/4 calls" in text
     assert "a word on stdout" not in text
@@ -253,7 +253,7 @@ def test_a_model_of_a_library_needs_no_weights_to_be_counted() -> None:
     totals = json.loads(text)["totals"]
     assert totals["total_flops"] == 2 * 8_227_340_288
     assert json.loads(text)["inputs"] == "f32[2,3,224,224]"
-    assert json.loads(text)["environment"]["device"] == "meta"
+    assert json.loads(text)["environment"]["device"] == "cpu"
 
 
 def test_a_model_that_needs_values_is_counted_on_the_cpu() -> None:
@@ -290,7 +290,7 @@ def test_transformers_by_type_class_and_config(tmp_path: Path) -> None:
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
     result = invoke("run hf:config.json --counts-only")
-    assert result.stdout.startswith("BertForMaskedLM (hf:config.json)   input i64[1,128]   meta")
+    assert result.stdout.startswith("BertForMaskedLM (hf:config.json)   input i64[1,128]   cpu · eval")
     assert "input_ids of 128 tokens, without a mask" in result.stderr
     assert out("run hf:. --input-ids 2,16 --repeats 1").startswith("BertForMaskedLM (hf:.)   input i64[2,16]   cpu")
     assert out("run hf:GPT2LMHeadModel --input-ids 1,4 --counts-only").startswith(
@@ -322,7 +322,7 @@ def test_masks_and_positions_keep_their_values_where_weights_have_none() -> None
     mask = "--input input_ids=1,16:i64 --input attention_mask=1,16:i64"
     result = invoke(f"run hf:llama.json {mask} --counts-only")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "meta · eval" in result.stdout
+    assert "cpu · eval" in result.stdout
 
 
 def test_a_backward_pass_that_raises_is_a_mistake_of_the_question() -> None:

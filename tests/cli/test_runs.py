@@ -111,11 +111,11 @@ def report(command: str) -> tuple[dict[str, Any], str]:
 def test_weights_and_inputs_of_any_size_are_counted() -> None:
     found, said = report("run own_nets.py:large --input 1,300000 --counts-only")
     assert (found["totals"]["total_macs"], found["totals"]["total_flops"]) == (300_000**2, 2 * 300_000**2)
-    assert (found["environment"]["device"], said) == ("meta", "")
+    assert (found["environment"]["device"], said) == ("cpu", "")
     found, said = report("run own_nets.py:small --input 1,3,60000,60000 --counts-only")
     assert (found["totals"]["total_macs"], said) == (59_998**2 * 8 * 27, "")
     found, _ = report("run own_nets.py:Doubled --input 60000,60000 --counts-only")
-    assert (found["totals"]["total_flops"], found["environment"]["device"]) == (60_000**2, "meta")
+    assert (found["totals"]["total_flops"], found["environment"]["device"]) == (60_000**2, "cpu")
 
 
 def test_a_step_of_an_optimizer_is_counted() -> None:
@@ -173,7 +173,6 @@ def test_what_is_no_matter_of_meta_is_tried_once() -> None:
         ("--input 2,8 --dtype int8", "dtype 'int8' cannot be that of weights"),
         ("--input 2,8 --dtype bool", "dtype 'bool' cannot be that of weights"),
         ("--input 99999999999999999999,8", "no input of shape f32[99999999999999999999,8] can be made"),
-        ("--input 33554432,33554432", "4.00 PiB, more than this machine's memory"),
         ("--input 2,8 --device xla", "own_nets.py:linear cannot be moved: "),
     ],
 )
@@ -184,6 +183,16 @@ def test_a_users_mistake_is_no_passed_budget(command: str, options: str, said: s
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("fxflops: ")
     assert said in result.stderr
+
+
+def test_inputs_of_any_size_are_counted_for_any_device() -> None:
+    size = "own_nets.py:linear --input 33554432,33554432"
+    result = invoke(f"run {size} --device cpu")
+    assert "4.00 PiB, more than this machine's memory" in result.stderr
+    for device in ("cpu", "cuda", "cuda:1", "meta"):
+        found, _ = report(f"run own_nets.py:linear --input 33554432,8 --counts-only --device {device}")
+        assert found["totals"]["total_macs"] == 33554432 * 8 * 4
+        assert found["environment"]["device"] == {"cuda": "cuda:0", "meta": "cpu"}.get(device, device)
 
 
 def test_a_complex_model_has_complex_inputs() -> None:

@@ -103,10 +103,12 @@ def test_around_a_count_it_does_what_it_does_inside() -> None:
     assert fxflops.count(body, x).calls[0].out.dtype is torch.float32
 
 
-def test_on_another_device_it_is_none_of_ours() -> None:
+def test_of_another_device_it_casts_nothing() -> None:
     body, shape = BODIES["mlp"]
-    counted = fxflops.count(Casting(body, "cpu").to("meta"), torch.randn(shape, device="meta"))
-    assert {call.out.dtype for call in counted.calls} == {torch.float32}
+    for device, dtype in (("cpu", torch.bfloat16), ("cuda", torch.float32)):
+        model, x = Casting(body, "cpu").to("meta"), torch.randn(shape, device="meta")
+        counted = fxflops.count(model, x, device=device)
+        assert {call.out.dtype for call in counted.calls} == {dtype}
 
 
 class Outside(nn.Module):

@@ -93,11 +93,13 @@ def test_the_weights_of_the_attention_are_not_kept() -> None:
     assert fused.max_memory == ran.max_memory < plain.max_memory
 
 
-def test_a_meta_model_has_no_device_to_choose_for() -> None:
-    with torch.device("meta"):
-        model, x = Attention(F.scaled_dot_product_attention), torch.empty(2, N, D)
-    ops = fxflops.count(model, x, backward=True).by_operator("backward")
-    assert "attention_backward" not in ops
+@pytest.mark.parametrize("name", WAYS)
+def test_a_meta_model_is_counted_for_the_cpu(name: str) -> None:
+    model, x = Attention(WAYS[name]), torch.randn(2, N, D)
+    here = fxflops.count(model, x, backward=True)
+    there = fxflops.count(model.to("meta"), x.to("meta"), backward=True)
+    assert backward_calls(there) == backward_calls(here)
+    assert there.max_memory == here.max_memory
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -1,0 +1,208 @@
+"""The kernels that torch chooses on a GPU of NVIDIA, for machines without one, where torch cannot be asked.
+
+The GPU is an H100 (compute capability 9.0) with the cuDNN that torch is built with. Each stand-in takes the arguments of a
+function of torch, and calls the operators that this function dispatches there. The rules are those of
+https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/transformers/cuda/sdp_utils.cpp
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend
+from torch.torch_version import TorchVersion
+
+from ..torch_internals import DisableTorchDispatch, fused_sdp_choice
+
+HALVES = (torch.float16, torch.bfloat16)
+LARGEST_HEAD = {"flash": 256, "cudnn": 128}
+PREFERS_CUDNN = TorchVersion(torch.__version__) >= "2.10"
+"""Whether torch tries cuDNN's attention first on this GPU: since its wheels have a cuDNN above 9.15."""
+EFFICIENT_TAKES_GROUPS = TorchVersion(torch.__version__) >= "2.14"
+"""Whether the efficient kernel takes fewer heads of keys than of queries."""
+MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
+"""cuDNN's numbers of recurrent layers."""
+
+
+def takes_plain_products(*args: Any, **kwargs: Any) -> bool:
+    """Return whether attention with these arguments is plain products there, as no fused kernel supports them."""
+    return _Attention(*args, **kwargs).kernel == "math"
+
+
+def attention(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """Call the fused kernel of ``scaled_dot_product_attention``."""
+    called = _Attention(*args, **kwargs)
+    query, key, value, mask = called.query, called.key, called.value, called.mask
+    dropout, causal, scale = called.dropout_p, called.is_causal, called.scale
+    if called.kernel == "flash":
+        width = query.shape[-1]
+        padded = [F.pad(each, (0, -width % 8)) if width % 8 else each for each in (query, key, value)]
+        scale = 1 / math.sqrt(width) if scale is None else scale
+        out = torch.ops.aten._scaled_dot_product_flash_attention.default(*padded, dropout, causal, False, scale=scale)[
+            0
+        ]
+        out = out[..., :width] if width % 8 else out
+    else:
+        if mask is not None and mask.dtype is torch.bool:
+            mask = torch.where(mask, 0.0, torch.scalar_tensor(-math.inf, dtype=query.dtype, device=query.device))
+        if called.kernel == "cudnn":
+            fused = torch.ops.aten._scaled_dot_product_cudnn_attention.default
+            out = fused(query, key, value, mask, called.learns, dropout, causal, False, scale=scale)[0]
+        else:
+            mask = None if mask is None else _aligned(mask, query, key)
+            fused = torch.ops.aten._scaled_dot_product_efficient_attention.default
+            out = fused(query, key, value, mask, called.learns, dropout, causal, scale=scale)[0]
+    result: torch.Tensor = out.squeeze(0) if called.is_one_head else out
+    return result
+
+
+class _Attention:
+    """A call of attention: its arguments, and the kernel that it takes: "cudnn", "flash", "efficient" or "math"."""
+
+    def __init__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> None:
+        self.is_one_head = query.ndim == key.ndim == value.ndim == 3 and takes_one_head()
+        if self.is_one_head:
+            query, key, value = (each.unsqueeze(0) for each in (query, key, value))
+            attn_mask = attn_mask.unsqueeze(0) if attn_mask is not None and attn_mask.ndim == 3 else attn_mask
+        self.query, self.key, self.value, self.mask = query, key, value, attn_mask
+        self.dropout_p, self.is_causal, self.scale = dropout_p, is_causal, scale
+        self.is_grouped = enable_gqa
+        self.learns = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
+        self.kernel = self._kernel()
+
+    def _kernel(self) -> str:
+        if any(each.ndim != 4 or not all(each.shape[1:3]) for each in (self.query, self.key, self.value)):
+            return "math"
+        if len({each.shape[0] for each in (self.query, self.key, self.value)}) > 1:
+            return "math"
+        heads = [each.shape[1] for each in (self.query, self.key, self.value)]
+        if not (self.is_grouped or len({*heads}) == 1):
+            return "math"
+        enabled, share = torch.backends.cuda, len({*heads[1:]}) == 1 and heads[0] % heads[1] == 0
+        tries = {
+            "cudnn": PREFERS_CUDNN and enabled.cudnn_sdp_enabled() and self._fits_cudnn(),
+            "flash": enabled.flash_sdp_enabled() and share and self._fits_flash(),
+            "efficient": enabled.mem_efficient_sdp_enabled()
+            and (len({*heads}) == 1 or (share and EFFICIENT_TAKES_GROUPS))
+            and self._fits_efficient(),
+        }
+        return next((kernel for kernel, fits in tries.items() if fits), "math")
+
+    def _fits_flash(self) -> bool:
+        widths = {each.shape[-1] for each in (self.query, self.key, self.value)}
+        square = self.query.shape[-2] == self.key.shape[-2]
+        return (
+            self.query.dtype in HALVES
+            and self.mask is None
+            and len(widths) == 1
+            and max(widths) <= LARGEST_HEAD["flash"]
+            and (square or not self.is_causal)
+            and self._is_dense_in_rows(but_single=True)
+        )
+
+    def _fits_cudnn(self) -> bool:
+        widths = [each.shape[-1] for each in (self.query, self.value)]
+        longest_wide = widths == [192, LARGEST_HEAD["cudnn"]]
+        return (
+            self.query.dtype in HALVES
+            and (max(widths) <= LARGEST_HEAD["cudnn"] or longest_wide)
+            and not any(width % 8 for width in widths)
+            and self.key.shape[-2] != 1
+            and (self.dropout_p * 16).is_integer()
+            and not (self.dropout_p and self.query.shape[-2] == 1)
+            and not torch.are_deterministic_algorithms_enabled()
+            and self._is_dense_in_rows(but_single=True)
+        )
+
+    def _fits_efficient(self) -> bool:
+        dtype, (width, of_keys, of_values) = (
+            self.query.dtype,
+            (each.shape[-1] for each in (self.query, self.key, self.value)),
+        )
+        aligned = 8 if dtype in HALVES else 4
+        return (
+            dtype in (*HALVES, torch.float32)
+            and width == of_keys
+            and width > 0 < of_values
+            and not (width % aligned or of_values % aligned)
+            and self._is_dense_in_rows(but_single=False)
+        )
+
+    def _is_dense_in_rows(self, but_single: bool) -> bool:
+        tensors = [each for each in (self.query, self.key, self.value, self.mask) if each is not None]
+        return all(each.stride()[-1] == 1 or (but_single and each.shape[-1] == 1) for each in tensors)
+
+
+def _aligned(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Return a mask as the efficient kernel reads it: of the whole shape, each row beginning at a multiple of 16 elements."""
+    rows = key.shape[-2]
+    mask = mask.expand(*query.shape[:-1], rows)
+    if rows % 16:
+        return F.pad(mask, (0, -rows % 16))[..., :rows]
+    return mask.contiguous() if any(stride % 16 for stride in mask.stride()[:-1]) else mask
+
+
+@cache
+def takes_one_head() -> bool:
+    """Return whether this torch gives attention without a dimension of heads one, so that fused kernels take it."""
+    with DisableTorchDispatch():
+        one = torch.zeros(1, 1, 8, device="cpu")
+        return fused_sdp_choice is not None and fused_sdp_choice(one, one, one) == SDPBackend.FLASH_ATTENTION.value
+
+
+# Recurrent layers
+
+
+def _layer(mode: int, cells: bool) -> Any:
+    """Return the stand-in for ``torch.lstm`` (with ``cells``), ``torch.gru`` ...: one kernel of cuDNN.
+
+    It returns NotImplemented for packed sequences, which are described by values.
+    """
+
+    def layer(
+        input: torch.Tensor,
+        states: Any,
+        weights: Any,
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: Any = None,
+    ) -> Any:
+        if isinstance(states, torch.Tensor) and states.dtype is torch.int64:
+            return NotImplemented
+        hidden, cell = states if cells else (states, None)
+        width = hidden.shape[-1] if cell is None else cell.shape[-1]
+        projected = hidden.shape[-1] if hidden.shape[-1] != width else 0
+        # On a GPU the weights are parts of one buffer already, so that it takes no memory of its own.
+        buffer = weights[0].new_empty(0)
+        out, hidden, cell, *_ = torch.ops.aten._cudnn_rnn.default(
+            input, [*weights], len(weights) // (num_layers * (2 if bidirectional else 1)), buffer,
+            hidden, cell, mode, width, projected, num_layers, batch_first, dropout, train, bidirectional, [], None,
+        )  # fmt: skip
+        return (out, hidden, cell) if cells else (out, hidden)
+
+    return layer
+
+
+STAND_INS: dict[Any, Any] = {
+    F.scaled_dot_product_attention: attention,
+    torch.ops.aten.scaled_dot_product_attention.default: attention,
+    **{getattr(torch, name): _layer(mode, name == "lstm") for name, mode in MODES.items()},
+}
+"""The stand-ins, by the functions for which they stand."""

@@ -1,0 +1,75 @@
+"""Operators with a kernel on the device that is counted for, which meta takes apart: they are called whole here.
+
+Torch has no kernel on meta for the gradient of mish, nor for a GPU's RMS norm, and calls several operators instead, with
+tensors that no device makes. Below autograd a dispatch mode sees the operator itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ..torch_internals import below_autograd
+
+aten = torch.ops.aten
+RMS_NORM_OF_GPUS = getattr(torch.ops.aten, "_fused_rms_norm", None)
+"""A torch without it computes RMS norm by its parts on a GPU, too."""
+
+
+class Whole(torch.autograd.Function):
+    """The base of functions that are one call of one operator, with one operator as its derivative."""
+
+
+class Mish(Whole):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, inplace: bool) -> torch.Tensor:
+        ctx.save_for_backward(x.clone() if inplace else x)
+        if inplace:
+            ctx.mark_dirty(x)
+            return aten.mish_.default(x)  # type: ignore[no-any-return]
+        return aten.mish.default(x)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the derivative of the derivative is that of its parts, on every device
+            return aten.mish_backward.default(grad, x), None
+        with below_autograd():
+            return aten.mish_backward.default(grad, x), None
+
+
+class RmsNorm(Whole):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, shape: list[int], weight: torch.Tensor | None, eps: float | None) -> Any:
+        with below_autograd():
+            assert RMS_NORM_OF_GPUS is not None
+            out, rstd = RMS_NORM_OF_GPUS.default(x, shape, weight, eps)
+        ctx.save_for_backward(x, weight, rstd)
+        ctx.shape = shape
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        x, weight, rstd = ctx.saved_tensors
+        asked = [ctx.needs_input_grad[0], ctx.needs_input_grad[2]]
+        of_x, of_weight = torch.ops.aten._fused_rms_norm_backward.default(grad, x, ctx.shape, rstd, weight, asked)
+        return of_x, None, of_weight, None
+
+
+def mish(input: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+    """Stand for ``F.mish``."""
+    return Mish.apply(input, inplace)  # type: ignore[no-any-return]
+
+
+def rms_norm(
+    input: torch.Tensor, normalized_shape: Any, weight: torch.Tensor | None = None, eps: float | None = None
+) -> torch.Tensor:
+    """Stand for ``F.rms_norm``."""
+    return RmsNorm.apply(input, [*normalized_shape], weight, eps)  # type: ignore[no-any-return]
+
+
+WHOLE: dict[Any, Any] = {F.mish: mish}
+WHOLE_ON_GPUS: dict[Any, Any] = {} if RMS_NORM_OF_GPUS is None else {F.rms_norm: rms_norm, torch.rms_norm: rms_norm}
+"""The functions here, by the functions for which they stand on all devices, and on GPUs."""
