@@ -69,7 +69,17 @@ def running(
                 compiled = is_compiled([given, *whole.keeps], map(type, whole.paths))
                 compiled_model = given if is_compiled_whole(given) else None
                 subject = Subject(
-                    model, whole, positional, named, mode, backward, lazy, compiled, compiled_model, optimizer, count_for
+                    model,
+                    whole,
+                    positional,
+                    named,
+                    mode,
+                    backward,
+                    lazy,
+                    compiled,
+                    compiled_model,
+                    optimizer,
+                    count_for,
                 )
                 try:
                     yield subject
