@@ -163,7 +163,18 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 HELD = "peak: profile does not begin with tensors that modules hold as plain attributes"
 ON_META = "peak: profile counts the placeholders on meta of weights that are elsewhere"
+OUTSIDE = (
+    "peak: profile is not told of what lives outside model and optimizer: averaged models, schedules' tables, data"
+)
 NOTES = {
+    "timm: a ResNet, EMA and Lookahead": OUTSIDE,
+    "torch: SWA and OneCycleLR": OUTSIDE,
+    "Lightning: a fit with torchmetrics": OUTSIDE,
+    "fastai: its Adam": f"{OUTSIDE}, an optimizer that is not torch's",
+    "diffusers: UNet2DModel, DDPMScheduler": OUTSIDE,
+    "diffusers: UNet2DModel, DDIMScheduler": OUTSIDE,
+    "pyro: SVI of a Bayesian regression": OUTSIDE,
+    "gpytorch: an exact GP": OUTSIDE,
     "accelerate: offloaded to CPU": f"{ON_META}; {HELD}",
     "accelerate: offloaded to disk": ON_META,
     "torchmetrics: metrics in the model": HELD,
