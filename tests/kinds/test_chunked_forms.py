@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fxflops import ClosedFormError, closed_form, count
 
-WIDTH, LONGEST = 4, 300
+WIDTH, LONGEST = 4, 400
 
 
 class Chunks(nn.Module):
