@@ -108,7 +108,7 @@ def known() -> dict[str, Row]:
     return {row["entry"]: row for row in map(json.loads, KEPT.read_text().splitlines())} if KEPT.exists() else {}
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: list[Row], entries: int) -> str:
     """Return the numbers of entries, samples and checks, and every disagreement with its cause."""
     made = sum((Counter(row["made"]) for row in rows), Counter[str]())
     databases = Counter(row["entry"].partition("/")[0] for row in rows)
@@ -121,7 +121,7 @@ def table(rows: list[Row]) -> str:
     lines = [
         "# torch's own databases",
         "",
-        f"torch {torch.__version__}, fxflops {fxflops.__version__}, on the CPU: {len(rows)} entries "
+        f"torch {torch.__version__}, fxflops {fxflops.__version__}, on the CPU: {len(rows)} of {entries} entries "
         f"({', '.join(f'{name} {count}' for name, count in databases.items())}), {sum(row['samples'] for row in rows):,} samples.",
         "",
         f"Disagreements without a named cause: {len(unnamed)}.",
@@ -165,7 +165,7 @@ def main() -> int:
             for kind, case, what in row["found"]:
                 if not cause_of(row["entry"], kind, case, what):
                     print(f"{row['entry']}, {case}: {kind}: {what}", flush=True)
-    KEPT.with_suffix(".md").write_text(table([*rows.values()]))
+    KEPT.with_suffix(".md").write_text(table([*known().values()], len(entries())))
     left = sum(not cause_of(key, *each) for key, row in rows.items() for each in row["found"])
     print(len(rows), "entries,", left, "disagreements without a named cause")
     return 1 if left else 0

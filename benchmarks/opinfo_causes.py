@@ -9,10 +9,11 @@ CAUSES: list[tuple[str, str, str, str]] = [
     ("op/.*conv.*", "MACs backward.*", ANY, "FlopCounterMode counts the backward pass of a grouped convolution `groups` times"),
     ("op/addbmm", "MACs.*", ANY, "FlopCounterMode does not know addbmm"),
     ("op/(addr|outer|ger|kron)", "vmap", ANY, "vmap writes an outer product as a multiplication, which has no MACs"),
-    ("op/pinverse", "MACs backward.*", ANY, "FlopCounterMode counts nothing of the forward of pinv"),
+    ("op/(pinverse|linalg.pinv.*|linalg.matrix_sqrth|linalg.polar)", "MACs backward.*", ANY, "FlopCounterMode does not count the forward of a factorization"),
     ("op/sgn", "memory backward", ANY, "the gradient is a tensor of zeros without memory, and predicted with memory"),
     ("op/to_sparse.*", "memory.*", ANY, "the bytes of a sparse result follow from its values"),
     (".*linear_cross_entropy.*", "MACs backward.*", ANY, "FlopCounterMode does not know dot"),
+    ("op/take_along_dim", "no silent zero", ANY, "torch wraps negative indices by a remainder, which belongs to the lookup"),
     ("hop/.*", "memory.*", ANY, "torch compiles what runs outside of a graph, and keeps the generator's state in a tensor meanwhile"),
     ("optim/LBFGS", "count optimizer raises", ANY, "refused with advice: LBFGS runs the model again in each step, so only profile sees one"),
 ]  # fmt: skip
