@@ -9,7 +9,7 @@ functorch transforms every function is observed by the dispatch mode, since only
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from types import FunctionType, MethodWrapperType
 from typing import Any
@@ -28,6 +28,7 @@ from .autograd_owners import AutogradOwners
 from .compiler import is_importing_compiler, unseen
 from .device_mirror import DeviceMirror
 from .functions import Bodies, belongs_to_tensor, computes, is_integral, qualified_name, unguarded
+from .kernel_launches import function_of, launches_noted
 from .meta_mirror import MetaMirror
 from .modes import FunctionMode, dispatch_mode_on, function_mode_on, transformed
 from .operators import QUERY, OperatorObserver
@@ -114,6 +115,7 @@ class Observer(OperatorObserver):
         self._modes = ExitStack()
         for mode in (*([self.aten] if self._observe_dispatch else []), self.mode, self._plain_functions):
             self._modes.enter_context(mode)  # type: ignore[arg-type]
+        self._modes.enter_context(self._launches_noted())
 
     def switch_off(self, *exception: Any) -> None:
         """Turn the modes off in this thread."""
@@ -300,6 +302,19 @@ class Observer(OperatorObserver):
                 yield
         finally:
             self._in_higher_order = before
+
+    def _launches_noted(self) -> AbstractContextManager[None]:
+        # A run on real tensors needs the values that a kernel would compute.
+        return nullcontext() if self._mirror is None else launches_noted(self._launched)
+
+    def _launched(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record the launch of a Triton kernel that could not be run; what it was given may now be written."""
+        function = function_of(kernel)
+        entry = next((found for each in (kernel, function) if (found := self._registry.find(each)) is not None), None)
+        with self.lock, DisableTorchFunction():
+            self._unwritten.wrote((args, kwargs))
+            made = spec_of(args), spec_of(kwargs), None
+            self._record(entry, kernel if entry is not None else qualified_name(function), made, 0.0)
 
     # Plain Python functions with a formula of the user's, from sys.setprofile
 

@@ -51,6 +51,7 @@ class OperatorObserver(ModuleObserver):
     _autocast: Autocast | None
     _announce: Callable[..., None]
     _entered: Callable[[], AbstractContextManager[None]]
+    _launches_noted: Callable[[], AbstractContextManager[None]]
     _functions_observed: Callable[[], AbstractContextManager[None]]
     _facts: bool
     _unwritten: Unwritten
@@ -133,7 +134,7 @@ class OperatorObserver(ModuleObserver):
         if self._mirror is not None:  # an output may be an input; newer versions of torch call the function mode for it
             with DisableTorchFunction():
                 (roots, ones), _ = self._mirror.replace((roots, ones), {}, run)
-        with dispatch_mode_on(self.aten):
+        with dispatch_mode_on(self.aten), self._launches_noted():
             run(roots, ones)
 
     def _result(self, entry: Formula | None, func: Any, given: tuple[tuple[Any, ...], dict[str, Any]], out: Any) -> Any:
