@@ -66,6 +66,7 @@ class Launches(nn.Module):
         return self.last(y)
 
 
+<<<<<<< HEAD
 class InFunction(torch.autograd.Function):
     """A function with a kernel in its forward and another in its backward."""
 
@@ -82,6 +83,8 @@ class InFunction(torch.autograd.Function):
         return out + grad
 
 
+=======
+>>>>>>> k-errors
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_a_launch_is_listed_and_the_rest_is_counted(name: str) -> None:
     x = torch.randn(2, 8)
@@ -93,6 +96,7 @@ def test_a_launch_is_listed_and_the_rest_is_counted(name: str) -> None:
     assert INTERFACE.__getitem__ is LAUNCH
 
 
+<<<<<<< HEAD
 def test_launches_of_the_backward_pass_are_listed() -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU())
     model.append(_Applies())
@@ -108,6 +112,8 @@ class _Applies(nn.Module):
         return out
 
 
+=======
+>>>>>>> k-errors
 def test_a_users_formula_counts_it() -> None:
     def cost(x: Any, y: Any, n: int, BLOCK: int, *, out: Any) -> int:
         return int(n)
