@@ -27,11 +27,7 @@ from .autocast import Autocast
 from .autograd_owners import AutogradOwners
 from .compiler import is_importing_compiler, unseen
 from .device_mirror import DeviceMirror
-<<<<<<< HEAD
 from .functions import Bodies, belongs_to_tensor, computes, is_integral, origin_of, qualified_name, unguarded
-=======
-from .functions import Bodies, belongs_to_tensor, computes, is_integral, qualified_name, unguarded
->>>>>>> k-errors
 from .kernel_launches import function_of, launches_noted
 from .meta_mirror import MetaMirror
 from .modes import FunctionMode, dispatch_mode_on, function_mode_on, transformed

@@ -66,25 +66,6 @@ class Launches(nn.Module):
         return self.last(y)
 
 
-<<<<<<< HEAD
-class InFunction(torch.autograd.Function):
-    """A function with a kernel in its forward and another in its backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        y = torch.empty_like(x)
-        double[(1,)](x, y, x.numel(), BLOCK=64)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        out = torch.empty_like(grad)
-        double[(1,)](grad, out, grad.numel(), BLOCK=64)
-        return out + grad
-
-
-=======
->>>>>>> k-errors
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_a_launch_is_listed_and_the_rest_is_counted(name: str) -> None:
     x = torch.randn(2, 8)
@@ -96,24 +77,6 @@ def test_a_launch_is_listed_and_the_rest_is_counted(name: str) -> None:
     assert INTERFACE.__getitem__ is LAUNCH
 
 
-<<<<<<< HEAD
-def test_launches_of_the_backward_pass_are_listed() -> None:
-    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU())
-    model.append(_Applies())
-    report = fxflops.count(model, torch.randn(2, 8), backward=True)
-    plain = fxflops.count(nn.Sequential(*model[:2]), torch.randn(2, 8), backward=True)
-    assert sum(missing.calls for missing in report.missing) == 2
-    assert (report.total_macs, report.total_backward_macs) == (plain.total_macs, plain.total_backward_macs)
-
-
-class _Applies(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = InFunction.apply(x)
-        return out
-
-
-=======
->>>>>>> k-errors
 def test_a_users_formula_counts_it() -> None:
     def cost(x: Any, y: Any, n: int, BLOCK: int, *, out: Any) -> int:
         return int(n)
