@@ -109,6 +109,8 @@ class ModuleObserver:
     # The hooks. If another thread runs the model while they are set or removed, they may be called without kwargs
 
     def _enter_module(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
+        if module not in self._modules:  # a copy, made by the model's own forward, with our hooks on it
+            return
         mine = threading.get_ident() == self._thread
         observer = self if mine else self._threads.enter(self, module, (args, kwargs))
         if observer is not None:
@@ -122,6 +124,8 @@ class ModuleObserver:
                     observer.stopwatch.go(type(module) if is_unseen else None)
 
     def _leave_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
+        if module not in self._modules:  # a copy, made by the model's own forward, with our hooks on it
+            return
         mine = threading.get_ident() == self._thread
         observer = self if mine else self._threads.leave(self, module)
         if observer is not None:

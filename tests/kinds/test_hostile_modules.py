@@ -166,3 +166,26 @@ def test_names_of_torchs_methods_as_attributes(plain: Any) -> None:
     for name in ("modules", "children", "parameters", "named_modules", "named_parameters", "buffers", "train", "apply"):
         vars(made)[name] = [1, 2, 3]
     assert figures(made, x) == said
+
+
+class CopiesInForward(nn.Module):
+    """A fast-weights model: its forward runs a copy of a layer, which has the hooks that the layer has."""
+
+    def __init__(self, how: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.layer, self.how = nn.Linear(4, 8), how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        layer = self.how(self.layer)
+        layer.weight, layer.bias = nn.Parameter(torch.zeros(16, 4)), None
+        return layer(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy])
+def test_a_copy_of_a_layer_made_in_the_forward_runs_and_is_counted(how: Callable[[Any], Any]) -> None:
+    model, x = CopiesInForward(how), torch.randn(6, 4)
+    with fxflops.profile(model) as profiled:
+        out = model(x)
+    reports = fxflops.count(model, x), fxflops.analyze(model, x), profiled.report
+    assert out.shape == (6, 16)
+    assert [report.total_macs for report in reports] == [6 * 4 * 16] * 3
