@@ -178,6 +178,8 @@ NOTES = {
     "accelerate: offloaded to CPU": f"{ON_META}; {HELD}",
     "accelerate: offloaded to disk": ON_META,
     "torchmetrics: metrics in the model": HELD,
+    "open_clip: ViT and text": "MACs: the oracle counts the scores that the backward of attention computes again, fxflops does not",
+    "e3nn: a tensor product": "MACs: products of einsums that sum nothing are elementwise to FlopCounterMode",
     "timm: muon": "an empty tensor that is filled by copy_ is listed as an unseen write",
 }
 """The causes of differences, by case."""
