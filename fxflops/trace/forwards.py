@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from types import FunctionType
@@ -28,6 +29,12 @@ class StandIn(partial[Any]):
     """What a module calls instead of its hooks and its forward: a function of an observer, given the module first."""
 
     __slots__ = ()
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        # Whoever copies a module's attributes one by one (higher does) copies this, too. So ask the caller, torch's
+        # _wrapped_call_impl, which module is called.
+        called = sys._getframe(1).f_locals.get("self", self.args[0])
+        return super().__call__(*args, **kwargs) if called is self.args[0] else called._call_impl(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """Return None: a copy of the module's attributes has no stand-in."""

@@ -181,7 +181,15 @@ class CopiesInForward(nn.Module):
         return layer(x)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy])
+def by_attributes(module: nn.Module) -> nn.Module:
+    """Copy a module as higher does: all attributes, one by one."""
+    made = nn.Linear.__new__(nn.Linear)
+    for name, value in vars(module).items():
+        object.__setattr__(made, name, value.copy() if isinstance(value, dict) else value)
+    return made
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, by_attributes])
 def test_a_copy_of_a_layer_made_in_the_forward_runs_and_is_counted(how: Callable[[Any], Any]) -> None:
     model, x = CopiesInForward(how), torch.randn(6, 4)
     with fxflops.profile(model) as profiled:
