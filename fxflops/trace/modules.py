@@ -169,7 +169,7 @@ class ModuleObserver:
         outside of all models made, such as a batch that is put together. What one model gives another is none."""
         assert self._storages is not None
         with DisableTorchFunction():
-            parts = [part for _, part in walk(given, INPUT_DEPTH) if isinstance(part, torch.Tensor)]
+            parts = [part for _, part in walk(given, INPUT_DEPTH) if issubclass(type(part), torch.Tensor)]
             caches = caches_in(given)
             made_before = [part for part in parts if not isinstance(part, torch.nn.Parameter)]
             self._storages.label(caches, "cache")
