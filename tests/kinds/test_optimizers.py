@@ -457,13 +457,16 @@ def by_own_parameter(model: nn.Module, make: Callable[[Any], Optimizer]) -> None
 
 def by_closure(model: nn.Module, make: Callable[[Any], Optimizer]) -> None:
     """The same with hooks that use nothing but what they hold themselves."""
-    for p in model.parameters():
 
-        def step(_: torch.Tensor, optimizer: Optimizer = make([p]), p: torch.Tensor = p) -> None:
+    def stepping(optimizer: Optimizer, p: torch.Tensor) -> Callable[[torch.Tensor], None]:
+        def step(_: torch.Tensor) -> None:
             optimizer.step()
             p.grad = None
 
-        p.register_post_accumulate_grad_hook(step)
+        return step
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(stepping(make([p]), p))
 
 
 def by_the_last(model: nn.Module, make: Callable[[Any], Optimizer]) -> None:
