@@ -20,7 +20,16 @@ from ..meters.stopwatch import StoppedStopwatch, Stopwatch
 from ..model.inputs import as_leaves, bind
 from ..model.inventory import Inventory
 from ..model.modules import parameters_of
-from ..model.optimizer import INSTEAD, OptimizerLike, StandIns, gradients_of, holders_in, made_optimizer, states_of
+from ..model.optimizer import (
+    INSTEAD,
+    OptimizerLike,
+    StandIns,
+    gradients_of,
+    held_by_hooks,
+    holders_in,
+    made_optimizer,
+    states_of,
+)
 from ..model.pytree import tensors_in
 from ..model.snapshot import Snapshot
 from ..ops import FormulaRegistry
@@ -295,6 +304,9 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
         return _on_real(subject, registry, "its parameters are shared with other processes")
     observe_dispatch = subject.backward or any(issubclass(cls, torch.jit.ScriptModule) for cls in classes)
     on_meta = any(tensor.device.type == "meta" for tensor in subject.state)
+    # On meta, hooks are given stand-ins: one that asks which parameter it has would not step.
+    if subject.backward and not on_meta and (stepped := held_by_hooks(parameters_of(subject.model))) is not None:
+        return _on_real(subject, registry, f"hooks of its parameters hold an optimizer ({type(stepped).__name__})")
     failed: Exception | None = None
     try:
         watch = meta_run(subject, registry, facts, observe_dispatch)

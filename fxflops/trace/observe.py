@@ -118,7 +118,7 @@ class Observer(OperatorObserver):
             beneath_others(self.mode),
             self._plain_functions,
         ):
-            self._modes.enter_context(mode)  # type: ignore[arg-type]
+            self._modes.enter_context(mode)
         self._modes.enter_context(self._launches_noted())
 
     def switch_off(self, *exception: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.optim import _apply_optimizer_in_backward
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 import fxflops
@@ -469,20 +470,29 @@ def by_closure(model: nn.Module, make: Callable[[Any], Optimizer]) -> None:
         p.register_post_accumulate_grad_hook(stepping(make([p]), p))
 
 
+def by_torch(model: nn.Module, make: Callable[[Any], Optimizer]) -> None:
+    """By hooks of autograd's own nodes, which torch's function installs."""
+    _apply_optimizer_in_backward(make, model.parameters(), {})  # type: ignore[arg-type]
+
+
 def by_the_last(model: nn.Module, make: Callable[[Any], Optimizer]) -> None:
     """One step for all, by a hook of the parameter that gets its gradient last."""
     optimizer = make(model.parameters())
 
-    def step(_: torch.Tensor) -> None:
-        optimizer.step()
-        optimizer.zero_grad()
+    last = next(model.parameters())
 
-    next(model.parameters()).register_post_accumulate_grad_hook(step)
+    def step(p: torch.Tensor) -> None:
+        if p is last:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(step)
 
 
 @pytest.mark.parametrize("begun", [0, 2], ids=["no state yet", "in the middle"])
 @pytest.mark.parametrize("make", [functools.partial(SGD, lr=0.1, momentum=0.9), Adam, InDict, InList])
-@pytest.mark.parametrize("install", [by_own_parameter, by_closure, by_the_last])
+@pytest.mark.parametrize("install", [by_own_parameter, by_closure, by_torch, by_the_last])
 def test_optimizers_that_hooks_step_in_the_backward_pass(install: Any, make: Any, begun: int) -> None:
     """A count and an analysis run such hooks, and no optimizer's state shows it: pytorch/tutorials#2568."""
 
