@@ -65,7 +65,7 @@ def attributes_in(value: Any) -> dict[str, Any] | None:
     for base in type(value).__mro__:
         own = vars(base).get("__dict__")
         if type(own) in (GetSetDescriptorType, MemberDescriptorType):  # the latter of SimpleNamespace, which C defines
-            return own.__get__(value)  # type: ignore[no-any-return]
+            return own.__get__(value)  # type: ignore[no-any-return, union-attr]
     return None
 
 

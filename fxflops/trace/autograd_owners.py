@@ -122,7 +122,7 @@ def loss_in(out: Any) -> torch.Tensor | None:
         loss = tuple.__getitem__(out, names.index("loss")) if "loss" in names else None
     else:
         loss = (attributes_in(out) or {}).get("loss")
-    return loss if issubclass(type(loss), torch.Tensor) and loss.requires_grad else None
+    return loss if isinstance(loss, torch.Tensor) and loss.requires_grad else None
 
 
 def roots_of(out: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
