@@ -149,7 +149,7 @@ class Checked:
                     roots = [t for t in tensors(out) if t.requires_grad]
                     if not roots:
                         return None
-                    torch.autograd.backward(roots, [torch.ones_like(t) for t in roots])
+                    torch.autograd.backward(roots, [t.new_ones(()).expand_as(t) for t in roots])
             except Exception as error:
                 self.notes.append(
                     f"{'training' if backward else 'inference'} raises {type(error).__name__}: {str(error)[:100]}"

@@ -37,7 +37,7 @@ def stepped(model: nn.Module, args: Any, kwargs: Any, training: bool) -> Any:
     out = model(*args, **kwargs)
     if training:
         roots = list({id(t): t for t in tensors(out) if t.requires_grad}.values())
-        torch.autograd.backward(roots, [torch.ones_like(t) for t in roots])
+        torch.autograd.backward(roots, [t.new_ones(()).expand_as(t) for t in roots])
     return out
 
 

@@ -318,9 +318,9 @@ def roots(out: Any) -> list[torch.Tensor]:
 
 
 def back(out: Any) -> None:
-    """Run the backward pass from all results, from a gradient of ones."""
+    """Run the backward pass from all results, from a gradient of ones: the one number that a sum's backward pass expands."""
     with contextlib.suppress(IndexError):
-        torch.autograd.backward(roots(out), [torch.ones_like(t) for t in roots(out)])
+        torch.autograd.backward(roots(out), [t.new_ones(()).expand_as(t) for t in roots(out)])
 
 
 def totals(report: Report) -> dict[str, Any]:

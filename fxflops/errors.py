@@ -43,7 +43,7 @@ HINTS = {
         "an image is not a tensor: give torchvision.transforms.functional.to_tensor(image)[None]"
     ),
     rf"{GOT}({SEVERAL})\b|'({SEVERAL})' object": "several inputs go in a tuple, (*inputs,)",
-    rf"{GOT}dict\b|'dict' object": "a mapping is one input: by the names of forward's parameters they go in kwargs={...}",
+    rf"{GOT}dict\b|'dict' object": "a mapping is one input: by the names of forward's parameters they go into kwargs",
     r"\bgiven \(+-?\d": "numbers are not a tensor: give torch.tensor(numbers)",
     r"\bnot list\b|\bgot \(list\b|'list' object": "a list is one input: give a single input as it is, several as a tuple, (a, b)",
     r"the same dtype|\btype\b.* should be the same|mixed dtype|expected scalar type": CAST,

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.torch_version import TorchVersion
+from torch.utils import _device
 
 
 class Nobody:
@@ -86,6 +87,8 @@ class DispatchMode(TorchDispatchMode):
 # The modes that are on, so that none is entered twice. Necessary.
 get_current_dispatch_mode_stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack
 get_current_function_mode_stack: Callable[[], list[Any]] = torch.overrides._get_current_function_mode_stack
+# The function mode of a default device, which changes factories alone; other modes may make any call of any. Necessary.
+DeviceContext = _device.DeviceContext
 # The number of dispatch modes that are on. It is read at each call, and faster than the list. Necessary.
 len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
 # The FakeTensorMode that is on: DTensor turns one on to find shapes. Necessary.

@@ -381,6 +381,7 @@ def test_simulated_ranks_are_as_the_real_ones(told: list[dict[str, Any]], tmp_pa
                 3 * parts + 4 + DOWN // 2
             )  # weights, AdamW's moments of them with four counts of steps, down's gradients
             live += R * H + 2 + R * H  # relu's result, the loss and its gradient, the gradient of that result
+            live += R * W  # the input
             live += UP + DOWN  # up's weights, which come, and down's gradients, which go
             live += W * (
                 torch.__version__ < (2, 15)

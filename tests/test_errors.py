@@ -142,7 +142,7 @@ def test_an_error_of_our_own_keeps_its_frame() -> None:
             r"analyze\(\) takes no input_size: .*\n  analyze\(model, torch\.zeros.* kwargs=\{\.\.\.\}\n",
         ),
         (
-            lambda net, x: fxflops.count(net, x, verbose=0, device="cpu"),
+            lambda net, x: fxflops.analyze(net, x, verbose=0, device="cpu"),
             r"takes no verbose, device: print\(\) .*; the model",
         ),
         (

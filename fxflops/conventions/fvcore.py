@@ -168,7 +168,7 @@ OPERATORS: dict[Any, FormulaFunction] = {
     aten.einsum: einsum,
     **dict.fromkeys((aten.conv1d, aten.conv2d, aten.conv3d), conv),
     **dict.fromkeys((aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d), conv_transpose),
-    **dict.fromkeys((aten.convolution, aten._convolution), convolution),
+    **dict.fromkeys((aten.convolution, torch.ops.aten._convolution), convolution),
     **dict.fromkeys((aten.lstm_cell, aten.gru_cell, aten.rnn_tanh_cell, aten.rnn_relu_cell), cell_function),
     aten.batch_norm: batch_norm,
     **dict.fromkeys((aten.layer_norm, aten.group_norm, aten.instance_norm), normalized),

@@ -16,7 +16,7 @@ from torch import nn
 from ..errors import CAST, INTEGERS, UNBATCHED, InputError, near, of_kind
 from ..torch_internals import COMPILER, original_of
 from .modules import parameters_of
-from .pytree import attributes_of, fill, template_of, tensors_in
+from .pytree import attributes_of, fill, template_of, tensors_in, walk
 
 FORM = "inputs go in a tuple args=(a, b) by position and kwargs={...} by name"
 """How the inputs of most functions are given."""
@@ -95,7 +95,7 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
     positional = args if type(args) is tuple else (args,)
     for where, value in (*((f"input {i}", value) for i, value in enumerate(positional)), *keywords.items()):
         if (found := _iterator_in(value)) is not None:
-            kind = "a generator" if isinstance(found, Generator) else f"an iterator, {type(found).__name__}"
+            kind = "a generator" if issubclass(type(found), Generator) else f"an iterator, {type(found).__name__}"
             raise InputError(
                 f"{where} is or has {kind}, which can be read once, and the model may be run more than once: "
                 f"give a list, [*iterator], or one item of it, next(iterator)"
@@ -108,11 +108,11 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
 
 
 def _iterator_in(value: Any) -> Iterator[Any] | None:
-    """Return the first iterator in nested tuples, lists and dicts; None if there is none."""
-    if isinstance(value, (tuple, list, dict)):
-        items = value.values() if isinstance(value, dict) else value
-        return next((found for item in items if (found := _iterator_in(item)) is not None), None)
-    return value if isinstance(value, Iterator) else None
+    """Return the first iterator in nested containers, not in objects' attributes; None if there is none."""
+    for steps, part in walk(value):
+        if issubclass(type(part), Iterator) and all(kind == "item" for kind, _ in steps):
+            return part  # type: ignore[no-any-return]
+    return None
 
 
 def shape_given(args: Any, kwargs: Mapping[str, Any]) -> InputError | None:

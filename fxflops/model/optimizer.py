@@ -190,6 +190,14 @@ def holders_in(optimizer: OptimizerLike | None) -> list[Any]:
     return [each for _, each in reached(optimizer)] if is_optimizer(optimizer) else []
 
 
+def held_by_hooks(parameters: Iterable[Any]) -> Optimizer | None:
+    """Return an optimizer that hooks of parameters, or attributes noted on them, lead to: they step it in a backward pass."""
+    hooks = [(vars(p), p._post_accumulate_grad_hooks, p._backward_hooks) for p in parameters]
+    held = [each for group in hooks for each in group if each]
+    found = reached(held, into_modules=False) if held else ()
+    return next((each for _, each in found if issubclass(type(each), Optimizer)), None)
+
+
 def gradients_of(parameters: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
     """Return the gradients of parameters that have one, with the parameters' names."""
     return [(name, p.grad) for name, p in parameters if p.grad is not None]

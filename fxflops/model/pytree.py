@@ -8,7 +8,7 @@ from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter, methodcaller
-from types import GetSetDescriptorType, ModuleType
+from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -64,8 +64,8 @@ def attributes_in(value: Any) -> dict[str, Any] | None:
     """Return the ``__dict__`` of an object, read by no code of its class; None if it has none."""
     for base in type(value).__mro__:
         own = vars(base).get("__dict__")
-        if type(own) is GetSetDescriptorType:
-            return own.__get__(value)  # type: ignore[no-any-return]
+        if type(own) in (GetSetDescriptorType, MemberDescriptorType):  # the latter of SimpleNamespace, which C defines
+            return own.__get__(value)  # type: ignore[no-any-return, union-attr]
     return None
 
 

@@ -18,6 +18,7 @@ from .pytree import attributes_in
 
 ENDS = ModuleType, type, logging.Logger, Dataset, DataLoader
 """What belongs to more than the object that leads to it."""
+PLAIN_TENSORS = torch.Tensor, nn.Parameter, nn.Buffer
 DEPTH = 12
 LONGEST = 2**17
 """The most items of a container that is looked into: a parameter's states, not a data set."""
@@ -48,7 +49,7 @@ def reached(root: Any, into_modules: bool = True) -> list[tuple[str, Any]]:
 def _inner(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what an object holds itself, with the names of it."""
     kind = type(value)
-    if issubclass(kind, ENDS):
+    if issubclass(kind, ENDS) or is_torchs_subclass(kind):
         return
     if issubclass(kind, MAPPINGS):
         pairs = pairs_of(value) if dict.__len__(value) <= LONGEST else () if issubclass(kind, dict) else pairs_of(value)
@@ -68,6 +69,11 @@ def _inner(value: Any) -> Iterator[tuple[str, Any]]:
         yield "", attributes
     for place in places_in(value):
         yield place.__name__, value_at(place, value)
+
+
+def is_torchs_subclass(kind: type) -> bool:
+    """Return whether a class of tensors is torch's own, such as DTensor and FakeTensor: their attributes are parts of the tensor."""
+    return issubclass(kind, torch.Tensor) and kind not in PLAIN_TENSORS and kind.__module__.startswith("torch.")
 
 
 def places_in(value: Any) -> list[Place]:

@@ -18,7 +18,7 @@ from torch import nn
 
 from ..errors import InputError
 from ..records.containers import SEQUENCES, items_of, pairs_of
-from ..torch_internals import cached_weights
+from ..torch_internals import DisableTorchFunction, cached_weights, disable_current_modes
 from .generators import Generator, generator_of, global_states
 from .pytree import VALUES, Reader, is_object, reader_of, vars_of, walk
 from .reach import places_in, set_at, value_at
@@ -121,6 +121,8 @@ class Snapshot:
         for key in own_parameters.keys() & self._others.keys():
             del self._others[key]
         self._tensors = TensorState([*own_parameters.values(), *self._others.values()])
+        self._own_tensors = own_parameters.keys() | self._others.keys()
+        self._stepped: dict[int, tuple[Any, Snapshot]] = {}
         if not lazy:
             self.keep_all()
 
@@ -140,8 +142,22 @@ class Snapshot:
         """Copy the tensors in ``value``, parameters too, before a call writes to them or shares their memory."""
         self._tensors.before_write(value)
 
+    def before_step(self, optimizer: Any, holders: Iterable[Any]) -> None:
+        """Keep an optimizer that steps within a run, before its first step there: ``holders`` are what it leads to.
+
+        Hooks of the model's parameters step optimizers of which the model knows nothing.
+        """
+        if id(optimizer) in self._stepped:
+            return
+        holders = [*holders]
+        with DisableTorchFunction(), disable_current_modes():
+            state = [each for each in holders if isinstance(each, torch.Tensor) and id(each) not in self._own_tensors]
+            self._stepped[id(optimizer)] = optimizer, Snapshot((), state, others=holders)
+
     def rewind(self) -> None:
         """Restore the state in which the snapshot was taken."""
+        for _, stepped in self._stepped.values():
+            stepped.rewind()
         reshard(self._modules)
         if self._classes != [*map(type, self._modules)]:
             for module, cls in zip(self._modules, self._classes, strict=True):

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from ..errors import FxflopsError, InputError, RunError
 from ..meters.accelerator import accelerator_of
@@ -19,7 +20,16 @@ from ..meters.stopwatch import StoppedStopwatch, Stopwatch
 from ..model.inputs import as_leaves, bind
 from ..model.inventory import Inventory
 from ..model.modules import parameters_of
-from ..model.optimizer import INSTEAD, OptimizerLike, StandIns, gradients_of, holders_in, made_optimizer, states_of
+from ..model.optimizer import (
+    INSTEAD,
+    OptimizerLike,
+    StandIns,
+    gradients_of,
+    held_by_hooks,
+    holders_in,
+    made_optimizer,
+    states_of,
+)
 from ..model.pytree import tensors_in
 from ..model.snapshot import Snapshot
 from ..ops import FormulaRegistry
@@ -117,7 +127,20 @@ class Subject:
         }
         held["buffers"] += attributes  # plain ones of the model's, no buffers by name, are there all the time, too
         settings |= {"backward": self.backward, "before_write": self.snapshot.before_write}
-        return Watch(self.inventory.paths, registry, held, **settings)
+        watch = Watch(self.inventory.paths, registry, held, **settings)
+        watch.observer.phases.on_step = partial(self._stepping, watch.storages, watch.mirror is not None)
+        return watch
+
+    def _stepping(self, storages: LiveStorages, is_on_meta: bool, optimizer: Optimizer) -> None:
+        """Keep the state of an optimizer that steps within the run, as hooks of parameters let it, and enter its memory.
+
+        Raises InputError if it would step real parameters in a run on meta: it finds no gradients there.
+        """
+        stepped = (parameter for group in optimizer.param_groups for parameter in group["params"])
+        if is_on_meta and not all(parameter.is_meta for parameter in stepped):
+            raise InputError(f"{type(optimizer).__name__} makes steps within the run, on the model's real parameters")
+        self.snapshot.before_step(optimizer, holders_in(optimizer))
+        storages.add_held(states_of(optimizer), "optimizer")
 
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return args and kwargs, after restoring the initial state."""
@@ -281,6 +304,9 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
         return _on_real(subject, registry, "its parameters are shared with other processes")
     observe_dispatch = subject.backward or any(issubclass(cls, torch.jit.ScriptModule) for cls in classes)
     on_meta = any(tensor.device.type == "meta" for tensor in subject.state)
+    # On meta, hooks are given stand-ins: one that asks which parameter it has would not step.
+    if subject.backward and not on_meta and (stepped := held_by_hooks(parameters_of(subject.model))) is not None:
+        return _on_real(subject, registry, f"hooks of its parameters hold an optimizer ({type(stepped).__name__})")
     failed: Exception | None = None
     try:
         watch = meta_run(subject, registry, facts, observe_dispatch)
@@ -328,6 +354,7 @@ def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
     An optimizer without state steps once unobserved: its first step creates the state, and every later one finds it. What it
     makes for itself is on the CPU, not on a default device of meta: Adam reads how many steps it made."""
     storages, name = watch.storages, getattr(given, "__name__", type(given).__name__)
+    watch.observer.phases.on_step = lambda optimizer: None  # this one is kept already
     own = parameters_of(subject.model)
     mirrors = [(tensor, watch.mirror_of(tensor)) for tensor in subject.state]
     stand_ins = StandIns(mirrors, watch.mirror is not None, subject.device)

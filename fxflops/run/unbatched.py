@@ -39,8 +39,17 @@ def batch_advice(subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 def _works(raised: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether the call that raised works with these inputs."""
-    subject = Subject(raised.model, raised.inventory, args, kwargs, "as_is", raised.backward, raised.lazy)
-    subject.optimizer = raised.optimizer
+    subject = Subject(
+        raised.model,
+        raised.inventory,
+        args,
+        kwargs,
+        "as_is",
+        raised.backward,
+        raised.lazy,
+        optimizer=raised.optimizer,
+        count_for=raised.count_for,
+    )
     try:
         if subject.lazy:
             counted_run(subject, BASE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,8 +10,9 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import InputError
-from ..model.pytree import tensors_in
+from ..model.pytree import attributes_in, tensors_in
 from ..records import Call
+from ..records.containers import items_of
 from ..records.tensors import ORDINARY
 from ..torch_internals import (
     BackwardCFunction,
@@ -74,8 +75,8 @@ class AutogradOwners:
 
         The call that takes them next may be another module's, or there is none: they may be the model's output.
         """
-        for tensor in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+        for tensor in items_of(out) if issubclass(type(out), (tuple, list)) else (out,):
+            if issubclass(type(tensor), torch.Tensor) and tensor.requires_grad:
                 node = node_of(tensor)
                 if isinstance(node, BackwardCFunction):
                     node.metadata.setdefault(self._key, owner)
@@ -113,7 +114,14 @@ def requires_gradient(out: Any) -> bool:
 
 def loss_in(out: Any) -> torch.Tensor | None:
     """Return the loss that a model's output names, as those of transformers do; None if there is none with a gradient."""
-    loss = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
+    kind = type(out)  # a user's class may have methods of its own: none is called
+    if issubclass(kind, dict):
+        loss = dict.get(out, "loss")
+    elif issubclass(kind, tuple):
+        names = kind.__dict__.get("_fields", ())
+        loss = tuple.__getitem__(out, names.index("loss")) if "loss" in names else None
+    else:
+        loss = (attributes_in(out) or {}).get("loss")
     return loss if isinstance(loss, torch.Tensor) and loss.requires_grad else None
 
 
@@ -125,7 +133,7 @@ def roots_of(out: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     Raises InputError if no output requires a gradient.
     """
     with DisableTorchFunction(), disable_current_modes():
-        loss = None if isinstance(out, torch.Tensor) else loss_in(out)
+        loss = None if issubclass(type(out), torch.Tensor) else loss_in(out)
         found = tensors_in(out) if loss is None else [loss]
         roots = list({id(tensor): tensor for tensor in found if tensor.requires_grad}.values())
         if not roots:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,11 +15,8 @@ from ..torch_internals import (
     EnableTorchFunction,
     disable_current_modes,
     is_torch_function_enabled,
-    len_torch_function_stack,
-    pop_torch_function_stack,
-    push_on_torch_function_stack,
 )
-from .modes import FunctionMode
+from .modes import FunctionMode, popped, push
 from .source import frames
 
 
@@ -61,21 +58,11 @@ def unseen() -> Iterator[None]:
 @contextmanager
 def _functions_unseen(by: type = TorchFunctionMode) -> Iterator[None]:
     """Hide functions from the modes of this class."""
-    modes = _popped()
-    _push(mode for mode in modes if not isinstance(mode, by))
+    modes = popped()
+    push(mode for mode in modes if not isinstance(mode, by))
     try:
         with EnableTorchFunction():
             yield
     finally:
-        _popped()
-        _push(modes)
-
-
-def _popped() -> list[TorchFunctionMode]:
-    """Take all function modes off this thread's stack; return them, outermost first."""
-    return [pop_torch_function_stack() for _ in range(len_torch_function_stack())][::-1]
-
-
-def _push(modes: Iterable[TorchFunctionMode]) -> None:
-    for mode in modes:
-        push_on_torch_function_stack(mode)
+        popped()
+        push(modes)

@@ -26,7 +26,7 @@ from .forwards import StandIns, is_hooked, is_torchs
 from .leaves import ModuleSettings, holds_tensors
 from .lookups import with_row
 from .meta_mirror import META
-from .modes import transformed
+from .modes import are_others_on, transformed
 from .operators import VIEW as VIEWS
 from .planning import PART, PlanningObserver
 from .plans import NEW, SAME, VIEW, Plan, Unknown, alike, call_key, forms_in, specs_given
@@ -133,7 +133,7 @@ class FastObserver(PlanningObserver):
             return self._entered_module(module, *args, **kwargs)
         key = None
         with self.lock, DisableTorchFunction():
-            if not module._modules and self._metadata_suffices():
+            if not (module._modules or are_others_on()) and self._metadata_suffices():
                 known = self._settings.of(module)
                 try:
                     key = call_key((type(module), known), args, kwargs, self._mirror.form)

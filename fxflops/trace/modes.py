@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FunctionType
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from ..torch_internals import (
     RETURNS_SAVED,
     SHARDING,
     SHARDING_FILE,
+    DeviceContext,
     DispatchMode,
     current_graph_task_id,
     disabled_torch_dispatch_impl,
@@ -26,8 +27,11 @@ from ..torch_internals import (
     get_current_function_mode_stack,
     in_autograds_vmap,
     is_fake,
+    len_torch_function_stack,
     of_checkpoint,
     peek_interpreter_stack,
+    pop_torch_function_stack,
+    push_on_torch_function_stack,
 )
 from .functions import Bodies, own_body
 from .source import frame_in, frames
@@ -115,6 +119,46 @@ def are_observed() -> bool:
     """Return whether an observer sees the calls that this thread makes now."""
     modes = *get_current_function_mode_stack(), *get_current_dispatch_mode_stack()
     return any(isinstance(mode, (FunctionMode, AtenMode)) for mode in modes)
+
+
+def modes_of_others() -> list[TorchFunctionMode]:
+    """Return the function modes of this thread that are neither ours nor a default device: they may make other calls of each."""
+    return [mode for mode in get_current_function_mode_stack() if not isinstance(mode, (FunctionMode, DeviceContext))]
+
+
+def are_others_on() -> bool:
+    """Return whether there are :func:`modes_of_others`, in a run: what a leaf computes follows from its class no longer."""
+    return len_torch_function_stack() > 1 and bool(modes_of_others())  # one of them is ours
+
+
+@contextmanager
+def beneath_others(mode: FunctionMode) -> Iterator[None]:
+    """Turn a function mode on beneath those that the user has turned on around it.
+
+    It sees the calls that they make. On top of them it would see those that they replace.
+    """
+    others = modes_of_others()
+    if not others:
+        with mode:
+            yield
+        return
+    modes = popped()
+    first = next(i for i, each in enumerate(modes) if each is others[0])
+    push([*modes[:first], mode, *modes[first:]])
+    try:
+        yield
+    finally:
+        push([each for each in popped() if each is not mode])
+
+
+def popped() -> list[TorchFunctionMode]:
+    """Take all function modes off this thread's stack; return them, outermost first."""
+    return [pop_torch_function_stack() for _ in range(len_torch_function_stack())][::-1]
+
+
+def push(modes: Iterable[TorchFunctionMode]) -> None:
+    for mode in modes:
+        push_on_torch_function_stack(mode)
 
 
 def has_own_dispatch(cls: Any) -> bool:

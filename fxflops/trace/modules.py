@@ -25,7 +25,7 @@ from .forwards import hidden_kernels
 from .leaves import Hooks, Leaves, Settings, forms_with_values, holds_tensors
 from .lookups import with_row
 from .meta_mirror import MetaMirror
-from .modes import AtenMode, FunctionMode, transformed
+from .modes import AtenMode, FunctionMode, are_others_on, transformed
 from .phases import BACKWARD, FORWARD, Phases
 from .processes import Collectives, has_shards, runs_in_parts
 from .record import Recorder
@@ -146,7 +146,7 @@ class ModuleObserver:
         is_whole = self._leaves[module] is not None and "forward" not in module.__dict__  # replaced since the run began
         if (
             is_whole
-            and not (stack.inside_leaf() or transformed())
+            and not (stack.inside_leaf() or transformed() or are_others_on())
             and not (holds_tensors(module) or has_shards(module) or runs_in_parts((args, kwargs)))
             and self._has_initial_settings(module)
         ):
@@ -173,7 +173,7 @@ class ModuleObserver:
         outside of all models made, such as a batch that is put together. What one model gives another is none."""
         assert self._storages is not None
         with DisableTorchFunction():
-            parts = [part for _, part in walk(given, INPUT_DEPTH) if isinstance(part, torch.Tensor)]
+            parts = [part for _, part in walk(given, INPUT_DEPTH) if issubclass(type(part), torch.Tensor)]
             caches = caches_in(given)
             made_before = [part for part in parts if not isinstance(part, torch.nn.Parameter)]
             self._storages.label(caches, "cache")

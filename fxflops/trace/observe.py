@@ -30,7 +30,7 @@ from .device_mirror import DeviceMirror
 from .functions import Bodies, belongs_to_tensor, computes, is_integral, origin_of, qualified_name, unguarded
 from .kernel_launches import function_of, launches_noted
 from .meta_mirror import MetaMirror
-from .modes import FunctionMode, dispatch_mode_on, function_mode_on, transformed
+from .modes import FunctionMode, beneath_others, dispatch_mode_on, function_mode_on, transformed
 from .operators import QUERY, OperatorObserver
 from .phases import BACKWARD, is_comparing
 from .processes import is_between_processes, runs_in_parts
@@ -113,8 +113,12 @@ class Observer(OperatorObserver):
     def switch_on(self) -> None:
         """Turn the modes on in this thread."""
         self._modes = ExitStack()
-        for mode in (*([self.aten] if self._observe_dispatch else []), self.mode, self._plain_functions):
-            self._modes.enter_context(mode)  # type: ignore[arg-type]
+        for mode in (
+            *([self.aten] if self._observe_dispatch else []),
+            beneath_others(self.mode),
+            self._plain_functions,
+        ):
+            self._modes.enter_context(mode)
         self._modes.enter_context(self._launches_noted())
 
     def switch_off(self, *exception: Any) -> None:

@@ -155,7 +155,7 @@ class OperatorObserver(ModuleObserver):
         """
         self.path = ""
         self._in_node = True  # no part of a recorded graph
-        if not isinstance(out, torch.Tensor) and (loss := loss_in(out)) is not None:
+        if not issubclass(type(out), torch.Tensor) and (loss := loss_in(out)) is not None:
             out = loss
         roots, ones = roots_of(out if self._mirror is None else self._mirror.written(out))
         self._track(ones)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from types import CodeType, FrameType
+from functools import cached_property, partial
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -50,7 +51,11 @@ class Phases:
         self._optimizing = 0
         self._is_interrupted = False
         self._ranges: list[Optimizer | None] = []
-        self._is_method: dict[CodeType, bool] = {}
+
+    @cached_property
+    def _methods(self) -> frozenset[CodeType]:
+        """The code of all methods of optimizers."""
+        return frozenset(_methods_of(Optimizer))
 
     def now(self) -> str:
         """Return the phase. In a call of the model that no backward pass made, it is forward, or a gradient taken there."""
@@ -126,13 +131,11 @@ class Phases:
         The closure of a step, which runs the model and computes the loss, is none of it."""
         if self._is_interrupted:
             return False
-        known, inside = self._is_method, set[CodeType]()
+        methods, inside = self._methods, set[CodeType]()
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             code = frame.f_code
-            if code not in known:
-                known[code] = _is_optimizers(frame)
-            if known[code]:
+            if code in methods:
                 closure = frame.f_locals.get("closure")
                 return getattr(closure, "__code__", None) not in inside
             inside.add(code)
@@ -158,10 +161,19 @@ class Phases:
             self._times.end(BETWEEN)
 
 
-def _is_optimizers(frame: FrameType) -> bool:
-    """Return whether a function is a method of an optimizer, to which this call of it belongs."""
-    code = frame.f_code
-    return bool(code.co_argcount) and isinstance(frame.f_locals.get(code.co_varnames[0]), Optimizer)
+def _methods_of(cls: type) -> Iterator[CodeType]:
+    """Yield the code of the methods of a class and of all that derive from it.
+
+    A frame is known by its code. Its local variables are not read for that: up to Python 3.12 a frame whose variables were
+    read keeps them alive until its function returns, a model that the user has deleted too.
+    """
+    for function in vars(cls).values():
+        if isinstance(function, FunctionType):
+            # Of a decorated one the function itself: torch.no_grad's wrapper has the same code around any function.
+            yield inspect.unwrap(function).__code__
+    derived: type
+    for derived in type.__subclasses__(cls):
+        yield from _methods_of(derived)
 
 
 def is_comparing() -> bool:

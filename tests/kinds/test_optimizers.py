@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.optim import _apply_optimizer_in_backward
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 import fxflops
@@ -441,3 +442,84 @@ def test_the_closure_of_a_step_is_not_booked_as_the_optimizer() -> None:
     parameters = sum(p.numel() for p in model.parameters())
     assert p.report.total_optimizer_flops == 2 * parameters
     assert copy.deepcopy(optimizer.optimizer.state_dict())
+
+
+def by_own_parameter(model: nn.Module, make: Callable[[Any], Optimizer]) -> None:
+    """A step for each parameter as soon as its gradient is there, as torch's tutorial on memory has it."""
+    optimizers = {p: make([p]) for p in model.parameters()}
+
+    def step(p: torch.Tensor) -> None:
+        optimizers[p].step()
+        optimizers[p].zero_grad()
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(step)
+
+
+def by_closure(model: nn.Module, make: Callable[[Any], Optimizer]) -> None:
+    """The same with hooks that use nothing but what they hold themselves."""
+
+    def stepping(optimizer: Optimizer, p: torch.Tensor) -> Callable[[torch.Tensor], None]:
+        def step(_: torch.Tensor) -> None:
+            optimizer.step()
+            p.grad = None
+
+        return step
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(stepping(make([p]), p))
+
+
+def by_torch(model: nn.Module, make: Callable[[Any], Optimizer]) -> None:
+    """By hooks of autograd's own nodes, which torch's function installs."""
+    _apply_optimizer_in_backward(make, model.parameters(), {})  # type: ignore[arg-type]
+
+
+def by_the_last(model: nn.Module, make: Callable[[Any], Optimizer]) -> None:
+    """One step for all, by a hook of the parameter that gets its gradient last."""
+    optimizer = make(model.parameters())
+
+    last = next(model.parameters())
+
+    def step(p: torch.Tensor) -> None:
+        if p is last:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(step)
+
+
+@pytest.mark.parametrize("begun", [0, 2], ids=["no state yet", "in the middle"])
+@pytest.mark.parametrize("make", [functools.partial(SGD, lr=0.1, momentum=0.9), Adam, InDict, InList])
+@pytest.mark.parametrize("install", [by_own_parameter, by_closure, by_torch, by_the_last])
+def test_optimizers_that_hooks_step_in_the_backward_pass(install: Any, make: Any, begun: int) -> None:
+    """A count and an analysis run such hooks, and no optimizer's state shows it: pytorch/tutorials#2568."""
+
+    def losses(n: int, counted: bool) -> list[float]:
+        model, out = model_of(), []
+        install(model, make)
+        for i in range(n):
+            if counted and i == begun:
+                x = X.clone()
+                report = fxflops.count(model, x, backward=True)
+                measured = fxflops.analyze(model, x, backward=True, repeats=1)
+                assert report.total_optimizer_flops == measured.total_optimizer_flops
+                assert report.total_optimizer_flops
+            loss = model(X).square().mean()
+            loss.backward()
+            out.append(loss.item())
+        return out
+
+    assert losses(begun + 3, counted=True) == losses(begun + 3, counted=False)
+
+
+def test_the_state_of_optimizers_that_hooks_step_is_in_the_memory() -> None:
+    """Adam's two moments are as large as the parameters, and alive from the beginning."""
+    model = model_of()
+    by_closure(model, Adam)
+    model(X).sum().backward()
+    numbers = sum(p.numel() for p in model.parameters())
+    report = fxflops.count(model, X, backward=True)
+    steps = 4 * len([*model.parameters()])  # a number of steps for each
+    assert report.memory["optimizer"] == 2 * 4 * numbers + steps

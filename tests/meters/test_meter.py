@@ -133,24 +133,24 @@ def weighed(forward: Callable[..., torch.Tensor], **sizes: int) -> nn.Module:
     return Weighed()
 
 
-# The peak of a training step in tensors of N bytes, by hand: x, w, what the forward keeps and puts out, ones for the
-# gradient of the output, and the gradients; of a node's inputs none leaves before its outputs are there.
+# The peak of a training step in tensors of N bytes, by hand: x, w, what the forward keeps and puts out, and the gradients; that
+# of the output is a single one, expanded. Of a node's inputs none leaves before its outputs are there.
 TRAINING = {
-    "product": (lambda x, w: x * w, ["x", "w", "y", "ones", "w.grad = ones*x"]),
-    "exp": (lambda x, w: (x * w).exp(), ["x", "w", "y", "ones", "da = ones*y", "w.grad = da*x"]),
-    "sum": (lambda x, w: x + w, ["x", "w", "y", "ones", "w.grad, a copy of them"]),
-    "in place": (lambda x, w: (x + w).relu_(), ["x", "w", "y", "ones", "w.grad"]),
+    "product": (lambda x, w: x * w, ["x", "w", "y", "w.grad = ones*x"]),
+    "exp": (lambda x, w: (x * w).exp(), ["x", "w", "y", "da = ones*y", "w.grad = da*x"]),
+    "sum": (lambda x, w: x + w, ["x", "w", "y", "w.grad, a copy of them"]),
+    "in place": (lambda x, w: (x + w).relu_(), ["x", "w", "y", "w.grad"]),
     "chain": (
         lambda x, w: (x + w).relu() * 2,
-        ["x", "w", "b = relu", "y", "ones", "db = ones*2", "w.grad = db where b > 0"],
+        ["x", "w", "b = relu", "y", "db = ones*2", "w.grad = db where b > 0"],
     ),
-    "views": (lambda x, w: (x * w).view(10, 100).t(), ["x", "w", "y", "ones", "w.grad"]),
-    "residual": (lambda x, w: (x * w).sin() + x, ["x", "w", "a = x*w", "y", "ones", "da = ones*cos", "cos(a)"]),
+    "views": (lambda x, w: (x * w).view(10, 100).t(), ["x", "w", "y", "w.grad"]),
+    "residual": (lambda x, w: (x * w).sin() + x, ["x", "w", "a = x*w", "y", "da = ones*cos", "cos(a)"]),
     "reuse": (
         lambda x, w: x * w * w,
-        ["x", "w", "y", "ones", "w.grad 1 = ones*a", "da = ones*w, then a leaves", "w.grad 2 = da*x"],
+        ["x", "w", "y", "w.grad 1 = ones*a", "da = ones*w, then a leaves", "w.grad 2 = da*x"],
     ),
-    "square": (lambda x, w: (x * w) ** 2, ["x", "w", "a", "y", "ones", "da = ones*2a", "2a", "a**1"]),
+    "square": (lambda x, w: (x * w) ** 2, ["x", "w", "a", "y", "da = ones*2a", "2a", "a**1"]),
     "sum of all": (lambda x, w: (x * w).sum(), ["x", "w", "w.grad = 1*x"]),
 }
 

@@ -328,8 +328,8 @@ def test_errors(timed: Roofline) -> None:
         report.mfu("H900")
     with pytest.raises(InputError, match="cannot sum by 'op': one of 'call', 'kind', 'operator', 'module'"):
         timed.table("op")
-    with pytest.raises(InputError, match="the run was made on meta"):
-        meta(nn.Linear(2, 2), 1, 2).roofline()
+    with pytest.raises(InputError, match="the run was made on cuda:0, which cannot be measured here"):
+        fxflops.count(nn.Linear(2, 2), torch.randn(1, 2), device="cuda").roofline()
 
 
 def test_missing_calls_are_told() -> None:
