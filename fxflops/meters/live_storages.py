@@ -69,6 +69,7 @@ class LiveStorages:
         self._most_in = -1
         self._held: dict[int, int] = {}
         self._earlier: set[int] = set()
+        self._aliases: dict[int, tuple[weakref.ref[Any], Any]] = {}
         self._kept: list[Any] = []  # meta storages for what is held: kept alive, so that no other gets their address
         for category, named in (held or {}).items():
             self._hold(named, category, spec)
@@ -178,6 +179,10 @@ class LiveStorages:
             self._held[storage._cdata] = self._held[before._cdata]
             self._kept.append(storage)
             return
+        known = self._known.get(id(before))
+        if known is not None and storage.nbytes() < known.nbytes:
+            self._stand_for(storage, before, known.entry)
+            return
         known = self._known.pop(id(before), None)
         if known is not None:
             self._moved[id(before)] = weakref.ref(before), known.entry
@@ -185,6 +190,17 @@ class LiveStorages:
             self._change(known.entry, storage.nbytes() - known.nbytes)
         elif id(before) not in self._moved and id(storage) not in self._known:
             self.add_held([("", meta)], "buffers")
+
+    def _stand_for(self, storage: Any, before: Any, entry: int) -> None:
+        """Let a meta storage that has a part of ``before`` keep that alive, as a view does, and count for nothing itself."""
+        held, aliases, key, cdata = self._held, self._aliases, id(storage), storage._cdata
+
+        def drop(_: Any) -> None:
+            aliases.pop(key, None)
+            held.pop(cdata, None)
+
+        held[cdata] = entry
+        aliases[key] = weakref.ref(storage, drop), before
 
     def add_all(self, value: Any, call: int | None = None) -> None:
         """Enter all tensors in nested tuples, lists and dicts; ``call`` is the number of the call that made them."""

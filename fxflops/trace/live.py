@@ -69,7 +69,7 @@ ASKED = QUERIES | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES}
 class Known(NamedTuple):
     """The operation of calls of one kind.
 
-    ``makes`` tells whether its result may have a storage of its own. ``passing`` are specs and bytes of the storages that live
+    ``makes`` tells whether its result may have a storage of its own, as that of a ``reshape`` that copies has. ``passing`` are specs and bytes of the storages that live
     only within such a call, at its peak; None if it leaves more than its result.
     """
 
@@ -149,7 +149,7 @@ class LiveObserver(Observer):
         # What is not torch's own may look at modes, or switch some on.
         is_torchs = entry.is_ours and (not isinstance(operation.target, type) or forwards.is_torchs(operation.target))
         is_all = is_torchs and left == self._storages.bytes_since(entered, seen)
-        self._known[key] = Known(operation, entry.reason != VIEW, passing if is_all else None)
+        self._known[key] = Known(operation, left > 0 or entry.reason != VIEW, passing if is_all else None)
 
     def _repeated(self, known: Known, path: str, seconds: float, out: Any, args: Any) -> str:
         """Record a call of a kind that is known, and track its tensors; return its phase."""

@@ -265,3 +265,27 @@ def test_a_call_repeated_in_a_block_takes_what_the_first_takes() -> None:
 
     result = 2 * 4 * 33 * 8 * 4
     assert [peak(times) - peak(1) for times in (2, 3)] == [result, 2 * result]
+
+
+class Edges(nn.Module):
+    """A graph layer: self-loops are removed by a mask, and rows of the result index the nodes."""
+
+    def forward(self, x: Any, edges: Any) -> Any:
+        edges = edges[:, edges[0] != edges[1]]
+        return (x[edges[0]] * 2).sum(0) + edges.sum()
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_row_of_a_table_of_integers_keeps_the_whole(backward: bool) -> None:
+    x, edges = floats(100, 4).requires_grad_(backward), torch.stack([torch.arange(4000) % 100, torch.arange(4000) % 7])
+    model = Edges()
+
+    def run() -> Any:
+        out = model(x, edges)
+        if backward:
+            out.backward(out.new_ones(()).expand_as(out))
+            x.grad = None
+
+    truth = measured(run, x, edges)
+    predicted = fxflops.count(model, (x, edges), backward=backward).max_memory
+    assert fits(predicted, truth, bytes_of(x, edges)), (predicted, truth)
