@@ -181,7 +181,8 @@ def states_of(optimizer: Any, parameters: Iterable[torch.Tensor] = ()) -> list[t
     return [
         (name, each)
         for name, each in reached(optimizer, into_modules=False)
-        if issubclass(type(each), torch.Tensor) and not issubclass(type(each), nn.Parameter) and id(each) not in apart
+        # A fake tensor says by an attribute that it is a parameter.
+        if issubclass(type(each), torch.Tensor) and not isinstance(each, nn.Parameter) and id(each) not in apart
     ]
 
 

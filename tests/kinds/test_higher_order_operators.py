@@ -6,7 +6,7 @@ The oracle is the same computation written without the operator, counted by Flop
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import fxflops
+from fxflops.ops import BASE
 
 aten = torch.ops.aten
 WEIGHT = torch.randn(8, 8)
@@ -78,10 +79,18 @@ def product_into(x: Tensor, weight: Tensor, out: Tensor) -> None:
 product_into.register_fake(lambda x, weight, out: None)
 
 
-@fxflops.formula(torch.ops.kinds_higher_order.product_into)
 def _formula(x: Any, weight: Any, *, out: Any) -> fxflops.Cost:
     k, outputs = x[1], x[0] * weight[1]
     return fxflops.Cost(macs=k * outputs, muls=k * outputs, adds=(k - 1) * outputs)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _formulas_as_before() -> Iterator[None]:
+    before = dict(BASE.entries)
+    fxflops.formula(torch.ops.kinds_higher_order.product_into)(_formula)
+    yield
+    BASE.entries.clear()
+    BASE.entries.update(before)
 
 
 def _plus(x: Tensor) -> Tensor:
