@@ -94,9 +94,9 @@ class GPUCase:
     backward: bool = False
 
     def ready(self, device: str) -> tuple[nn.Module, torch.Tensor]:
-        """Return the model and its input on the device, with the settings for the dtype made."""
-        allowed = self.dtype == "tf32"
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+        """Return the model and its input on the device, with the settings for the dtype made if it is a GPU."""
+        if device.startswith("cuda"):  # elsewhere they would only outlast the count
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.dtype == "tf32"
         kind = {"bf16": torch.bfloat16, "f16": torch.float16}.get(self.dtype, torch.float32)
         # Drawn and rounded on the CPU: on the device that would be more kernels to watch.
         model, x = self.make()
