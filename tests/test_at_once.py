@@ -232,6 +232,49 @@ def test_the_traced_model_may_run_in_another_thread() -> None:
     assert ran[0].grad_fn is not None
 
 
+def test_a_call_that_outlasts_a_trace_runs_as_usual() -> None:
+    """A thread may be about to call a module through the method that torch.fx put in its place, when the trace ends."""
+    replaced: list[Any] = []
+
+    class Keeps(nn.Module):
+        def forward(self, x: Any) -> Any:
+            replaced.append(nn.Module.__call__)
+            return x + 1
+
+    x, layer = torch.ones(2, 8), nn.Linear(8, 8)
+    assert analyze(Keeps(), x, trace="symbolic", repeats=1, progress=False).trace == "symbolic trace"
+    late = [call for call in replaced if call is not nn.Module.__call__]
+    assert late
+    results = at_once(*(partial(call, layer, x) for call in late))
+    assert all(torch.equal(result, layer(x)) for result in results)
+
+
+@pytest.mark.parametrize("way", ["count", "analyze"])
+def test_a_call_in_another_thread_outlasts_the_run(way: str) -> None:
+    main, inside, go = threading.current_thread(), threading.Event(), threading.Event()
+    waits: list[Callable[[], Any]] = []
+
+    class Waits(nn.Module):
+        def forward(self, x: Any) -> Any:
+            if threading.current_thread() is not main:
+                inside.set()
+                assert go.wait(SECONDS)
+            elif not waits:  # the other thread's call begins during the run, and ends after it
+                waits.append(start(partial(model, X)))
+                assert inside.wait(SECONDS)
+            return x + 1
+
+    model = nn.Sequential(Waits(), nn.ReLU())
+    report = count(model, X) if way == "count" else analyze(model, X, repeats=0, progress=False)
+    go.set()
+    result = waits[0]()
+    assert result.shape == X.shape
+    # A thread that the model starts belongs to its run: that of a count is on meta.
+    assert result.is_meta if way == "count" else torch.equal(result, (X + 1).relu())
+    assert report.total_flops >= 2 * X.numel()
+    assert_bare(model)
+
+
 def test_traces_at_once() -> None:
     """One model after the other is traced, and each as a whole."""
     models = [chain(length) for length in (1, 2, 3, 4)]

@@ -109,7 +109,7 @@ class ModuleObserver:
     # The hooks. If another thread runs the model while they are set or removed, they may be called without kwargs
 
     def _enter_module(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
-        if module not in self._modules:  # a copy, made by the model's own forward, with our hooks on it
+        if self._is_copy(module):
             return
         mine = threading.get_ident() == self._thread
         observer = self if mine else self._threads.enter(self, module, (args, kwargs))
@@ -124,7 +124,7 @@ class ModuleObserver:
                     observer.stopwatch.go(type(module) if is_unseen else None)
 
     def _leave_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
-        if module not in self._modules:  # a copy, made by the model's own forward, with our hooks on it
+        if self._is_copy(module):
             return
         mine = threading.get_ident() == self._thread
         observer = self if mine else self._threads.leave(self, module)
@@ -137,6 +137,11 @@ class ModuleObserver:
                     observer.stopwatch.go()
             if not mine:
                 self._threads.left()
+
+    def _is_copy(self, module: nn.Module) -> bool:
+        """Return whether a module is none of the model's: a copy, made by the model's own forward, with our hooks on it."""
+        modules = vars(self).get("_modules")  # gone when the run is over, which a call in another thread may outlast
+        return modules is not None and module not in modules
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if not self._stack.running:

@@ -107,10 +107,12 @@ def symbolic(
             f'{line_that_raised(error)}\nfxflops.analyze(model, args, trace="record") records a run of it instead'
         ) from error
     finally:
-        # torch.fx leaves a tracer in reference cycles. A thread of the model that still runs may ask the tracer for its thread.
+        # torch.fx leaves a tracer in reference cycles. Another thread may still be in a call that began while torch.fx had
+        # replaced nn.Module's: it asks for these, and must not wrap any function, as nobody would undo that.
         for name in vars(tracer).keys() - {"_thread", "before_write"}:
             delattr(tracer, name)
         tracer.before_write = lambda value: None
+        tracer._autowrap_function_ids = set()
 
 
 def stack_of(node: fx.Node) -> tuple[str, type | None]:
