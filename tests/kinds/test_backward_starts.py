@@ -6,9 +6,8 @@ every storage and adds up the products.
 
 from __future__ import annotations
 
-import weakref
 from collections import namedtuple
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,42 +15,22 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import fxflops
+from tests.kinds.live_bytes import Live
 
 ROWS, WIDTH, CLASSES = 256, 32, 64
 SCALARS = 64
 """Bytes of numbers: a loop makes a sum of its own, where the count starts from ones."""
 
 
-class Step(TorchDispatchMode):
+class Step(Live):
     """Follows the live bytes of storages, and adds up the MACs of products made under autograd's engine."""
 
-    def __init__(self, before: Iterable[torch.Tensor]) -> None:
-        super().__init__()
-        self.live = self.peak = self.macs = 0
-        self.known: dict[int, weakref.ref[Any]] = {}
-        self.enter(before)
-
-    def enter(self, tensors: Iterable[Any]) -> None:
-        for tensor in tensors:
-            if isinstance(tensor, torch.Tensor):
-                storage = tensor.untyped_storage()
-                if id(storage) not in self.known:
-                    key, nbytes = id(storage), storage.nbytes()
-                    self.known[key] = weakref.ref(storage, lambda _, key=key, nbytes=nbytes: self.leave(key, nbytes))
-                    self.live += nbytes
-        self.peak = max(self.peak, self.live)
-
-    def leave(self, key: int, nbytes: int) -> None:
-        self.known.pop(key, None)
-        self.live -= nbytes
+    macs = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.enter(tree_leaves(out))
+        out = super().__torch_dispatch__(func, types, args, kwargs)
         name = func._schema.name
         if name in ("aten::mm", "aten::bmm") and torch._C._current_graph_task_id() != -1:
             self.macs += out.numel() * args[0].shape[-1]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 import fxflops
+from tests.kinds.calls import Calls
 
 E = torch.empty
 SHAPES = [(0, 0), (0, 3), (3, 0), (2, 0, 3), (0, 2, 3), (2, 3, 0), (0, 3, 3), (0, 4, 6, 6), (2, 4, 0, 0)]
@@ -43,15 +43,6 @@ ONE: dict[str, Callable[[torch.Tensor], Any]] = {
     "kron": lambda x: torch.kron(x, x),
     "renorm": lambda x: x.renorm(2, 0, 1.0),
 }  # fmt: skip
-
-
-class Calls(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *tensors: torch.Tensor) -> Any:
-        return self.function(*tensors)
 
 
 @pytest.mark.parametrize("name", ONE)

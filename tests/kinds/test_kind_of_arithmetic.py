@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxflops
+from tests.kinds.calls import Calls
 
 CONVERTED = "sum", "prod", "cumsum:0", "cumprod:0"
 IDS = torch.arange(1, 13).reshape(3, 4)
@@ -31,15 +32,6 @@ BINARY = """
     ge bitwise_and bitwise_or bitwise_xor logical_and logical_or logical_xor gcd lcm copysign xlogy logaddexp ldexp
     heaviside matmul
 """.split()
-
-
-class Calls(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *tensors: torch.Tensor) -> Any:
-        return self.function(*tensors)
 
 
 def kinds(function: Callable[..., Any], *tensors: torch.Tensor) -> tuple[int, int]:

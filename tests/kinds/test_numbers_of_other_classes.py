@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxflops
+from tests.kinds.calls import Calls
 
 X, IMAGE, IDS = torch.rand(4, 6), torch.rand(1, 4, 8, 8), torch.arange(4)
 
@@ -24,15 +25,6 @@ class Real(float):
 
 class Whole(enum.IntEnum):
     TWO = 2
-
-
-class Calls(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *tensors: torch.Tensor) -> Any:
-        return self.function(*tensors)
 
 
 REALS: dict[str, Callable[[Any], Any]] = {

@@ -1,0 +1,40 @@
+"""An oracle of memory that knows nothing of the library: the storages that operators make, until Python frees them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class Live(TorchDispatchMode):
+    """Follows the live bytes of storages; ``before`` are the tensors that exist."""
+
+    def __init__(self, before: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self.known: dict[int, weakref.ref[Any]] = {}
+        self.enter(before)
+
+    def enter(self, tensors: Iterable[Any]) -> None:
+        for tensor in tensors:
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                if id(storage) not in self.known:
+                    key, nbytes = id(storage), storage.nbytes()
+                    self.known[key] = weakref.ref(storage, lambda _, key=key, nbytes=nbytes: self.leave(key, nbytes))
+                    self.live += nbytes
+        self.peak = max(self.peak, self.live)
+
+    def leave(self, key: int, nbytes: int) -> None:
+        self.known.pop(key, None)
+        self.live -= nbytes
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.enter(tree_leaves(out))
+        return out
