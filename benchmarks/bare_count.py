@@ -23,8 +23,8 @@ from fxflops.ops import BASE, apply
 from fxflops.ops.shapes import rule_for, shape_of
 from fxflops.records import EMPTY_MAPPING, Operation
 from fxflops.torch_internals import DisableTorchFunction
-from fxflops.trace.meta_mirror import META, Form
-from fxflops.trace.plans import forms_in
+from fxflops.trace.forms import META, Form
+from fxflops.trace.memo import forms_in
 
 STAND_IN = "_compiled_call_impl"
 ON_META = torch.device("meta")

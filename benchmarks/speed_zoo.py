@@ -21,6 +21,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import fxflops
 from benchmarks.machine import processor
 from benchmarks.peers import of_flop_counter_mode, small_net
+from fxflops import api
 from fxflops.run import model_run
-from fxflops.trace.on_meta import MetaObserver
 
 RESULTS = Path(__file__).parent / "results"
 LIBRARIES = ("timm", "torchvision", "transformers", "diffusers")
@@ -80,11 +81,11 @@ def measured(library: str, name: str) -> Row:
 
 def with_kernels(count: Callable[[], fxflops.Report]) -> fxflops.Report:
     """Count with every call sent to the meta kernels."""
-    fast, model_run.FastObserver = model_run.FastObserver, MetaObserver  # type: ignore[misc,assignment]
+    api.counted_run = partial(model_run.counted_run, remembers=False)
     try:
         return count()
     finally:
-        model_run.FastObserver = fast  # type: ignore[misc]
+        api.counted_run = model_run.counted_run
 
 
 def facts(report: fxflops.Report) -> tuple[Any, ...]:

@@ -26,7 +26,7 @@ from ..conventions import find_convention
 from ..conventions.torch import COUNTED
 from ..counting.counts import count_calls
 from ..model.pytree import tensors_in
-from ..ops import BASE
+from ..ops import BASE, QUERY
 from ..records import Call, Operation
 from ..records.tensors import spec_of
 from ..torch_internals import (
@@ -38,7 +38,6 @@ from ..torch_internals import (
 )
 from ..trace.autograd_owners import node_of
 from ..trace.modes import has_own_dispatch
-from ..trace.operators import QUERY
 
 __all__ = ["FlopCounterMode", "flop_registry", "register_flop_formula"]
 

@@ -48,8 +48,8 @@ from . import (  # noqa: F401  imported for what they register
     vision,
 )
 from ._apply import apply
-from ._registry import BASE, ESCAPE, Formula, FormulaRegistry, formula, zero
+from ._registry import BASE, ESCAPE, QUERY, VIEW, Formula, FormulaRegistry, formula, zero
 
-__all__ = ["BASE", "ESCAPE", "Formula", "FormulaRegistry", "apply", "formula", "zero"]
+__all__ = ["BASE", "ESCAPE", "QUERY", "VIEW", "Formula", "FormulaRegistry", "apply", "formula", "zero"]
 
 BASE.fallback = lru_cache(maxsize=4096)(aten.aten_rule)

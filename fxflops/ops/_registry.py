@@ -25,8 +25,8 @@ Q = ParamSpec("Q")
 R = TypeVar("R", bound=Cost | int, covariant=True)
 S = TypeVar("S", bound=Cost | int)
 Style = Literal["op", "module", "mapping"]
-ESCAPE = "escape"
-"""The reason of an op that hands data to code that torch does not see: it is free, but what comes of it is unknown."""
+VIEW, QUERY, ESCAPE = "view", "query", "escape"
+"""Reasons why an op is free: it returns a view, or answers a question. ESCAPE is that of an op that hands data to code that torch does not see: it is free, but what comes of it is unknown."""
 
 
 @dataclass(frozen=True)

@@ -47,13 +47,11 @@ class BlockWatch(Watch):
         self._timed, self._wanted = is_timed(parameter), detail
         timed_clock = observed_clock_of if detail == OPERATIONS else clock_of
         clock = timed_clock(self.device) if self._timed else StoppedStopwatch
-        super().__init__(paths, registry, backward=True, clock=clock)
+        super().__init__(paths, registry, backward=True, device=self.device, clock=clock)
         watch = self.observer.stopwatch
         if detail != OPERATIONS:
             self.release()
             self.observer = ModuleTimes(paths, optimizers, clock)
-        else:
-            self.observer.device = self.device
         if (
             detail == OPERATIONS and self._timed and not isinstance(watch, EventStopwatch)
         ):  # it has no clock of the host's

@@ -37,17 +37,18 @@ from ..records import Call, specs_in
 from ..records.tensors import spec_of
 from ..torch_internals import in_fake_mode, is_fake
 from ..trace.attention_pairs import with_shares
-from ..trace.autograd_owners import AutogradOwners, backward_from
-from ..trace.device_mirror import DeviceMirror
+from ..trace.autograd_owners import AutogradOwners, NoOwners, backward_from
 from ..trace.dtypes import MixedDtypesError
-from ..trace.fast import FastObserver
-from ..trace.live import LiveObserver
+from ..trace.fake_world import FakeWorld, results_on
+from ..trace.memo import Memo
 from ..trace.meta_mirror import MetaMirror
+from ..trace.meta_world import MetaWorld
 from ..trace.observe import Observer
 from ..trace.processes import is_sharded
+from ..trace.real_world import RealWorld
 from ..trace.record import Recorder
-from ..trace.simulated import SimulatedObserver, results_on
 from ..trace.source import line_that_raised
+from ..trace.worlds import World
 from .environment import environment_of, modes_in
 from .graph_run import run_error
 from .out_of_memory import noting_live
@@ -188,8 +189,9 @@ class Watch:
     """The instruments of one run: an observer, the live storages, and the owners of autograd nodes, wired together.
 
     ``held`` are tensors that live before and after the run, by category; ``cap`` is the limit of live bytes. With
-    ``mirror`` the run is on meta, of a model on ``device``. With ``backward`` calls of the backward pass are assigned to
-    the modules whose gradients they compute. The other arguments are those of :class:`~fxflops.trace.observe.Observer`.
+    ``mirror`` the run is on meta, of a model on ``device``; else ``device`` is that of the models in a block. Unless it ``remembers``,
+    every call is observed as if it were new. With ``backward`` calls of the backward pass are assigned to the modules whose
+    gradients they compute. The other arguments are those of :class:`~fxflops.trace.observe.Observer`.
     """
 
     def __init__(
@@ -204,24 +206,31 @@ class Watch:
         cap: int | None = None,
         mirror: MetaMirror | None = None,
         device: torch.device | None = None,
+        remembers: bool = True,
         observe_dispatch: bool = True,
         facts: bool = True,
         clock: Callable[[], Stopwatch] = Stopwatch,
     ) -> None:
         self.storages = LiveStorages(held, cap, spec_of if mirror is None else mirror.spec)
-        self.owners, self.recorder = AutogradOwners() if backward else None, recorder
+        self.owners = AutogradOwners() if backward else NoOwners()
+        self.recorder = recorder
         self.mirror = mirror
         if mirror is not None:
+            assert device is not None
             mirror.on_mirrored = self.storages.move
-        is_left_alone, results = recorder is None and before_write is None, results_on()
-        observer: Any = LiveObserver if results is None else partial(SimulatedObserver, results)
-        self.observer: Observer = (FastObserver if mirror is not None else observer if is_left_alone else Observer)(
+            memo: Memo | None = {} if remembers else None
+            world: World = MetaWorld(mirror, device, registry, memo, follows_operators=observe_dispatch)
+        elif recorder is not None or before_write is not None or not remembers:
+            world = World()
+        else:
+            results = results_on()
+            world = RealWorld(device) if results is None else FakeWorld(device, results)
+        self.observer = Observer(
             paths,
             registry,
+            world=world,
             storages=self.storages,
             before_write=before_write,
-            mirror=mirror,
-            device_mirror=None if device is None else DeviceMirror(device),
             recorder=recorder,
             observe_dispatch=observe_dispatch,
             facts=facts,
@@ -237,7 +246,7 @@ class Watch:
             out = _watch(subject, self.observer)  # alive until the step is over, as in a training loop
         if self.mirror is not None:
             self.mirror.check_origin(out)
-        if self.owners is not None:
+        if subject.backward:
             params = [(name, self.mirror_of(p)) for name, p in subject.held["params"]]
             self.storages.label(gradients_of(params), "gradients")
             if subject.optimizer is not None:
@@ -274,7 +283,7 @@ class Watch:
     @property
     def calls(self) -> Sequence[Call]:
         """The calls of the run."""
-        return self.observer.calls if self.owners is None else with_shares(self.observer.calls, self.owners.owner_of)
+        return with_shares(self.observer.calls, self.owners.owner_of)
 
     def mirror_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tensor that stands for this one in the run."""
@@ -288,12 +297,12 @@ def observed_run(
     return subject.watch(registry, recorder=recorder, **settings).observe(subject)
 
 
-def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False) -> Run:
+def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False, remembers: bool = True) -> Run:
     """Run the model on the meta device, where no kernel computes and nothing is allocated.
 
     A model that needs values runs on its real tensors instead, and the record has the reason. A model that is itself on
     meta then runs with all its new tensors on meta too. Fake tensors, or a FakeTensorMode, are used as they are. With
-    ``facts`` the pairs that attention masks leave are read. Raises InputError if real tensors exceed the cap, RunError
+    ``facts`` the pairs that attention masks leave are read; unless it ``remembers``, every call goes to the kernels of meta. Raises InputError if real tensors exceed the cap, RunError
     if the model raises on them too.
     """
     if in_fake_mode() or any(map(is_fake, {*map(type, subject.state)})):
@@ -309,9 +318,9 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
         return _on_real(subject, registry, f"hooks of its parameters hold an optimizer ({type(stepped).__name__})")
     failed: Exception | None = None
     try:
-        watch = meta_run(subject, registry, facts, observe_dispatch)
+        watch = meta_run(subject, registry, facts, observe_dispatch, remembers)
         if watch.mirror is not None and watch.mirror.unknown_origin and not observe_dispatch:
-            watch = meta_run(subject, registry, facts, observe_dispatch=True)
+            watch = meta_run(subject, registry, facts, True, remembers)
         why = "" if watch.mirror is None else watch.mirror.needs_values  # raised, and caught by the model
         if on_meta or not why:
             return subject.record_of(watch, "predicted", ON_META)
@@ -387,11 +396,18 @@ def cap_of(device: torch.device) -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def meta_run(subject: Subject, registry: FormulaRegistry, facts: bool, observe_dispatch: bool) -> Watch:
+def meta_run(
+    subject: Subject, registry: FormulaRegistry, facts: bool, observe_dispatch: bool, remembers: bool
+) -> Watch:
     """Observe a run of the model on meta."""
     mirror = MetaMirror(subject.state, subject.snapshot.holds, subject.snapshot.before_write)
     watch = subject.watch(
-        registry, mirror=mirror, device=subject.count_for, observe_dispatch=observe_dispatch, facts=facts
+        registry,
+        mirror=mirror,
+        device=subject.count_for,
+        observe_dispatch=observe_dispatch,
+        facts=facts,
+        remembers=remembers,
     )
     return watch.observe(subject)
 

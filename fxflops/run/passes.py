@@ -156,10 +156,9 @@ def measure(
                 compiled = _with_kernels(compiled, subject)
     ran = _kernels(subject, graph) if kernels else {}
     nodes = tuple(node_of(n, calls_of.get(n.name, range(0)), times, bytes_of, ran) for n in graph.graph.nodes)
-    owner_of = {} if watched.owners is None else watched.owners.owner_of
     return replace(
         run,
-        calls=with_nodes(observed, nodes, owner_of) if nodes else observed,
+        calls=with_nodes(observed, nodes, watched.owners.owner_of) if nodes else observed,
         nodes=nodes,
         captured=captured,
         latency=times.latency,

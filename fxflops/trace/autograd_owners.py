@@ -26,7 +26,26 @@ from .source import error_for
 from .whole_kernels import Whole
 
 
-class AutogradOwners:
+class NoOwners:
+    """The owners of a run without a backward pass: nobody asks for them."""
+
+    follows_backward = False
+
+    def __init__(self) -> None:
+        self.owner_of: dict[int, int] = {}
+
+    def own(self, owner: Any, value: Any) -> None:
+        """Do nothing."""
+
+    def own_function(self, owner: int, out: Any) -> None:
+        """Do nothing."""
+
+    def placed(self, path: str, calls: Sequence[Call], is_gradient: bool = True) -> str:
+        """Return the path itself."""
+        return path
+
+
+class AutogradOwners(NoOwners):
     """The owners of the nodes of the autograd graph: a call's number, or the name of a node in a traced graph.
 
     An owner is stored in the node's own metadata, so that no node and no saved tensor is kept alive.
@@ -35,8 +54,10 @@ class AutogradOwners:
     With ``follows``, nodes get the hooks that :meth:`following` needs.
     """
 
+    follows_backward = True
+
     def __init__(self, *, follows: bool = False) -> None:
-        self.owner_of: dict[int, int] = {}
+        super().__init__()
         self._follows = follows
         self._handles: list[RemovableHandle] = []
         self._enter: Callable[[Any], None] = lambda owner: None

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..ops import Formula
 from ..records import EMPTY_MAPPING, Call, Operation, typed
-from .autograd_owners import AutogradOwners
+from .autograd_owners import NoOwners
 from .functions import qualified_name
 from .leaves import ModuleSettings
 from .phases import BACKWARD, RECOMPUTE, Phases
@@ -19,40 +19,43 @@ Made = tuple[Any, Any, Any]
 class CallLog:
     """The calls of a run.
 
-    With ``owners``, a call of the backward pass gets the path of the module whose gradient it computes.
+    A call of the backward pass gets the path of the module whose gradient it computes, as ``owners`` know it.
     """
 
-    def __init__(self, phases: Phases, owners: AutogradOwners | None) -> None:
+    def __init__(self, phases: Phases, owners: NoOwners) -> None:
         self.calls: list[Call] = []
         self._now = phases.now
         self._in_module = phases.in_module
         self._owners = owners
         self._operations: dict[Any, Operation] = {}
 
-    def _operation(self, op: str, target: Any, made: Made, known: ModuleSettings | None) -> Operation:
-        """Return the operation; equal ones are the same object."""
-        key = op, target, known, *map(typed, made)
-        settings = EMPTY_MAPPING if known is None else known.settings
+    def operation(self, op: str, target: Any, made: Made, settings: ModuleSettings | None = None) -> Operation:
+        """Return the operation; equal ones are the same object. ``settings`` are those of a module."""
+        fields = op, target, *made, EMPTY_MAPPING if settings is None else settings.settings
         try:
-            found = self._operations.get(key)
+            return self.shared((op, target, settings, *map(typed, made)), fields)
         except TypeError:  # no hash
-            return Operation(op, target, *made, settings)
-        if found is None:
-            found = self._operations[key] = Operation(op, target, *made, settings)
-        return found
+            return Operation(*fields)
+
+    def shared(self, key: Any, fields: tuple[Any, ...]) -> Operation:
+        """Return the operation with these fields; the same object for all calls with this key."""
+        operation = self._operations.get(key)
+        if operation is None:
+            operation = self._operations[key] = tuple.__new__(Operation, fields)
+        return operation
 
     def call(
         self, entry: Formula | None, target: Any, made: Made, path: str, seconds: float,
-        known: ModuleSettings | None = None, is_placed: bool = False, origin: str = "",
+        settings: ModuleSettings | None = None, is_placed: bool = False, origin: str = "",
     ) -> Operation:  # fmt: skip
-        """Record a call made in the module of this path; ``known`` are the settings of a leaf.
+        """Record a call made in the module of this path; ``settings`` are those of a leaf.
 
         With ``is_placed`` the path is that of its module also in the backward pass.
         """
         op = entry.op if entry is not None else qualified_name(target)
         site = author_line() if entry is None else ""
         phase, path = (self._now(), path) if is_placed else self.placed(path)
-        operation = self._operation(op, target, made, known)
+        operation = self.operation(op, target, made, settings)
         self.calls.append(Call(operation, path, "", site, seconds, phase, origin))
         return operation
 
@@ -63,6 +66,6 @@ class CallLog:
         functions that are run again.
         """
         phase = self._now()
-        if self._owners is None or phase not in (BACKWARD, RECOMPUTE) or self._in_module():
+        if phase not in (BACKWARD, RECOMPUTE) or self._in_module():
             return phase, path
         return phase, self._owners.placed(path, self.calls, phase == BACKWARD)

@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import cache
-from math import prod
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from ..ops._traits import RESHAPING
 from ..records import Spec
 from ..records.tensors import ORDINARY, SPARSE, is_dense, spec_of
 from ..torch_internals import DisableTorchFunction, disable_current_modes, len_torch_dispatch_stack
+from .forms import META, OWN, REAL, Form
 from .functions import writes
 from .source import in_function
 
@@ -52,28 +52,6 @@ HOLDING = {torch.strided, torch.jagged, *SPARSE}
 CUT = "an autograd.Function takes a tensor that was written to on the meta device: it would get no gradient"
 GROWS = "out= is an empty tensor: its new shape is known only after computing"
 HOLDS = "the shapes inside a sparse or nested tensor are values, which the meta device does not have"
-
-
-META, OWN, REAL = "on meta", "the model's own, replaced by a meta tensor", "with values"
-
-
-class Form:
-    """A tensor's metadata. A call on meta returns the same for all tensors of one form.
-
-    ``kind`` is META (a meta tensor), OWN (a real one that calls get as a meta tensor) or REAL (one that keeps its
-    values). Forms with equal ``alike`` have equal specs.
-    """
-
-    __slots__ = ("alike", "dtype", "kind", "nbytes", "shape", "spec", "stride")
-
-    def __init__(self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, kind: str) -> None:
-        self.shape = shape
-        self.stride = stride
-        self.dtype = dtype
-        self.kind = kind
-        self.nbytes = prod(shape) * dtype.itemsize
-        self.spec = shape if type(shape) is Spec else Spec(shape, dtype, torch.strided)
-        self.alike = shape, dtype
 
 
 class MetaMirror:

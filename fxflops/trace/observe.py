@@ -4,10 +4,17 @@ It is a ``TorchFunctionMode`` together with hooks on this model's modules. A mod
 so is a function or method with one. A function without formula is observed inside: if it is written in Python, by the
 function mode, otherwise by a dispatch mode, and the operators that it dispatches are Calls. Under vmap and the other
 functorch transforms every function is observed by the dispatch mode, since only operators have the whole shapes.
+
+What a call is given and how it runs is the business of a world (:mod:`.worlds`), which may also know calls from earlier
+ones. The path of a function is :meth:`Observer.function`; from there to :meth:`Observer._repeat` if it is known, to
+:meth:`Observer._learn` if it is new to a world that remembers, and to :meth:`Observer._observed` if it must be watched.
+Operators and modules go the same three ways.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
@@ -18,44 +25,95 @@ import torch
 from torch import nn
 
 from ..meters.live_storages import LiveStorages
-from ..meters.stopwatch import Stopwatch
-from ..ops import ESCAPE, Formula, FormulaRegistry
+from ..meters.stopwatch import MODULE, PhaseTimes, Stopwatch
+from ..model.modules import ByIdentity
+from ..model.pytree import caches_in, tensors_given, tensors_in, walk
+from ..model.snapshot import counting
+from ..ops import ESCAPE, QUERY, VIEW, Formula, FormulaRegistry
+from ..ops._rules import UNWATCHED
 from ..ops._traits import EMPTY
+from ..ops.shapes import held_unwatched
+from ..records import EMPTY_MAPPING, SCRIPT, Call, Operation, Scope, Spec, Step, specs_in
+from ..records.pairs import ATTENTION, ATTENTIONS, LOOKUP
 from ..records.tensors import spec_of
-from ..torch_internals import DisableTorchFunction, EnableTorchFunction, is_tracing
-from .autocast import Autocast
-from .autograd_owners import AutogradOwners
-from .compiler import is_importing_compiler, unseen
-from .device_mirror import DeviceMirror
-from .functions import Bodies, belongs_to_tensor, computes, is_integral, origin_of, qualified_name, unguarded
+from ..torch_internals import (
+    STOPS_RECOMPUTING,
+    DisableTorchDispatch,
+    DisableTorchFunction,
+    EnableTorchFunction,
+    HigherOrderOperator,
+    OpOverload,
+    current_graph_task_id,
+    disable_current_modes,
+    dispatched,
+    is_any_autocast_enabled,
+    is_control_flow,
+    is_tracing,
+    of_checkpoint,
+    python_kernel,
+)
+from .attention_pairs import has_causal_bias, with_learning, with_pairs_left
+from .autograd_owners import NoOwners, loss_in, roots_of
+from .call_log import CallLog, Made
+from .compiler import is_importing_compiler, run_operator, unseen
+from .forwards import StandIns, hidden_kernels, is_hooked, is_torchs
+from .functions import (
+    PYTHON_FUNCTIONS,
+    Bodies,
+    belongs_to_tensor,
+    callables_in,
+    computes,
+    is_integral,
+    origin_of,
+    qualified_name,
+    unguarded,
+    with_callables,
+)
 from .kernel_launches import function_of, launches_noted
-from .meta_mirror import MetaMirror
-from .modes import FunctionMode, beneath_others, dispatch_mode_on, function_mode_on, transformed
-from .operators import QUERY, OperatorObserver
-from .phases import BACKWARD, is_comparing
-from .processes import is_between_processes, runs_in_parts
+from .leaves import Hooks, Leaves, ModuleSettings, Settings, holds_tensors
+from .memo import NONE, Known, Unknown, call_key
+from .modes import (
+    AtenMode,
+    FunctionMode,
+    are_others_on,
+    beneath_others,
+    dispatch_mode_on,
+    function_mode_on,
+    transformed,
+)
+from .phases import BACKWARD, FORWARD, Phases, is_comparing
+from .processes import Collectives, communicates, copies_gathered, has_shards, is_between_processes, runs_in_parts
 from .python_functions import PlainFunctions
-from .record import Recorder
-from .spelling import WRITTEN_AS, Spelling, is_meta_kernel
+from .real_world import is_like
+from .record import NoRecorder
+from .spelling import WRITTEN_AS, Spelling
 from .stack import ModuleStack, Running
+from .threads import Threads
 from .uninitialized_reads import Unwritten, address_of, before_write_hook
+from .worlds import RNN_BACKWARD, Arguments, Begun, Ended, World
 
 ADDRESS = "data_ptr"
+INPUT_DEPTH = 6
+"""The levels of containers and objects in which a model's inputs are looked for."""
 
 
-class Observer(OperatorObserver):
-    """Observes the calls made in a ``with`` block by the thread that entered it.
+class Observer:
+    """Observes the calls made in a ``with`` block by the thread that entered it, and by threads that the model starts.
 
     modules: the modules to hook, with their paths.
+    world: where the tensors are, and how calls get their results; by default real tensors, and nothing is remembered.
     storages: gets every tensor that a call returns.
     before_write: called with the tensors that a call may write to, before it does.
-    mirror: replaces floating tensors by meta ones before each call, so that no kernel computes.
-    device_mirror: lets the meta tensors pretend to be on the model's device.
     recorder: gets every call, to write a graph.
     observe_dispatch: keep the dispatch mode on, which also sees operators below no function: of C++, of scripted code.
     facts: read what shapes do not have, the query-key pairs that an attention mask leaves.
     owners: assign calls of the backward pass to the modules whose gradients they compute.
     clock: makes the stopwatch of a thread.
+
+    ``calls`` and ``scopes`` are what was recorded; ``steps`` are the outermost module calls, named by the module's path.
+    ``stopwatch`` shows the run's time without the observer's. ``lock`` is held while a call is made and recorded, so that a
+    run's threads take turns. ``path`` is the path of calls made outside all modules. ``failed`` has name, path and argument
+    specs of the first call that raised.
     """
 
     def __init__(
@@ -63,37 +121,71 @@ class Observer(OperatorObserver):
         modules: Mapping[nn.Module, str],
         registry: FormulaRegistry,
         *,
+        world: World | None = None,
         storages: LiveStorages | None = None,
         before_write: Callable[[Any], None] | None = None,
-        mirror: MetaMirror | None = None,
-        device_mirror: DeviceMirror | None = None,
-        recorder: Recorder | None = None,
+        recorder: NoRecorder | None = None,
         observe_dispatch: bool = True,
         facts: bool = True,
-        owners: AutogradOwners | None = None,
+        owners: NoOwners | None = None,
         clock: Callable[[], Stopwatch] = Stopwatch,
     ) -> None:
-        forms = None if mirror is None else mirror.forms_of_own
-        super().__init__(modules, registry, storages, recorder, owners, forms, clock)
+        self.is_watching = True
+        self.lock = threading.RLock()
+        self.path = ""
+        self.failed: tuple[str, str, Any] | None = None
+        self.scopes: list[Scope] = []
+        self.steps: list[Step] = []
         self.bodies: Bodies = {}
-        self._unguarded = cache(unguarded)
-        self._spelling = Spelling()
+        self._modules = modules
+        self._registry = registry
+        self._clock = clock
+        self._world = World() if world is None else world
+        self._storages = LiveStorages() if storages is None else storages
+        self._recorder = NoRecorder() if recorder is None else recorder
+        self._owners = NoOwners() if owners is None else owners
         self._announce = before_write_hook(before_write)
-        self._mirror = mirror
-        self._device_mirror = device_mirror
-        self._autocast = (
-            Autocast(device_mirror.device, mirror.is_weight, self._track) if mirror and device_mirror else None
-        )
         self._observe_dispatch = observe_dispatch
         self._facts = facts
+        self._threads = Threads()
+        self._of_thread(ModuleStack())
+        self.phases = Phases(self._stack, self.times)
+        self.log = CallLog(self.phases, self._owners)
+        self.calls = self.log.calls
+        self._world.begin(self.log, self._storages)
+        self._leaves = Leaves(registry)
+        self._settings = Settings(self._world.forms_of_own, self._world.spec)
+        self._initial_settings = ByIdentity[Mapping[str, Any]]()
+        self._collectives = Collectives(modules)
+        self._hooks = Hooks()
+        self._stand_ins = StandIns()
         self._unwritten = Unwritten()
+        self._spelling = Spelling()
+        self._unguarded = cache(unguarded)
+        # The outermost module call under way: its number, its first call, and what it was given.
+        self._step: int | None = None
+        self._begun = 0
+        self._given: Any = None
 
     def _of_thread(self, stack: ModuleStack) -> None:
-        super()._of_thread(stack)
+        """Set the attributes that each thread has for itself."""
+        self._thread = threading.get_ident()
+        self._stack = stack
+        self.stopwatch = self._clock()
+        self.times = PhaseTimes(self.stopwatch.now)
         self.mode = FunctionMode(self)
+        self.aten = AtenMode(self.operator, self.stopwatch)
+        self._plain_functions = PlainFunctions(
+            self._registry.python_functions, self._begin_function, self._end_function
+        )
+        # Operators are part of a recorded call; part of a node of the recorded graph; called by a higher-order operator.
+        self._in_call = self._in_node = self._in_higher_order = False
+        self._is_learning = False
+        # The function without formula that dispatches operators now, and functions whose bodies run under observation.
+        self._inside: Any = None
         self._entering: set[Any] = set()
-        functions = self._registry.python_functions
-        self._plain_functions = PlainFunctions(functions, self._begin_function, self._end_function)
+        # The operators in the call under way, kept in case that checkpoint stops it halfway: see _stopped.
+        self._parts: list[tuple[Any, Made]] = []
 
     def __enter__(self) -> Observer:
         self._attach()
@@ -101,8 +193,11 @@ class Observer(OperatorObserver):
         return self
 
     def __exit__(self, *exception: Any) -> None:
+        for running in self._stack.running:  # left open by an interrupt
+            running.let_go()
         self.switch_off(*exception)
-        self._detach()
+        self._hooks.detach()
+        self._stand_ins.leave()
         self.phases.leave()
 
     def begin_thread(self, over: Observer) -> None:
@@ -112,38 +207,442 @@ class Observer(OperatorObserver):
 
     def switch_on(self) -> None:
         """Turn the modes on in this thread."""
+        of_world = self._world.contexts()
         self._modes = ExitStack()
-        for mode in (
-            *([self.aten] if self._observe_dispatch else []),
-            beneath_others(self.mode),
-            self._plain_functions,
-        ):
-            self._modes.enter_context(mode)
+        if self._observe_dispatch:
+            self._modes.enter_context(self.aten)
+        self._modes.enter_context(beneath_others(self.mode))
+        self._modes.enter_context(self._plain_functions)
         self._modes.enter_context(self._launches_noted())
+        for context in of_world:
+            self._modes.enter_context(context)
 
     def switch_off(self, *exception: Any) -> None:
         """Turn the modes off in this thread."""
         self._modes.__exit__(*(exception or (None, None, None)))
 
-    def _end_step(self, number: int, module: nn.Module, out: Any) -> None:
-        super()._end_step(number, module, out)
-        self._check(None, module, (out,), {})
+    def _attach(self) -> None:
+        """Put hooks on the modules, or stand-ins that need not run their forward."""
+        if self._recorder.writes_graph:
+            leaves = [module for module in self._modules if self._leaves[module] is not None]
+            self._initial_settings = ByIdentity((module, self._settings_but_mode(module)) for module in leaves)
+        hooked: Any = self._modules
+        if self._world.skips_forwards and self._world.memo is not None:
+            stand_ins, leaves_of, leaf, other = self._stand_ins, self._leaves, self._leaf, self._entered_module
+            hooked = [
+                module
+                for module in self._modules
+                if not stand_ins.attach(module, other if leaves_of[module] is None else leaf)
+            ]
+        self._hooks.attach(hooked, self._enter_module, self._leave_module)
+
+    # Module calls. If another thread runs the model while hooks are set or removed, they may be called without kwargs
+
+    def _enter_module(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
+        if self._is_no_call(module):
+            return
+        is_mine = threading.get_ident() == self._thread
+        observer = self if is_mine else self._threads.enter(self, module, (args, kwargs))
+        if observer is not None:
+            stopped = observer.stopwatch.stop(MODULE)
+            try:
+                observer._enter(module, args, kwargs)
+            finally:
+                if stopped:
+                    running = observer._stack.running
+                    is_unseen = bool(running and running[-1].guards)  # no handler runs before the module's call ends
+                    observer.stopwatch.go(type(module) if is_unseen else None)
+
+    def _leave_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
+        if self._is_no_call(module):
+            return
+        is_mine = threading.get_ident() == self._thread
+        observer = self if is_mine else self._threads.leave(self, module)
+        if observer is not None:
+            stopped = observer.stopwatch.stop()
+            try:
+                observer._end_module(module, args, kwargs, out)
+            finally:
+                if stopped:
+                    observer.stopwatch.go()
+            if not is_mine:
+                self._threads.left()
+
+    def _is_no_call(self, module: nn.Module) -> bool:
+        """Return whether a module's call is none of the run's: of a copy that the model's own forward made, with our hooks on it,
+        or for a count that this thread makes within a profiled block."""
+        modules = vars(self).get("_modules")  # gone when the run is over, which a call in another thread may outlast
+        if modules is None:
+            return False
+        return module not in modules or (self._world.meets_tensors and threading.get_ident() in counting(module))
+
+    def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Begin a module call."""
+        stack = self._stack
+        if not stack.running:
+            self._begin_step(args, kwargs)
+        running = stack.enter(module, self._modules[module])
+        is_whole = self._leaves[module] is not None and "forward" not in module.__dict__  # replaced since the run began
+        if (
+            is_whole
+            and not (stack.inside_leaf() or transformed() or are_others_on())
+            and not (holds_tensors(module) or has_shards(module) or runs_in_parts((args, kwargs)))
+            and self._has_initial_settings(module)
+        ):
+            self._begin_leaf(module, running, args, kwargs)
+            stack.leaf_depth = len(stack.running)
+        for op in hidden_kernels(module):
+            self.unseen(op, module, (args, kwargs))
+        running.start = self.stopwatch.now()
 
     def _begin_leaf(self, module: nn.Module, running: Running, args: Any, kwargs: Any) -> None:
-        """Prepare for the call of a leaf."""
-        self._parts.clear()
-        self._check(self._leaves[module], module, args, kwargs)
-        if self._recorder is not None and not self._plain_functions.running:
+        """Prepare for the call of a leaf by its hooks."""
+        world = self._world
+        remembers = world.memo is not None and not world.skips_forwards and not module._modules
+        if not (remembers and self._metadata_suffices(own_modes=1)):
+            self._parts.clear()
+            self._check(self._leaves[module], module, args, kwargs)
+            if not self._plain_functions.running:
+                with DisableTorchFunction():
+                    running.node_args = self._before(args, kwargs)
+            return
+        try:
             with DisableTorchFunction():
-                running.node_args = self._before(args, kwargs)
+                settings = self._settings.of(module)
+                own = module._parameters.values() if torch.is_grad_enabled() else ()
+                learning = tuple([p is not None and p.requires_grad for p in own])
+                key = call_key((type(module), settings, learning, *world.settings()), args, kwargs, world.form)
+                known = world.memo.get(key)  # type: ignore[union-attr]
+        except (Unknown, TypeError):
+            return
+        running.known = known, key, settings.params, self._begin_learning() if known is None else None
+        if known is not None and known.passing is not None:
+            running.turn_off(DisableTorchFunction(), DisableTorchDispatch())
 
-    def _inside_leaf(self) -> bool:
-        return self._plain_functions.running is not None or self._stack.inside_leaf()
+    def _begin_step(self, args: Any, kwargs: Any) -> None:
+        """Prepare for an outermost module call."""
+        self._begun, self._given = len(self.calls), (args, kwargs)
+        if not self._stack.in_backward():
+            self.times.end(BACKWARD)  # one that raised
+            with self.lock:
+                self._note_inputs((args, kwargs))
+                self._step = len(self.steps)
+                self.steps.append(Step("", range(self._begun, self._begun), self.times.next_step()))
+            self.times.begin(FORWARD)
+
+    def _note_inputs(self, given: Any) -> None:
+        """Enter the inputs of an outermost module call that were made before the run; label these, and those that calls
+        outside of all models made, such as a batch that is put together. What one model gives another is none."""
+        with DisableTorchFunction():
+            parts = [part for _, part in walk(given, INPUT_DEPTH) if issubclass(type(part), torch.Tensor)]
+            caches = caches_in(given)
+            made_before = [part for part in parts if not isinstance(part, torch.nn.Parameter)]
+            self._storages.label(caches, "cache")
+            self._storages.add_given(made_before)
+            own = [part for part in parts if self._is_made_outside(self._storages.maker_of(part))]
+            self._storages.label([("", part) for part in own], "inputs")
+
+    def _is_made_outside(self, number: int) -> bool:
+        """Return whether a call of this number was made in the forward phase, and in no module."""
+        if not 0 <= number < len(self.calls) or self.calls[number].phase != FORWARD:
+            return False
+        before = (step.calls for step in reversed(self.steps) if step.calls and step.calls.start <= number)
+        return number not in next(before, range(0))
+
+    def _end_step(self, number: int, module: nn.Module, out: Any) -> None:
+        """Note which calls an outermost module call has made, also if it raised, and which tensors are its KV cache."""
+        with DisableTorchFunction():
+            self._storages.label(caches_in(out), "cache")
+        calls = range(self._begun, len(self.calls))
+        self.steps[number] = self.steps[number]._replace(name=self._modules[module], calls=calls)
+        self._step = None
+        self._check(None, module, (out,), {})
+
+    def _has_initial_settings(self, module: nn.Module) -> bool:
+        """Return whether a module has the settings that it had when the run began: a graph node can replay only those."""
+        return module not in self._initial_settings or self._initial_settings[module] == self._settings_but_mode(module)
+
+    def _settings_but_mode(self, module: nn.Module) -> dict[str, Any]:
+        """Return the settings of a module without ``training``, which another thread that counts it may set meanwhile."""
+        return {name: value for name, value in self._settings.of(module).settings.items() if name != "training"}
+
+    def _end_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        """Record a module call that ends, and the step if it is the outermost one."""
+        with self.lock:
+            if self.calls and torch.is_grad_enabled():
+                with DisableTorchFunction():
+                    self._owners.own_function(len(self.calls) - 1, out)
+            self._leave(module, args, kwargs, out)
+            if self._step is not None and not self._stack.running:
+                self._end_step(self._step, module, out)
+
+    def _leave(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        innermost = self._stack.running[-1] if self._stack.running else None
+        if innermost is not None and innermost.module is module:
+            innermost.let_go()
+            if innermost.known is not None and self._leave_known(innermost, module, args, out):
+                return
+        running, is_leaf, took = self._pop(module)
+        if self._inside_leaf():  # the module is part of a leaf's call
+            return
+        with DisableTorchFunction():
+            if sys.exc_info()[1] is not running.handled:  # a new exception: the module raised
+                given = spec_of(args), spec_of(kwargs)
+                self.failed = self.failed or (type(module).__qualname__, running.path, given)
+                self._stopped(running.path)
+            elif is_leaf:
+                self._leave_leaf(module, running, took, args, kwargs, out)
+            else:
+                settings = self._settings.of(module)
+                # What runs in threads overlaps: the calls inside may have taken longer than the module.
+                own = max(took - running.inside, 0.0) if self.stopwatch.runs else None
+                operation = self._container_operation(module, settings, args, kwargs, out)
+                self._scoped(running.path, operation, settings.params, bool(module._modules), own)
+                self._owns_rest(running.path, out)
+
+    def _leave_known(self, running: Running, module: nn.Module, args: Any, out: Any) -> bool:
+        """Record a leaf's call that ends as its kind is known; return False if it is new, or returned something else."""
+        known, _, params, _ = running.known
+        with DisableTorchFunction():
+            if known is None or not is_like(out, known.operation.out):
+                return False
+            _, _, took = self._pop(module)
+            self._world.track(known, out)
+            self._add_call(known.operation, running.path, took, "", (out, args))
+            self._scoped(running.path, known.operation, params, False, None)
+            return True
+
+    def _leave_leaf(self, module: nn.Module, running: Running, took: float, args: Any, kwargs: Any, out: Any) -> None:
+        """Record a leaf's call that ends."""
+        entry, settings = self._leaves[module], self._settings.of(module)
+        table = (module.weight,) if entry is not None and entry.op == LOOKUP else ()
+        result = self._world.spec_of_result(entry, (*args, *table), out)
+        made = self._world.spec(args), self._world.spec(kwargs) if kwargs else EMPTY_MAPPING, result
+        self._track(())
+        self._parts.clear()
+        operation = self.log.call(entry, type(module), made, running.path, took, settings)
+        self._scoped(running.path, operation, settings.params, bool(module._modules), None)
+        self._owns((out, args))
+        if running.node_args is not None:
+            self._recorder.module(running.path, running.node_args, out, self._stack.keys(running))
+        if running.known is not None and entry is not None:
+            _, key, _, begun = running.known
+            if begun is not None:
+                self._keep_lesson(key, entry, type(module), begun, (args, kwargs), out)
+
+    def _container_operation(
+        self, module: nn.Module, settings: ModuleSettings, args: Any, kwargs: Any, out: Any
+    ) -> Operation:
+        """Return the operation of a call of a module that is no leaf, which is recorded as a scope alone."""
+        cls, world = type(module), self._world
+        key = None
+        if world.memo is not None and not world.skips_forwards:
+            try:
+                key = call_key((cls, settings), args, kwargs, world.form)
+                known = world.memo.get(key)
+            except (Unknown, TypeError):
+                key = known = None
+            if known is not None and is_like(out, known.operation.out):
+                return known.operation
+        made = world.spec(args), world.spec(kwargs) if kwargs else EMPTY_MAPPING, world.spec(out)
+        if world.is_meta:
+            return tuple.__new__(Operation, (cls.__name__, cls, *made, settings.settings))
+        operation = self.log.operation(cls.__name__, cls, made, settings)
+        if key is not None:
+            world.memo[key] = Known(operation, NONE)  # type: ignore[index]
+        return operation
+
+    def _pop(self, module: nn.Module) -> tuple[Running, bool, float]:
+        """End a module call; return it, whether it is the leaf's own, and its seconds."""
+        running, is_leaf = self._stack.leave(module)
+        took = self.stopwatch.now() - running.start
+        if self._stack.running:
+            self._stack.running[-1].inside += took
+        else:
+            self._given = None
+            self.times.end(FORWARD)
+        return running, is_leaf, took
+
+    def _scoped(
+        self, path: str, operation: Operation, params: Mapping[str, Spec], has_children: bool, own: float | None
+    ) -> None:
+        """Record a module call in the forward, as a scope."""
+        if self.phases.now() == FORWARD:
+            self.scopes.append(tuple.__new__(Scope, (path, operation, params, has_children, own)))
+
+    # Module calls by stand-ins, which need not run a forward whose result is known
+
+    def _entered_module(self, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a module as between the observer's hooks."""
+        is_mine, out = threading.get_ident() == self._thread, None
+        enter, leave = (self._enter, self._end_module) if is_mine else (self._enter_module, self._leave_module)
+        enter(module, args, kwargs)
+        try:
+            out = module._call_impl(*args, **kwargs)
+        finally:
+            leave(module, args, kwargs, out)
+        return out
+
+    def _leaf(self, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a leaf, or skip it if its result is known."""
+        if threading.get_ident() != self._thread:  # the hooks find the observer of another thread
+            return self._entered_module(module, *args, **kwargs)
+        if "forward" in module.__dict__ or is_hooked(module):  # since the run began
+            self._leaves.pop(module, None)
+            return self._entered_module(module, *args, **kwargs)
+        key = None
+        with self.lock, DisableTorchFunction():
+            if not (module._modules or are_others_on()) and self._metadata_suffices(own_modes=1):
+                world, settings = self._world, self._settings.of(module)
+                try:
+                    key = call_key((type(module), settings), args, kwargs, world.form)
+                    known = world.memo.get(key) or self._leaf_by_rule(key, module, settings, args, kwargs)  # type: ignore[union-attr]
+                except Unknown:
+                    key = known = None
+                if known is not None:
+                    return self._skip_leaf(known, module, settings, args, kwargs)
+        begun = self._begin_learning()
+        out = self._entered_module(module, *args, **kwargs)
+        entry = self._leaves[module]
+        if key is not None and entry is not None and is_torchs(type(module)):
+            self._keep_lesson(key, entry, type(module), begun, (args, kwargs), out, scopes=1)
+        return out
+
+    def _leaf_by_rule(
+        self, key: Any, module: nn.Module, settings: ModuleSettings, args: Any, kwargs: Any
+    ) -> Known | None:
+        """Return what a leaf returns by the shape rule of its class, or by its forward if that makes but a view; None for others."""
+        entry, cls, world = self._leaves[module], type(module), self._world
+        if entry is None or not settings.contiguous or holds_tensors(module):
+            return None
+        known = world.by_rule(key, entry.op, cls, cls, args, kwargs, settings.settings)
+        if known is None and entry.reason == VIEW and is_torchs(cls):
+            known = world.by_forward(key, entry.op, module, settings.settings, args, kwargs)
+        return known
+
+    def _skip_leaf(self, known: Known, module: nn.Module, settings: ModuleSettings, args: Any, kwargs: Any) -> Any:
+        """Return what the call of a leaf of a known kind returns, and record it."""
+        path, first = self._modules[module], len(self.calls)
+        out, operation, _ = self._world.repeat(known, type(module).forward, args, kwargs, self._timed, module)
+        self.calls.append(tuple.__new__(Call, (operation, path, "", "", None, FORWARD, "")))
+        self.scopes.append(tuple.__new__(Scope, (path, operation, settings.params, False, None)))
+        if not self._stack.running:
+            self.steps.append(Step(path, range(first, first + 1)))
+        return out
 
     # Functions, from the function mode
 
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one function call that reached the mode, and record it."""
+        world = self._world
+        if func in world.unrecorded:
+            return func(*args, **kwargs)
+        if func in world.answers and not self._owners.follows_backward and not transformed():
+            return world.answers[func]
+        if world.meets_tensors and not self._stack.running and self.phases.now() == FORWARD:
+            with self.lock, DisableTorchFunction():  # targets of the loss, data that is cut into batches
+                self._storages.add_given(tensors_given((args, kwargs)), world.device)
+        if world.memo is None or not self._metadata_suffices(own_modes=0):  # ours is off in its handler
+            return self._observed(func, args, kwargs)
+        target = self._spelling.of(func) if func in WRITTEN_AS else func
+        try:
+            key = call_key((target, *world.settings()), args, kwargs, world.form)
+            known = world.memo.get(key)
+        except (Unknown, TypeError):
+            return self._observed(func, args, kwargs)
+        if known is None:
+            entry = self._registry.find(func)
+            # The calls inside a function without formula count. What a mask leaves of attention is read from its values.
+            if entry is None or (self._facts and world.is_meta and entry.op in ATTENTIONS):
+                return self._observed(func, args, kwargs)
+            with self.lock:
+                known = world.by_rule(key, entry.op, target, func, args, kwargs)
+                if known is None:
+                    return self._learn(key, entry, target, func, args, kwargs)
+        with self.lock:
+            return self._repeat(known, target, func, args, kwargs)
+
+    def _metadata_suffices(self, own_modes: int) -> bool:
+        """Return whether all that the record of a call takes from it follows now from the metadata of its tensors.
+
+        So it is not inside another call, with uninitialized memory around, in several threads, under autocast or a functorch
+        transform, nor where the world says so. ``own_modes`` is the number of function modes of ours that are on.
+        """
+        return self._world.metadata_suffices(own_modes) and not (
+            self._stack.leaf_depth
+            or self._in_call
+            or self._threads.by_thread
+            or self._plain_functions.running
+            or self._unwritten.storages
+            or is_any_autocast_enabled()
+            or transformed()
+        )
+
+    def _repeat(self, known: Known, target: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make and record a call of a known kind."""
+        out, operation, seconds = self._world.repeat(known, func, args, kwargs, self._timed)
+        path, running = self.path, self._stack.running
+        if running:
+            path = running[-1].path
+            if seconds is not None:
+                running[-1].inside += seconds
+        if operation is not None:
+            self._add_call(operation, path, seconds, origin_of(func), (out, args))
+        else:  # it returned something else than the first one
+            self._track(out)
+            made = spec_of(args), spec_of(kwargs), spec_of(out)
+            self.log.call(self._registry.find(func), target, made, path, seconds or 0.0, origin=origin_of(func))
+            self._owns((out, args))
+        return out
+
+    def _timed(self, known: Known, func: Any, args: Any, kwargs: Any) -> tuple[Any, float]:
+        """Run a call of a known kind; its operators are not looked at if its result is all that it makes."""
+        with DisableTorchDispatch() if known.passing is not None else self._within(True, self._in_node):
+            return self.stopwatch.timed(func, args, kwargs)
+
+    def _add_call(self, operation: Operation, path: str, seconds: float | None, origin: str, seen: Any) -> None:
+        """Record a call of a known kind; ``seen`` are the tensors that it returned and was given."""
+        # Where the dispatch mode is off, there is no backward pass.
+        phase = self.phases.now() if self._observe_dispatch else FORWARD
+        self.calls.append(tuple.__new__(Call, (operation, path, "", "", seconds, phase, origin)))
+        if torch.is_grad_enabled():
+            self._owners.own(len(self.calls) - 1, seen)
+
+    def _learn(
+        self, key: Any, entry: Formula, target: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Make a call of a kind that is not known, and keep what it teaches."""
+        begun, self._is_learning = self._begin_learning(), True
+        try:
+            out, operation = self._world.run_free(key, entry, target, func, args, kwargs, self._run_tracked)
+            if operation is None:
+                out = self._observed(func, args, kwargs)
+            else:
+                self._add_call(operation, self._here(), None, origin_of(func), ())
+        finally:
+            self._is_learning = False
+        self._keep_lesson(key, entry, target, begun, (args, kwargs), out)
+        return out
+
+    def _begin_learning(self) -> Begun:
+        storages = self._storages
+        return Begun(len(self.calls), len(self.scopes), storages.entered, storages.begin())
+
+    def _keep_lesson(
+        self, key: Any, entry: Formula, target: Any, begun: Begun, given: Arguments, out: Any, scopes: int | None = None
+    ) -> None:
+        """Let the world learn from a call that has ended, if it was recorded as a whole, and nothing else was."""
+        ended = Ended(*self._storages.end(begun.span, given), begun.storages)
+        is_alone = len(self.calls) == begun.calls + 1
+        if scopes is not None:
+            is_alone = is_alone and len(self.scopes) == begun.scopes + scopes
+        if is_alone:
+            operation = self.calls[begun.calls].operation
+            if operation.target is target:
+                self._world.learn(key, entry, operation, given, out, ended)
+
+    def _observed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call of which nothing is known, and record it or the calls inside it."""
         if is_importing_compiler():
             with unseen():
                 return self.stopwatch.run(func, args, kwargs)
@@ -151,20 +650,19 @@ class Observer(OperatorObserver):
             return self.stopwatch.run(func, args, kwargs)
         if transformed():
             return self._transformed(func, args, kwargs)
-        given = args, kwargs
-        if self._mirror is not None and not belongs_to_tensor(func):
-            args, kwargs = self._mirror.replace(args, kwargs, func)
+        world, given = self._world, (args, kwargs)
+        if not belongs_to_tensor(func):
+            args, kwargs = world.replace(args, kwargs, func)
             # Autograd and checkpoint compare devices too, but of the meta tensors: they need the real answer.
-            asks = self._owners is None or (self.phases.now() != BACKWARD and not is_comparing())
-            if self._device_mirror is not None and asks:
-                answer = self._device_mirror.answer(func, args, kwargs)
+            if world.is_meta and not (
+                self._owners.follows_backward and (self.phases.now() == BACKWARD or is_comparing())
+            ):
+                answer = world.answer(func, args, kwargs)
                 if answer is not NotImplemented:
                     return self._answered(func, args, kwargs, answer)
         self._announce(func, args, kwargs)
         if self._inside_leaf():
-            if self._device_mirror is not None:  # a cell makes its own first state
-                args, kwargs = self._device_mirror.redirect(func, args, kwargs)
-            return self._run(func, args, kwargs)
+            return self._run(func, *world.redirect(func, args, kwargs))  # a cell makes its own first state
         if type(func) is MethodWrapperType or isinstance(func, type):  # a property of a tensor; torch.device(...)
             return self._plain(func, args, kwargs)
         entry = self._registry.find(func)
@@ -172,7 +670,7 @@ class Observer(OperatorObserver):
         if entry is not None and entry.op == ADDRESS:
             if self._spelling.is_compared(ADDRESS):
                 return address_of(args[0])
-            if self._mirror is not None and args[0].is_meta:
+            if world.is_meta and args[0].is_meta:
                 raise NotImplementedError("the memory at a tensor's address has no values on the meta device")
         if func is torch.Tensor.type and len(args) == 1 and not kwargs:
             return self.stopwatch.run(func, args, kwargs)
@@ -190,25 +688,22 @@ class Observer(OperatorObserver):
         func: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        given: Any,
+        given: Arguments,
         entry: Formula | None,
         in_parts: bool,
     ) -> Any:
         """Run a function, and record it as a call, or, if it has no formula, the operators that it dispatches.
 
         So it is for a function that runs ``in_parts``: on a sharded tensor this process computes what the operators do on its shard,
-        and in selective checkpointing those whose results were not saved.
+        and in selective checkpointing those whose results were not saved. ``given`` are the arguments as the model gave them.
         """
-        if self._mirror is not None and not self._observe_dispatch:
-            # A call from a Python meta kernel of torch: its operator came from below all functions, unobserved.
-            self._mirror.unknown_origin |= is_meta_kernel()
-        if self._device_mirror is not None:
-            args, kwargs = self._device_mirror.redirect(func, args, kwargs)
+        self._world.called_unseen()
+        args, kwargs = self._world.redirect(func, args, kwargs)
         copies = self._unwritten.is_copied_by(entry, *given)
         if not (copies or in_parts):
             self._check(entry, func, *given)
         specs, kwspecs, node_args = spec_of(args), spec_of(kwargs), self._before(args, kwargs)
-        written = self._spelling.of(func) if func in WRITTEN_AS else func
+        target = self._spelling.of(func) if func in WRITTEN_AS else func
         self._parts.clear()
         start = self.stopwatch.now()
         try:
@@ -223,33 +718,32 @@ class Observer(OperatorObserver):
             raise
         if entry is not None:
             made = specs, kwspecs, self._result(entry, func, given, out)
-            self._record(entry, written, made, self.stopwatch.now() - start, origin_of(func))
+            self._record(entry, target, made, self.stopwatch.now() - start, origin_of(func))
             self._owns((out, args))
             if entry.op in EMPTY or copies:
                 self._unwritten.add(out)
         elif in_parts and self.calls:
             self._owns((out, args))
-        if node_args is not None and self._recorder is not None:
-            self._recorder.function(written, node_args, out, self._stack.keys())
+        if node_args is not None:
+            self._recorder.function(target, node_args, out, self._stack.keys())
         return out
 
     def raised(self, error: Exception) -> None:
-        """Note an error of the meta device: a model that catches it goes on in a way that it would not on real tensors."""
-        if self._mirror is not None and "meta" in str(error).lower():
-            self._mirror.needs_values = self._mirror.needs_values or str(error)
+        """Note the error of a call: the model may catch it."""
+        self._world.raised(error)
 
     def _plain(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function that computes nothing, but may return a tensor: ``x.T``, ``x.data``."""
         node_args = self._before(args, kwargs)
         with self._within(True, self._in_node):
             out = self.stopwatch.run(func, args, kwargs)
-        self._register(func, args, kwargs, out)
-        if node_args is not None and self._recorder is not None:
+        self._world.returned(func, args, kwargs, out)
+        if node_args is not None:
             self._recorder.plain(func, node_args, out, self._stack.keys())
         return out
 
     def _answered(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> Any:
-        """Return the device mirror's answer; record a call if the answer is a tensor (``x.cpu()``)."""
+        """Return the world's answer; record a call if the answer is a tensor (``x.cpu()``)."""
         entry = self._registry.find(func) if isinstance(answer, torch.Tensor) and not self._inside_leaf() else None
         if entry is not None:
             self.log.call(entry, func, (spec_of(args), spec_of(kwargs), spec_of(answer)), self._here(), 0.0)
@@ -259,32 +753,28 @@ class Observer(OperatorObserver):
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any, kwspecs: Any, in_parts: bool
     ) -> Any:
         """Run a call that has no formula, and record the operators that it dispatches; if there are none, the call."""
-        known = len(self.calls)
+        first = len(self.calls)
         with self._within(self._in_call, True), self._dispatching(func), dispatch_mode_on(self.aten):
             out = self._run(func, args, kwargs)
-        silent = in_parts or is_between_processes(func)
-        if len(self.calls) == known and not silent and computes(func, specs, kwspecs, spec_of(out)):
+        is_silent = in_parts or is_between_processes(func)
+        if len(self.calls) == first and not is_silent and computes(func, specs, kwspecs, spec_of(out)):
             self.log.call(None, func, (specs, kwspecs, spec_of(out)), self._here(), 0.0, origin=origin_of(func))
         return out
 
     def _transformed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call under a functorch transform, and record the operators that it dispatches on whole tensors."""
-        if self._device_mirror is not None:
-            answer = self._device_mirror.answer(func, args, kwargs)
-            if answer is not NotImplemented:
-                return answer
-            args, kwargs = self._device_mirror.redirect(func, args, kwargs)
+        answer = self._world.answer(func, args, kwargs)
+        if answer is not NotImplemented:
+            return answer
+        args, kwargs = self._world.redirect(func, args, kwargs)
         entry = self._registry.find(func)
         if self._inside_leaf() or (entry is not None and entry.reason == QUERY):
             return self.stopwatch.run(func, args, kwargs)
         if entry is None and isinstance(func, FunctionType) and func not in self._entering:
             return self._enter_function(func, args, kwargs)
         with self._dispatching(func), dispatch_mode_on(self.aten):
-            return self._run_transformed(func, args, kwargs)
-
-    def _run_transformed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a call under a functorch transform."""
-        return self.stopwatch.run(func, args, kwargs)
+            out = self._world.composite(func, args, kwargs)
+            return self.stopwatch.run(func, args, kwargs) if out is NotImplemented else out
 
     def _enter_function(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a Python function so that the calls inside it reach the mode."""
@@ -294,6 +784,215 @@ class Observer(OperatorObserver):
                 return self.stopwatch.run(self._unguarded(func), args, kwargs)
         finally:
             self._entering.discard(func)
+
+    # Operators, from the dispatch mode: those of the backward pass, and those that calls without formula dispatch
+
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one operator that was dispatched, and record it unless it is part of a recorded call."""
+        with DisableTorchFunction():
+            key = given = known = None
+            world = self._world
+            is_call = not (self._in_call or self._inside_leaf())
+            # An operator inside a call that is being learned runs this once.
+            if world.memo is not None and not (self._unwritten.storages or (self._is_learning and not is_call)):
+                try:
+                    key, given = world.operator_key(func, args, kwargs)
+                    known = None if key is None else world.memo.get(key)
+                except (Unknown, TypeError):
+                    key = None
+            if key is None:
+                return self._observed_operator(func, args, kwargs)
+            if known is None or (is_call and known.is_part):
+                return self._learn_operator(key, is_call, func, args, kwargs)
+            with self.lock:
+                self.phases.on_operator(func, args)
+                self._storages.call = len(self.calls)
+                out = world.repeat_operator(known, key, func, args, kwargs, given)
+                if is_call:
+                    self._parts.clear()
+                    phase, path = self.log.placed(self._here())
+                    seconds = 0.0 if self.stopwatch.runs else None
+                    origin = self._origin(func, phase)
+                    self.calls.append(tuple.__new__(Call, (known.operation, path, "", "", seconds, phase, origin)))
+                    self._owns((out, args))
+                elif current_graph_task_id() != -1:
+                    self._parts.append((func, known.operation[2:5]))
+                return out
+
+    def _learn_operator(self, key: Any, is_call: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator of a kind that is not known, and keep what it teaches."""
+        begun = self._begin_learning()
+        out = self._observed_operator(func, args, kwargs)
+        ended = Ended(*self._storages.end(begun.span, (args, kwargs)), begun.storages)
+        entry = self._registry.find(func)
+        if entry is not None and len(self.calls) == begun.calls + is_call and not communicates(func):
+            if is_call:
+                operation = self.calls[begun.calls].operation
+            else:
+                operation = Operation(entry.op, func, spec_of(args), spec_of(kwargs), spec_of(out))
+            self._world.learn_operator(key, entry, operation, (args, kwargs), out, ended, is_part=not is_call)
+        return out
+
+    def _observed_operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator of which nothing is known, and record it unless it is part of a recorded call."""
+        with self.lock:
+            self.phases.on_operator(func, args)
+            if communicates(func):
+                return self._communicated(func, args, kwargs)
+            if self._in_call or self._inside_leaf():
+                self._announce(func, args, kwargs)  # F.embedding(max_norm=) writes to its weight
+                out = self._track(self._kernel(func, args, kwargs))
+                if current_graph_task_id() != -1:
+                    self._parts.append((func, (spec_of(args), spec_of(kwargs), spec_of(out))))
+                return out
+            given = args, kwargs
+            args, kwargs = self._world.replace(args, kwargs, func)
+            self._announce(func, args, kwargs)
+            entry = self._registry.find(func)
+            specs, kwspecs = spec_of(args), spec_of(kwargs)
+            if entry is not None and entry.op == RNN_BACKWARD:
+                specs = with_learning(args, specs)
+            copies = self._unwritten.is_copied_by(entry, *given)
+            if not copies:
+                self._check(entry, func, *given)
+            # A composite operator without formula counts as the operators that it is made of.
+            if entry is None and isinstance(func, OpOverload) and func._can_decompose():
+                with self._dispatching(func), dispatch_mode_on(self.aten):
+                    return self.stopwatch.run(func.decompose, args, kwargs)
+            node_args = self._before(args, kwargs)
+            start = self.stopwatch.now()
+            out = self._run(func, args, kwargs)
+            if copies_gathered(func):
+                self._storages.add_gathered(kwargs["out"], self._collectives.cause() or self._here())
+            if not isinstance(func, HigherOrderOperator) if entry is None else entry.reason != QUERY:
+                made = specs, kwspecs, self._result(entry, func, given, out)
+                origin = self._origin(func, self.phases.now())
+                self._record(entry, func, made, self.stopwatch.now() - start, origin)
+                self._owns((out, args))
+            if copies or (entry is not None and entry.op in EMPTY):
+                self._unwritten.add(out)
+            if node_args is not None:
+                self._recorder.function(func, node_args, out, self._stack.keys())
+            return out
+
+    def _origin(self, func: Any, phase: str) -> str:
+        """Return the origin of an operator that was dispatched: a function's, the model's own code, or compiled code."""
+        if self._inside is None:
+            return SCRIPT if phase == FORWARD else ""  # in a backward pass it is autograd that calls operators
+        return origin_of(self._inside) if self._inside in (func, getattr(func, "overloadpacket", None)) else ""
+
+    @contextmanager
+    def _dispatching(self, func: Any) -> Iterator[None]:
+        """Mark operators in this block as dispatched by a function."""
+        before, self._inside = self._inside, func
+        try:
+            yield
+        finally:
+            self._inside = before
+
+    def _communicated(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run and record an operator that sends or receives, also one that is part of another call."""
+        args, kwargs = self._world.replace(args, kwargs, func)
+        self._announce(func, args, kwargs)
+        entry = self._registry.find(func)
+        self._check(entry, func, args, kwargs)
+        node_args = self._before(args, kwargs)
+        group = self._collectives.group_of(func, args, kwargs)
+        start = self.stopwatch.now()
+        out = self._run(func, args, kwargs)
+        made = spec_of(args), spec_of(kwargs) | group, spec_of(out)
+        cause = self._collectives.cause()
+        seconds = self.stopwatch.now() - start
+        self.log.call(entry, func, made, self._here() if cause is None else cause, seconds, is_placed=cause is not None)
+        self._owns((out, args))
+        if node_args is not None:
+            self._recorder.function(func, node_args, out, self._stack.keys())
+        return out
+
+    def backward(self, out: Any, run: Callable[[list[torch.Tensor], list[torch.Tensor]], None]) -> None:
+        """Run a backward pass from the loss, or the sum of the outputs, and record its operators.
+
+        ``run(roots, ones)`` runs it. Raises InputError if no output requires a gradient.
+        """
+        self.path = ""
+        self._in_node = True  # no part of a recorded graph
+        if not issubclass(type(out), torch.Tensor) and (loss := loss_in(out)) is not None:
+            out = loss
+        roots, ones = roots_of(self._world.written(out))
+        self._track(ones)
+        with DisableTorchFunction():  # an output may be an input; newer versions of torch call the function mode for it
+            (roots, ones), _ = self._world.replace((roots, ones), {}, run)
+        with dispatch_mode_on(self.aten), self._launches_noted():
+            run(roots, ones)
+
+    # Running a call
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function or an operator, and track the tensors that it returns."""
+        is_whole = not isinstance(func, OpOverload) and (self._in_call or self._inside_leaf())
+        if is_whole and self._world.makes_more(func, args, kwargs):
+            return self._run_tracked(func, args, kwargs, self._run_once)
+        return self._run_once(func, args, kwargs)
+
+    def _run_tracked(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any] | None = None
+    ) -> Any:
+        """Run a call with its operators observed as parts of it, so that the tensors they make are tracked."""
+        with self._within(True, self._in_node), dispatch_mode_on(self.aten):
+            return func(*args, **kwargs) if run is None else run(func, args, kwargs)
+
+    def _run_once(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = self._world.cast(func, args, kwargs)
+        if isinstance(func, HigherOrderOperator):
+            self._unwritten.clear()
+            with disable_current_modes():
+                out = self._run_higher_order(func, args, kwargs)
+        else:
+            out = self._unwatched(func, args, kwargs) if func in UNWATCHED else NotImplemented
+            if out is NotImplemented:
+                out = self._kernel(func, args, kwargs)
+        self._world.returned(func, args, kwargs, out)
+        return self._track(out)
+
+    def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._world.kernel(func, args, kwargs, self._run_here)
+
+    def _run_here(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.stopwatch.run(run_operator, (func, args, kwargs), {}, work=func)
+
+    def _unwatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function that computes more while a mode is on with all modes off; its rule tells what it holds meanwhile.
+
+        Return NotImplemented if this call goes the same way in both cases.
+        """
+        tensors = tensors_given((args, kwargs))
+        if not tensors or transformed():
+            return NotImplemented
+        device = (self._world.device if self._world.is_meta else None) or tensors[0].device
+        learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        ran = Operation("", func, spec_of(args), spec_of(kwargs), None)
+        lying = [(tensor.shape, tensor.stride()) for tensor in tensors]
+        held = held_unwatched(ran, lying, device.type, learns)
+        if held is None:
+            return NotImplemented
+        with disable_current_modes():
+            out = self._kernel(func, args, kwargs)
+        self._storages.call = len(self.calls)
+        self._storages.add_transient([(spec, spec.nbytes) for spec in (*held, *specs_in(spec_of(out)))])
+        return out
+
+    def _run_higher_order(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a higher-order operator, so that what it calls is observed."""
+        calls_others = any(not isinstance(each, PYTHON_FUNCTIONS) for each in callables_in((args, kwargs)))
+        if is_control_flow(func) or self._registry.find(func) is not None or not calls_others:
+            # All modes are off around its functions, which turn them on again for themselves.
+            args, kwargs = with_callables((args, kwargs), self._entered)
+            return self.stopwatch.run(python_kernel(func), args, kwargs)
+        # Operators and modules stay what they are, since it looks at more than their results: its own kernel calls them
+        # under the function mode. Many refuse to be called under a dispatch mode.
+        args, kwargs = with_callables((args, kwargs), self._entered, PYTHON_FUNCTIONS)
+        with self._within(False, True), self._functions_observed():
+            return self.stopwatch.run(dispatched, (func, args, kwargs), {}, work=func)
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
@@ -317,20 +1016,106 @@ class Observer(OperatorObserver):
         finally:
             self._in_higher_order = before
 
+    @contextmanager
+    def _within(self, in_call: bool, in_node: bool) -> Iterator[None]:
+        """Mark operators in this block as parts of a recorded call (``in_call``) or of a graph's node (``in_node``)."""
+        before = self._in_call, self._in_node
+        self._in_call, self._in_node = in_call, in_node
+        try:
+            yield
+        finally:
+            self._in_call, self._in_node = before
+
+    # Recording a call
+
+    def _record(self, entry: Formula | None, target: Any, made: Made, seconds: float, origin: str = "") -> None:
+        """Record a call that ran in the innermost module."""
+        if self._stack.running:
+            self._stack.running[-1].inside += seconds
+        self._parts.clear()
+        self.log.call(entry, target, made, self._here(), seconds, origin=origin)
+
+    def unseen(self, op: str, module: nn.Module, given: Any) -> None:
+        """Record a module call that could not be observed, as a call without formula under the name ``op``."""
+        with self.lock, DisableTorchFunction():
+            self.log.call(None, op, (*spec_of(given), None), self._modules[module], 0.0)
+
+    def _before(self, args: Any, kwargs: Any) -> Any:
+        """Return the arguments of a call as nodes of the recorded graph; None if it is no node of its own there.
+
+        What a gradient that the forward takes runs, hooks and recomputation, is part of the node that takes it.
+        """
+        if self._in_node or current_graph_task_id() != -1:
+            return None
+        return self._recorder.before(args, kwargs)
+
+    def _result(self, entry: Formula | None, func: Any, given: Arguments, out: Any) -> Any:
+        """Return the spec of a result, with the facts about it that its shape does not tell."""
+        if entry is not None and entry.op in ATTENTIONS and (self._facts or has_causal_bias(given)):
+            return with_pairs_left(entry, func, given, out, must=self._facts and self._world.is_meta)
+        return self._world.spec_of_result(entry, given[0], out)
+
+    def _check(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record a call without formula if a function reads memory that no observed call has written."""
+        if is_between_processes(func):  # neither a schema nor a name tells what it writes to
+            self._unwritten.wrote((args, kwargs))
+        elif self._unwritten.is_read_by(entry, func, args, kwargs):
+            self.log.call(None, "unseen write to torch.empty", (*spec_of((args, kwargs)), None), self._here(), 0.0)
+
+    def _stopped(self, path: str, entry: Formula | None = None, target: Any = None, given: Any = ((), {})) -> None:
+        """Handle that a call in the module of this path raised; of a function, ``entry`` is the formula."""
+        # Checkpoint stops recomputing by an exception inside a call: the operators that ran until then are calls.
+        if isinstance(sys.exc_info()[1], of_checkpoint(STOPS_RECOMPUTING)):
+            for func, (*specs, out) in self._parts:
+                part = self._registry.find(func)
+                if entry is not None and part is not None and entry.op == part.op == ATTENTION:
+                    out = self._result(
+                        entry, target, given, out
+                    )  # its kernel may have been given a mask without values
+                self.log.call(part, func, (*specs, out), path, 0.0)
+        self._parts.clear()
+
+    def has_made(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor was made in this run, or was given to it or to its outermost module call."""
+        return any(tensor is other for other in tensors_in(self._given)) or self._storages.has_made(tensor)
+
+    def _track(self, out: Any) -> Any:
+        self._storages.add_all(out, len(self.calls))
+        return out
+
+    def _owns(self, value: Any) -> None:
+        """Give the call recorded last the autograd nodes behind the tensors in ``value``."""
+        if torch.is_grad_enabled():
+            self._owners.own(len(self.calls) - 1, value)
+
+    def _owns_rest(self, path: str, out: Any) -> None:
+        """Give the last call in a module the autograd nodes behind its result that no call has.
+
+        The operators of TorchScript are seen below autograd: the node of the last one is not there yet when it returns.
+        """
+        if self.calls and torch.is_grad_enabled() and f"{self.calls[-1].path}.".startswith(f"{path}." if path else ""):
+            self._owns(out)
+
+    def _here(self) -> str:
+        return self._stack.running[-1].path if self._stack.running else self.path
+
+    def _inside_leaf(self) -> bool:
+        return self._plain_functions.running is not None or self._stack.inside_leaf()
+
+    # Triton kernels, and plain Python functions with a formula of the user's, from sys.setprofile
+
     def _launches_noted(self) -> AbstractContextManager[None]:
         # A run on real tensors needs the values that a kernel would compute.
-        return nullcontext() if self._mirror is None else launches_noted(self._launched)
+        return launches_noted(self._launched) if self._world.is_meta else nullcontext()
 
     def _launched(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record the launch of a Triton kernel that could not be run; what it was given may now be written."""
         function = function_of(kernel)
-        entry = next((found for each in (kernel, function) if (found := self._registry.find(each)) is not None), None)
+        entry = next((each for part in (kernel, function) if (each := self._registry.find(part)) is not None), None)
         with self.lock, DisableTorchFunction():
             self._unwritten.wrote((args, kwargs))
             made = spec_of(args), spec_of(kwargs), None
             self._record(entry, kernel if entry is not None else qualified_name(function), made, 0.0)
-
-    # Plain Python functions with a formula of the user's, from sys.setprofile
 
     def _begin_function(self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._stack.inside_leaf():
@@ -344,5 +1129,5 @@ class Observer(OperatorObserver):
             made = specs, kwspecs, spec_of(value)
             self._record(self._registry.find(function), function, made, self.stopwatch.now() - start)
             self._owns(value)
-            if node_args is not None and self._recorder is not None:
+            if node_args is not None:
                 self._recorder.function(function, node_args, value, self._stack.keys())

@@ -53,13 +53,34 @@ class _Origin(NamedTuple):
     steps: tuple[Step, ...]
 
 
-class Recorder:
+class NoRecorder:
+    """The recorder of a run that writes no graph."""
+
+    writes_graph = False
+
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NodeArguments | None:
+        """Return the arguments of a call that is about to be made, with nodes in place of tensors; None for no node."""
+        return None
+
+    def function(self, func: Any, node_args: NodeArguments, out: Any, stack: dict[str, tuple[str, type]]) -> None:
+        """Add a node for a call of a function, method or operator."""
+
+    def module(self, path: str, node_args: NodeArguments, out: Any, stack: dict[str, tuple[str, type]]) -> None:
+        """Add a node for a call of a leaf module."""
+
+    def plain(self, func: Any, node_args: NodeArguments, out: Any, stack: dict[str, tuple[str, type]]) -> None:
+        """Add a node where a property that is a tensor was read or set, or a class was called that returned tensors."""
+
+
+class Recorder(NoRecorder):
     """Adds a node for each call as it is made; :meth:`graph` returns the graph.
 
     ``calls`` is the observer's list of calls. ``calls_of`` maps a node's name to the range of calls that it stands for,
     empty for a node that the graph needs but the model did not call. Tensors are identified by ``id`` and a weak
     reference, so that recording keeps none alive.
     """
+
+    writes_graph = True
 
     def __init__(self, model: nn.Module, inputs: Mapping[str, Any]) -> None:
         self.calls: Sequence[Call] = ()
@@ -84,12 +105,10 @@ class Recorder:
     # Called by the observer
 
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NodeArguments:
-        """Return the arguments of a call that is about to be made, with nodes in place of tensors."""
         with DisableTorchFunction():
             return tuple(map(self._argument, args)), {name: self._argument(value) for name, value in kwargs.items()}
 
     def function(self, func: Any, node_args: NodeArguments, out: Any, stack: dict[str, tuple[str, type]]) -> None:
-        """Add a node for a call of a function, method or operator."""
         args, kwargs = node_args
         name = getattr(func, "__name__", "")
         if func is set_grad_enabled:
@@ -107,12 +126,10 @@ class Recorder:
             self._call("call_method", "__call__", (self._constant("function", func), *args), kwargs, out, stack)
 
     def module(self, path: str, node_args: NodeArguments, out: Any, stack: dict[str, tuple[str, type]]) -> None:
-        """Add a node for a call of a leaf module."""
         self._objects[path] = submodule(self._model, path)
         self._call("call_module", path, *node_args, out, stack)
 
     def plain(self, func: Any, node_args: NodeArguments, out: Any, stack: dict[str, tuple[str, type]]) -> None:
-        """Add a node where a property that is a tensor was read or set, or a class was called that returned tensors."""
         args = node_args[0]
         name = getattr(getattr(func, "__self__", None), "__name__", "")
         if getattr(func, "__name__", "") == "__get__":

@@ -28,7 +28,7 @@ WRITTEN_AS = {
 COMPARISONS = ast.Eq, ast.NotEq, ast.In, ast.NotIn
 LOOK_UPS = frozenset({"add", "discard", "remove", "get", "setdefault", "pop"})
 """Methods of sets and dicts whose first argument is a key."""
-OBSERVING = frozenset(f"{__package__}.{name}" for name in ("fast", "live", "modes", "observe", "planning", "spelling"))
+OBSERVING = frozenset(f"{__package__}.{name}" for name in ("meta_world", "modes", "observe", "real_world", "spelling"))
 """The modules whose frames lie between the author's code and this one's."""
 
 

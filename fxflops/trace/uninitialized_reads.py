@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..model.pytree import tensors_in
-from ..ops import Formula
+from ..ops import VIEW, Formula
 from ..ops._traits import COPIES, SHARING, UNREAD
 from ..records.tensors import is_dense
 from ..torch_internals import DisableTorchFunction
@@ -99,7 +99,7 @@ class Unwritten:
         Its tensors, written to or reported, are then removed; but one that the call asks only for its shape or dtype
         (``zeros_like``) stays, since it may be written to later.
         """
-        if not self.storages or (entry is not None and entry.reason == "view"):
+        if not self.storages or (entry is not None and entry.reason == VIEW):
             return False
         if writes(func, kwargs):
             self.wrote((args, kwargs))

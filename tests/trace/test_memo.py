@@ -1,4 +1,4 @@
-"""Plans of calls: the key of all that a result depends on, and what is the same of two of them."""
+"""What is known of calls: the key of all that a result depends on, and what is the same of two of them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fxflops.records import Operation
-from fxflops.trace.meta_mirror import META, OWN, REAL, Form
-from fxflops.trace.plans import NEW, VIEW, Plan, Unknown, alike, call_key, forms_in
+from fxflops.trace.forms import META, OWN, REAL, Form
+from fxflops.trace.memo import NEW, VIEW, Known, Unknown, alike, call_key, forms_in
 
 X, Y = torch.empty(2, 3, device="meta"), torch.empty(3, 2, device="meta")
 FORMS = {id(t): Form(t.shape, t.stride(), t.dtype, META) for t in (X, Y)}
@@ -58,4 +58,4 @@ def test_keys_are_alike_where_shapes_and_dtypes_are() -> None:
 )
 def test_tensors_with_values_have_mirrors_made_where_they_are_looked_at(kind: str, given: Any, has_real: bool) -> None:
     forms = [Form(X.shape, X.stride(), X.dtype, each) for each in given]
-    assert Plan(Operation("cat", torch.cat, (), {}, None), kind, (), None, forms).has_real is has_real
+    assert Known(Operation("cat", torch.cat, (), {}, None), kind, given=forms).has_real is has_real

@@ -1,20 +1,31 @@
-"""Plans: how to make the result of a call without running it, kept by a key of all that the result depends on."""
+"""What is known of calls that were made before: enough to record, and on meta to make, another call like them.
+
+A call is like an earlier one if their keys (:func:`call_key`) are equal. :class:`Known` is all that is remembered of one.
+``count``, ``profile`` and simulated ranks share both; what a key has of a tensor, its *form*, is their world's business.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 
 from ..records import EMPTY_MAPPING, Operation, Spec
 from ..records.tensors import ORDINARY
-from .meta_mirror import OWN, REAL, Form
+from .forms import OWN, REAL, Form
 
-NEW, SAME, VIEW, NONE = "new", "the first argument", "view", "nothing"
+NEW, SAME, VIEW, NONE = "new tensors", "the first argument", "views", "nothing"
+"""The kinds of results: what is returned, and whether it has memory of its own."""
 TYPED = frozenset({bool, float, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, type(...)})
 """Types of plain values that go into a key together with their type: True == 1 == 1.0."""
 BOUNDS = frozenset({int, type(None)})
+LONGEST = 256
+"""The most items of a list in a key: a longer one is data."""
+NAMED = object()
+"""The mark in a key before the keyword arguments."""
+Passing = tuple[tuple[Spec, int], ...]
+"""Specs and bytes of storages that live only within a call, at its peak."""
 
 
 class Unknown(Exception):
@@ -26,36 +37,44 @@ def unknown() -> NoReturn:
     raise Unknown
 
 
-class Plan:
-    """The result of calls of one kind: new tensors of ``forms`` (NEW), the first argument (SAME), or views made by torch.
+class Known:
+    """What is known of calls of one kind.
 
-    ``operation`` is recorded for each call, ``spelled`` has it for other spellings of its target. ``sequence`` is tuple
-    or list for several results. With ``has_real`` some arguments are real tensors, which need meta mirrors; with
-    ``names_device`` an argument may be a device. ``passing`` are specs and bytes of storages that live only in a call.
+    ``operation`` is recorded for each of them; ``is_part`` tells that it was learned from an operator inside another call,
+    which is not recorded. ``kind`` says what they return: NEW, SAME, VIEW or NONE. ``passing`` are the storages that live only
+    within such a call; None if it leaves more behind than its result, so that its operators must be seen.
+
+    For calls that are made without running them: ``forms`` are those of the tensors returned, ``sequence`` is tuple or list
+    for several. With ``has_real`` some arguments are real tensors, which need meta mirrors; with ``names_device`` an argument
+    may be a device.
     """
 
-    __slots__ = ("forms", "has_real", "kind", "names_device", "operation", "passing", "sequence", "spelled")
+    __slots__ = ("forms", "has_real", "is_part", "kind", "names_device", "operation", "passing", "sequence")
 
     def __init__(
-        self, operation: Operation, kind: str, forms: tuple[Form, ...], sequence: Any, given: list[Form]
+        self,
+        operation: Operation,
+        kind: str,
+        passing: Passing | None = (),
+        *,
+        forms: Sequence[Any] = (),
+        sequence: Any = None,
+        given: Iterable[Form] = (),
+        is_part: bool = False,
     ) -> None:
         self.operation = operation
         self.kind = kind
+        self.passing = passing
         self.forms = forms
         self.sequence = sequence
-        self.spelled: dict[Any, Operation] = {}
-        kinds = [form.kind for form in given]
-        self.has_real = REAL in kinds or (kind is VIEW and OWN in kinds)
+        self.is_part = is_part
+        given_kinds = [form.kind for form in given]
+        self.has_real = REAL in given_kinds or (kind is VIEW and OWN in given_kinds)
         self.names_device = False
-        self.passing: tuple[tuple[Spec, int], ...] = ()
 
-    def operation_as(self, target: Any) -> Operation:
-        """Return the operation with this target."""
-        if target is self.operation.target:
-            return self.operation
-        if target not in self.spelled:
-            self.spelled[target] = self.operation._replace(target=target)
-        return self.spelled[target]
+
+Memo = dict[Any, Known]
+"""What is known of calls, by their keys."""
 
 
 def key_of(value: Any, form_of: Callable[[torch.Tensor], Any]) -> Any:
@@ -76,16 +95,13 @@ def key_of(value: Any, form_of: Callable[[torch.Tensor], Any]) -> Any:
     raise Unknown
 
 
-LONGEST = 256
-"""The most items of a list in a key: a longer one is data."""
-NAMED = object()
-"""The mark in a key before the keyword arguments."""
-
-
 def call_key(
-    what: tuple[Any, ...], args: Any, kwargs: Mapping[str, Any], form_of: Callable[[torch.Tensor], Form | None]
+    what: tuple[Any, ...], args: Any, kwargs: Mapping[str, Any], form_of: Callable[[torch.Tensor], Any]
 ) -> tuple[Any, ...]:
-    """Return the key of a call of ``what``: all that its result depends on. Raises Unknown if it has none."""
+    """Return the key of a call of ``what``: all that its result, and its record, depend on.
+
+    ``form_of(tensor)`` returns what a key has of a tensor, None if that does not say all. Raises Unknown if there is no key.
+    """
     parts = [*what]
     for value in args:
         parts.append((form_of(value) or unknown()) if type(value) in ORDINARY else key_of(value, form_of))

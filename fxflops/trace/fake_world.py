@@ -1,0 +1,65 @@
+"""The world of a simulated rank: an operator like an earlier one is recorded as the same operation, and not run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from ..ops import Formula
+from ..records import Operation
+from ..records.pairs import ATTENTIONS
+from ..torch_internals import get_current_dispatch_mode_stack, len_torch_dispatch_stack
+from .fake_results import FakeResults
+from .memo import NEW, Known
+from .processes import communicates, copies_gathered
+from .real_world import RealWorld
+from .worlds import RNN_BACKWARD, Arguments, Ended
+
+VALUED = frozenset({*ATTENTIONS, RNN_BACKWARD})
+"""Operations whose record depends on more than metadata."""
+
+
+class FakeWorld(RealWorld):
+    """Fake tensors under a mode with the ``results`` of operators, which must be the last one on when a run begins.
+
+    All that the record of an operator takes from it follows from its key there, but for its phase, place and memory.
+    """
+
+    def __init__(self, device: torch.device | None, results: FakeResults) -> None:
+        super().__init__(device)
+        self._results = results
+
+    def contexts(self) -> Iterable[AbstractContextManager[Any]]:
+        self._modes_around = len_torch_dispatch_stack()
+        return ()
+
+    def operator_key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        if len_torch_dispatch_stack() != self._modes_around:
+            return None, None
+        given: list[Any] = []
+        return self._results.key_of(func, args, kwargs, given), given
+
+    def learn_operator(
+        self, key: Any, entry: Formula, operation: Operation, given: Arguments, out: Any, ended: Ended, is_part: bool
+    ) -> None:
+        is_valued = entry.op in VALUED or communicates(operation.target) or copies_gathered(operation.target)
+        if not is_valued and self._results.knows(key):
+            self.memo[key] = Known(operation, NEW, is_part=is_part)
+
+    def repeat_operator(self, known: Known, key: Any, func: Any, args: Any, kwargs: Any, given: Any) -> Any:
+        out, returned = self._results.of(key, func, args, kwargs, given), known.operation.out
+        is_single = type(out) is self._results.fake
+        for tensor, spec in ((out, returned),) if is_single else zip(out or (), returned or (), strict=True):
+            if tensor is not None:
+                self._storages.add(tensor, spec)
+        return out
+
+
+def results_on() -> FakeResults | None:
+    """Return the results of operators of the dispatch mode that was turned on last; None if it has none."""
+    modes = get_current_dispatch_mode_stack()
+    results = getattr(modes[-1], "results", None) if modes else None
+    return results if isinstance(results, FakeResults) else None

@@ -1,0 +1,375 @@
+"""The meta world: calls get meta tensors in place of the model's, and no kernel computes.
+
+A call like an earlier one is not even run: its result is made from what is known of it, and so is that of a call with a shape
+rule. No meta kernel runs then, and no ``forward`` of a leaf module. All other calls run the kernels that the model's device would
+choose, on meta, and the tensors that they make on the way are tracked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import empty_strided, get_default_dtype, is_grad_enabled, nn
+
+from ..model.pytree import tensors_given
+from ..ops import ESCAPE, QUERY, Formula, FormulaRegistry
+from ..ops._rules import STORED, UNWATCHED
+from ..ops._traits import EMPTY, METADATA
+from ..ops.shapes import rule_for, shape_of
+from ..records import EMPTY_MAPPING, Operation, typed
+from ..records.pairs import ATTENTIONS, LOOKUP
+from ..records.tensors import ORDINARY, spec_of
+from ..torch_internals import (
+    DisableTorchFunction,
+    OpOverload,
+    assertion,
+    batch_norm_backward,
+    is_any_autocast_enabled,
+)
+from .autocast import Autocast, AutocastOfAbsentGpu, open_regions
+from .device_kernels import DeviceKernels
+from .device_mirror import DeviceMirror
+from .dtypes import check_dtypes
+from .forms import META, OWN, REAL, Form
+from .functions import writes
+from .lookups import with_row
+from .memo import NEW, NONE, SAME, VIEW, Known, Memo, alike, call_key, forms_in, specs_given
+from .meta_mirror import MetaMirror
+from .meta_results import RESULTS
+from .modes import transformed
+from .spelling import is_meta_kernel
+from .worlds import RNN_BACKWARD, Arguments, Ended, Timed, World
+
+META_DEVICE = torch.device("meta")
+PROPERTIES = ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")
+QUERIES = METADATA | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES}
+"""Functions that return the same for a real tensor and for its meta mirror."""
+ASKED = frozenset({*EMPTY, "type"})
+"""Operations that the observer handles in more ways than computing their result."""
+VALUED = frozenset({*EMPTY, *ATTENTIONS, RNN_BACKWARD})
+"""Operators whose record depends on more than metadata, or that leave memory unwritten."""
+
+
+class MetaWorld(World):
+    """The meta tensors of ``mirror``, which say that they are on ``device``.
+
+    ``follows_operators`` tells whether the observer's dispatch mode stays on: it would record the tensors that are made here.
+    """
+
+    unrecorded = frozenset(QUERIES)
+    is_meta = True
+    skips_forwards = True
+
+    def __init__(
+        self,
+        mirror: MetaMirror,
+        device: torch.device,
+        registry: FormulaRegistry,
+        memo: Memo | None,
+        *,
+        follows_operators: bool,
+    ) -> None:
+        self.memo = memo
+        self.device = device
+        self._mirror = mirror
+        self._registry = registry
+        self._follows_operators = follows_operators
+        self._device_mirror = DeviceMirror(device)
+        self.answers = self._device_mirror.answers
+        self._kernels = DeviceKernels(device)
+        self._autocast = Autocast(device, mirror.is_weight, self._track)
+        self._dtype = get_default_dtype()
+        self.form = mirror.form  # type: ignore[method-assign]
+        self.forms_of_own = mirror.forms_of_own  # type: ignore[method-assign]
+
+    def contexts(self) -> Iterable[AbstractContextManager[Any]]:
+        return [AutocastOfAbsentGpu()] if self._kernels.is_absent() else []
+
+    def _track(self, tensor: Any) -> Any:
+        self._storages.add_all(tensor, len(self._calls))
+        return tensor
+
+    # What a call is given, and what it returns
+
+    def spec(self, value: Any) -> Any:
+        """Return the value with a spec in place of each tensor; tensors of one form share their spec."""
+        kind, spec = type(value), self._mirror.spec
+        if kind in ORDINARY:
+            return spec(value)
+        if kind is tuple or kind is list:
+            return tuple([spec(item) if type(item) in ORDINARY else self.spec(item) for item in value])
+        return spec_of(value) if value or kind is not dict else EMPTY_MAPPING
+
+    def answer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._device_mirror.answer(func, args, kwargs)
+
+    def replace(self, args: tuple[Any, ...], kwargs: dict[str, Any], func: Any) -> Arguments:
+        return self._mirror.replace(args, kwargs, func)
+
+    def redirect(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        return self._device_mirror.redirect(func, args, kwargs)
+
+    def cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        return self._autocast.cast(func, args, kwargs)
+
+    def written(self, value: Any) -> Any:
+        return self._mirror.written(value)
+
+    def returned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        if writes(func, kwargs):  # x.resize_(3), x.data = y
+            self._mirror.forget((args, kwargs))
+        self._mirror.register(out)
+
+    def spec_of_result(self, entry: Formula | None, given: Any, out: Any) -> Any:
+        is_lookup = entry is not None and entry.op == LOOKUP
+        return with_row(self.spec(out), given) if is_lookup else self.spec(out)
+
+    def raised(self, error: Exception) -> None:
+        """Note an error of the meta device: a model that catches it goes on in a way that it would not on real tensors."""
+        if "meta" in str(error).lower():
+            self._mirror.needs_values = self._mirror.needs_values or str(error)
+
+    def called_unseen(self) -> None:
+        # A call from a Python meta kernel of torch: its operator came from below all functions, unobserved.
+        if not self._follows_operators:
+            self._mirror.unknown_origin |= is_meta_kernel()
+
+    # How a call runs
+
+    def composite(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._kernels.run(func, args, kwargs)
+
+    def kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any]) -> Any:
+        dtypes = [tensor.dtype for tensor in tensors_given((args, kwargs)) if tensor.is_meta]
+        if len({*dtypes}) > 1 and not self._may_cast():
+            check_dtypes(func, dtypes, self._registry, self._kernels.device.type)
+        out = self._kernels.run(func, args, kwargs)
+        if out is not NotImplemented:
+            return out
+        if not isinstance(func, OpOverload):
+            return func(*args, **kwargs)
+        if func in RESULTS:
+            return RESULTS[func](*args, **kwargs)
+        out = run(func, args, kwargs)
+        if func is batch_norm_backward and not args[-1][0]:  # meta's kernel makes a gradient that no device's makes
+            return None, *out[1:]
+        rule, saved = STORED.get(func.name(), (None, False))
+        if rule is not None and (is_grad_enabled() or not saved):
+            tensors_given(out)[-1].untyped_storage().resize_(rule(*spec_of(args)))
+        return out
+
+    def _may_cast(self) -> bool:
+        """Return whether autocast is on; of a model on meta, also where torch has turned it off, as it lacks that device."""
+        return is_any_autocast_enabled() or (self._mirror.is_of_meta and open_regions() > 0)
+
+    def makes_more(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        tensors, rule = tensors_given((args, kwargs)), rule_for(func)
+        if rule is None:
+            return bool(tensors)
+        operation = Operation("", func, spec_of(args), spec_of(kwargs), None)
+        lying = [(tensor.shape, tensor.stride()) for tensor in tensors]
+        shape = shape_of(rule, operation, lying, self._kernels.device.type)
+        return shape is None or shape[2] != ()  # the last are tensors that live only within the call
+
+    # What is known of calls
+
+    def metadata_suffices(self, own_modes: int) -> bool:
+        if self._autocast.kept:
+            self._autocast.forget()
+        if self._dtype is not get_default_dtype():  # results of factories, and of promotion, depend on it
+            self._dtype = get_default_dtype()
+            if self.memo is not None:
+                self.memo.clear()
+        return not (self._follows_operators or is_grad_enabled())
+
+    def operator_key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        return None if transformed() else call_key((func,), args, kwargs, self._mirror.form_of_meta), None
+
+    def by_rule(
+        self,
+        key: Any,
+        op: str,
+        target: Any,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        settings: Mapping[str, Any] = EMPTY_MAPPING,
+    ) -> Known | None:
+        given = forms_in(key)
+        if func is assertion and args[0] is True:
+            return self._keep(key, Known(Operation(op, func, args, kwargs, None), NONE, given=given))
+        rule = rule_for(func)
+        if rule is None or all(
+            form.kind is REAL for form in given
+        ):  # the call computes values, which nothing known has
+            return None
+        specs, kwspecs = specs_given(key, len(args), kwargs)
+        before = tuple.__new__(Operation, (op, func, specs, kwspecs, None, settings))
+        lying = [(form.shape, form.stride) for form in given]
+        shape = shape_of(rule, before, lying, self._kernels.device.type)
+        if shape is None:
+            return None
+        out, strides, passing = shape
+        forms = () if strides is None else (self._mirror.form_of(out, strides, out.dtype, META),)
+        kind, same = (NEW, forms[0].alike) if forms else (SAME, SAME)
+        operation = self._log.shared((alike(key), same), (op, target, specs, kwspecs, out, settings))
+        sized = tuple([(spec, spec.nbytes) for spec in passing])
+        return self._keep(key, Known(operation, kind, sized, forms=forms, given=given))
+
+    def by_forward(
+        self, key: Any, op: str, module: nn.Module, settings: Mapping[str, Any], args: Any, kwargs: Any
+    ) -> Known | None:
+        """Return what is known of a leaf whose forward returns a view of its input, and keep it; None for any other."""
+        cls: Any = type(module)
+        if {form.kind for form in forms_in(key)} != {META}:
+            return None
+        try:
+            view = self._view_of(args, cls.forward(module, *args, **kwargs))
+        except Exception:  # the call is made again, as any other, and its error reported
+            return None
+        if view is None:
+            return None
+        fields = op, cls, *specs_given(key, len(args), kwargs), view.spec, settings
+        operation = self._log.shared((alike(key), typed(view.spec)), fields)
+        return self._keep(key, Known(operation, VIEW, forms=(view,), given=forms_in(key)))
+
+    def _keep(self, key: Any, known: Known) -> Known:
+        assert self.memo is not None
+        self.memo[key] = known
+        return known
+
+    def run_free(
+        self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any, tracked: Callable[..., Any]
+    ) -> tuple[Any, Operation | None]:
+        """Run a free call on meta tensors, which needs nothing but its kernel."""
+        kinds = {form.kind for form in forms_in(key)}
+        looks = entry.reason in (QUERY, ESCAPE)
+        if not kinds or REAL in kinds or not entry.reason or entry.op in ASKED or looks or func in UNWATCHED:
+            return NotImplemented, None
+        args, kwargs = self._mirror.replace(args, kwargs, func) if OWN in kinds else (args, kwargs)
+        args, kwargs = self._device_mirror.redirect(func, args, kwargs)
+        with DisableTorchFunction():
+            specs, kwspecs = self.spec(args), self.spec(kwargs)
+            self._storages.call = len(self._calls)
+            try:
+                out = func(*args, **kwargs)
+                view = self._view_of(args, out)
+                # What makes a tensor may make more on the way, as cartesian_prod makes the grids: they are tracked.
+                if view is None and type(out) is torch.Tensor and not (args and out is args[0]):
+                    out = tracked(func, args, kwargs)
+            except Exception:  # the call is made again, as any other, and its error reported
+                return NotImplemented, None
+            if view is None:
+                self._storages.add_all(out)
+                self.returned(func, args, kwargs, out)
+            result = self.spec(out) if view is None else view.spec
+            fields = entry.op, target, specs, kwspecs, result, EMPTY_MAPPING
+            return out, self._log.shared((alike(key), target, typed(result)), fields)
+
+    def _view_of(self, args: tuple[Any, ...], out: Any) -> Form | None:
+        """Return the form of a result that is a view of the first argument, which is on meta; None for any other."""
+        base: Any = args[0] if args else None
+        if out is base or type(out) is not torch.Tensor or type(base) not in ORDINARY:
+            return None
+        form = self._mirror.read(out)
+        if form is None or base.layout is not torch.strided:
+            return None
+        if out.untyped_storage()._cdata != base.untyped_storage()._cdata:
+            return None
+        self._mirror.seen[id(out)] = ref(out), form
+        return form
+
+    def learn(self, key: Any, entry: Formula, operation: Operation, given: Arguments, out: Any, ended: Ended) -> None:
+        with DisableTorchFunction():
+            self._learn(key, operation, given, out, ended, is_part=False)
+
+    def learn_operator(
+        self, key: Any, entry: Formula, operation: Operation, given: Arguments, out: Any, ended: Ended, is_part: bool
+    ) -> None:
+        if entry.op not in VALUED and forms_in(key):
+            self._learn(key, operation, given, out, ended, is_part)
+
+    def _learn(self, key: Any, operation: Operation, given: Arguments, out: Any, ended: Ended, is_part: bool) -> None:
+        (args, kwargs), forms_given = given, forms_in(key)
+        kind, forms, sequence = self._result(args, kwargs, out)
+        if kind is SAME and self._mirror.read(args[0]) is not forms_given[0]:  # x.unsqueeze_(0) changed its own shape
+            return
+        # A call that leaves other bytes behind than its result keeps tensors that would not be made again.
+        made = sum([form.nbytes for form in forms]) if kind is NEW else 0
+        if not kind or ended.left != made or operation.op in EMPTY:
+            return
+        known = Known(
+            operation, kind, ended.passing, forms=forms, sequence=sequence, given=forms_given, is_part=is_part
+        )
+        known.names_device = operation.target is torch.Tensor.to or "device" in kwargs
+        self._keep(key, known)
+
+    def _result(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Any, ...], Any]:
+        """Return kind, forms and sequence type of a result that can be made again; kind "" for any other."""
+        single = isinstance(out, torch.Tensor)
+        outs = [out] if single else list(out) if type(out) in (tuple, list) else []
+        if not outs or not all(type(o) in ORDINARY and o.is_meta and o.layout is torch.strided for o in outs):
+            return "", (), None
+        if single and args and out is args[0]:
+            return SAME, (), None
+        given = {self._mirror.of(t).untyped_storage()._cdata for t in tensors_given((args, kwargs))}
+        shared = [o.untyped_storage()._cdata in given for o in outs]
+        if all(shared):
+            return VIEW, tuple(map(self._mirror.form, outs)), None if single else type(out)
+        # Results that share storages, or begin inside one, cannot be made one by one.
+        distinct = len({o.untyped_storage()._cdata for o in outs}) == len(outs)
+        if any(shared) or not distinct or any(o.storage_offset() for o in outs):
+            return "", (), None
+        forms = [self._mirror.form_of_meta(o) for o in outs]  # of an operator inside a call it is not registered yet
+        whole = tuple(f for f, o in zip(forms, outs, strict=True) if f and f.nbytes == o.untyped_storage().nbytes())
+        return (NEW, whole, None if single else type(out)) if len(whole) == len(outs) else ("", (), None)
+
+    def repeat(
+        self, known: Known, func: Any, args: Any, kwargs: Any, timed: Timed, module: nn.Module | None = None
+    ) -> tuple[Any, Operation | None, float | None]:
+        operation, first = known.operation, args
+        if operation.op == LOOKUP:
+            table = () if module is None else (module.weight,)
+            operation = operation._replace(out=with_row(operation.out, (*args, *table)))
+        if known.has_real:
+            args, kwargs = self._mirror.replace(args, kwargs, func if module is None else None)
+        self._storages.call = len(self._calls)
+        if known.passing:
+            self._storages.add_transient(known.passing)
+        if known.kind is NEW:
+            out = self._made(known)
+        elif known.kind is SAME:
+            out = first[0]
+        elif known.kind is NONE:
+            out = None
+        else:
+            if known.names_device:
+                args, kwargs = self._device_mirror.redirect(func, args, kwargs)
+            out = func(*args, **kwargs) if module is None else func(module, *args, **kwargs)
+            for view, form in zip((out,) if known.sequence is None else out, known.forms, strict=True):
+                self._mirror.seen[id(view)] = ref(view), form
+        return out, operation, None
+
+    def repeat_operator(self, known: Known, key: Any, func: Any, args: Any, kwargs: Any, given: Any) -> Any:
+        if known.passing:
+            self._storages.add_transient(known.passing)
+        if known.kind is NEW:
+            return self._made(known)
+        # The tensor may come from an unobserved call, so it is tracked here.
+        return self._track(args[0] if known.kind is SAME else func(*args, **kwargs))
+
+    def _made(self, known: Known) -> Any:
+        """Return new meta tensors of the known forms."""
+        outs = []
+        for form in known.forms:
+            out = empty_strided(form.shape, form.stride, dtype=form.dtype, device=META_DEVICE)
+            self._mirror.seen[id(out)] = ref(out), form
+            self._storages.enter(out.untyped_storage(), form.nbytes, form.spec)
+            if known.sequence is None:
+                return out
+            outs.append(out)
+        return known.sequence(outs)

@@ -1,0 +1,151 @@
+"""The world of ``profile``: calls run on real tensors, and those like earlier ones are recorded as the same operation.
+
+All that a record takes from a call follows from the function, its plain arguments and the metadata of its tensors; but for what
+it returns, which is compared each time. Calls that make no tensor but their result run with the dispatch mode off. All other
+calls (in a backward pass, in other threads, under autocast and transforms) are observed as if they were new.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..model.pytree import tensors_given
+from ..ops import ESCAPE, QUERY, Formula
+from ..ops import VIEW as RETURNS_VIEW
+from ..ops._traits import EMPTY
+from ..records import Operation, Spec, typed
+from ..records.pairs import ATTENTIONS
+from ..records.tensors import ORDINARY, spec_of
+from ..torch_internals import (
+    COMPILER,
+    current_graph_task_id,
+    len_torch_dispatch_stack,
+    len_torch_function_stack,
+    saved_tensors_hooks,
+)
+from .compiler import is_importing_compiler
+from .forwards import is_torchs
+from .memo import NEW, VIEW, Known, Memo
+from .meta_world import QUERIES
+from .worlds import Arguments, Ended, Timed, World
+
+QUERY_KEY_VALUE = 3
+"""The tensors of an attention without a mask."""
+PROPERTIES = (
+    "device",
+    "is_cuda",
+    "is_cpu",
+    "is_meta",
+    "is_leaf",
+    "grad_fn",
+    "is_sparse",
+    "is_quantized",
+    "itemsize",
+    "nbytes",
+    "grad",
+    "_version",
+)
+
+
+class RealWorld(World):
+    """Real tensors on ``device``, that of the profiled models."""
+
+    # They compute nothing, dispatch no operator, and are over before the clock could be read.
+    unrecorded = frozenset(QUERIES | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES})
+    meets_tensors = True
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.memo: Memo = {}
+        self.device = device
+        self._compiler: Any = None
+
+    def metadata_suffices(self, own_modes: int) -> bool:
+        """Return whether there are no modes but ours, no backward pass, and no hooks of saved tensors."""
+        return not (
+            len_torch_function_stack() != own_modes
+            or len_torch_dispatch_stack() != 1
+            or current_graph_task_id() != -1
+            or (torch.is_grad_enabled() and saved_tensors_hooks(False) is not None)
+            or (sys.modules.get(COMPILER) is not self._compiler and self._is_importing())
+        )
+
+    def _is_importing(self) -> bool:
+        """Return whether torch's compiler is being imported; once it is loaded nobody need look."""
+        if is_importing_compiler():
+            return True
+        self._compiler = sys.modules[COMPILER]
+        return False
+
+    def settings(self) -> tuple[Any, ...]:
+        return (torch.is_grad_enabled(),)
+
+    def form(self, tensor: torch.Tensor) -> Any:
+        dtype = tensor.dtype
+        if (
+            tensor.layout is not torch.strided
+            or tensor.is_nested
+            or tensor.is_neg()
+            or (dtype.is_complex and tensor.is_conj())
+        ):
+            return None  # sparse, or with a bit that shape and strides do not show
+        return tensor.shape, dtype, tensor.stride(), tensor.requires_grad, tensor.device
+
+    def learn(self, key: Any, entry: Formula, operation: Operation, given: Arguments, out: Any, ended: Ended) -> None:
+        if _has_values(entry, given):
+            return
+        # What is not torch's own may look at modes, or switch some on.
+        is_torchs_own = entry.is_ours and (not isinstance(operation.target, type) or is_torchs(operation.target))
+        is_all = is_torchs_own and ended.left == self._storages.bytes_since(ended.entered, (given, out))
+        kind = (
+            NEW if ended.left > 0 or entry.reason != RETURNS_VIEW else VIEW
+        )  # a reshape that copies has memory of its own
+        self.memo[key] = Known(operation, kind, ended.passing if is_all else None)
+
+    def repeat(
+        self, known: Known, func: Any, args: Any, kwargs: Any, timed: Timed, module: nn.Module | None = None
+    ) -> tuple[Any, Operation | None, float | None]:
+        out, seconds = timed(known, func, args, kwargs)
+        if not is_like(out, known.operation.out):
+            return out, None, seconds
+        self.track(known, out)
+        return out, known.operation, seconds
+
+    def track(self, known: Known, out: Any) -> None:
+        """Enter the tensors that a call of a known kind has made."""
+        storages = self._storages
+        storages.call = len(self._calls)
+        if known.passing:
+            storages.add_transient(known.passing)
+        if known.kind is NEW:
+            if type(out) in ORDINARY:
+                storages.add(out, known.operation.out)
+            else:
+                storages.add_all(out)
+
+
+def _has_values(entry: Formula, given: Arguments) -> bool:
+    """Return whether the record of such a call depends on more than metadata, or leaves memory unwritten."""
+    masked = entry.op in ATTENTIONS and len(tensors_given(given)) > QUERY_KEY_VALUE
+    return masked or entry.op in EMPTY or entry.reason in (QUERY, ESCAPE)
+
+
+def is_like(value: Any, known: Any) -> bool:
+    """Return whether a result has these specs."""
+    kind = type(value)
+    if kind in ORDINARY:
+        return (
+            type(known) is Spec
+            and value.layout is torch.strided
+            and not value.is_nested
+            and value.shape == known
+            and value.dtype is known.dtype
+        )
+    if value is None:
+        return known is None
+    if kind is tuple or kind is list:
+        return type(known) is tuple and len(known) == len(value) and all(map(is_like, value, known))
+    return bool(typed(spec_of(value)) == typed(known))
