@@ -30,6 +30,7 @@ from ..torch_internals import (
     outside_transforms,
 )
 from .cuda_kernels import STAND_INS, takes_plain_products
+from .memo import Unknown, call_key
 from .modes import transformed
 from .whole_kernels import WHOLE, WHOLE_ON_GPUS
 
@@ -94,9 +95,11 @@ class DeviceKernels:
         template, tensors = template_of((args, kwargs))
         if not all(tensor.is_meta for tensor in tensors):
             return NotImplemented
-        forms = tuple((tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in tensors)
-        key = func, repr(template), forms, torch.is_grad_enabled(), _enabled_kernels()
-        if key not in self._decompositions:
+        try:
+            key: Any = call_key((func, torch.is_grad_enabled(), *_enabled_kernels()), args, kwargs, _form)
+        except Unknown:
+            key = None
+        if key is None or key not in self._decompositions:
             find = self._attention if func in ATTENTIONS else self._decompose
             with outside_transforms():
                 alone = [_alike(tensor) for tensor in tensors]
@@ -174,6 +177,10 @@ class DeviceKernels:
         return Decomposition(
             _without_autograd_copies(steps, known) if torch.is_grad_enabled() else steps, result, known
         )
+
+
+def _form(tensor: torch.Tensor) -> Any:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad
 
 
 def _alike(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
 
 from ..model.pytree import tensors_given
 from ..ops._registry import BASE
+from ..records import EMPTY_MAPPING, Operation
 from ..torch_internals import DisableTorchDispatch, fake_mode, fake_tensors, make_subclass, warn_of_address
 from .dtypes import check_dtypes
+from .memo import Known, Unknown, call_key
 
-PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
-"""The types of arguments, beside tensors and lists, that say all of themselves."""
 OF_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
 """Tags of operators whose results depend on values, or that change a given tensor's shape."""
 KNOWN = frozenset({"aten", "_c10d_functional", "fsdp"})
@@ -22,7 +21,12 @@ NEW, SHARED = -1, -2
 """In place of a given tensor: a result has memory of its own, or shares it with another result."""
 MOST = 50_000
 """So many kinds of calls are remembered at most."""
-_REMEMBERED: dict[tuple[Any, ...], Any] = {}
+FAKE = "fake tensors"
+"""The kind of results that are made anew for each FakeTensorMode."""
+UNRECORDED = Operation("", None, (), EMPTY_MAPPING, None)
+"""The operation of calls whose results are known here, and which an observer records, if there is one."""
+NEVER_SEEN = Known(UNRECORDED, FAKE)
+_REMEMBERED: dict[tuple[Any, ...], Known | None] = {}
 
 
 class Result(NamedTuple):
@@ -51,14 +55,20 @@ class FakeResults:
     def __init__(self, mode: Any) -> None:
         self.mode, self.fake = mode, fake_tensors()[0]
 
-    def key_of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[Any]) -> Any:
-        """Return a key of all that a call's results depend on, and add its tensors to ``given``; None if there is none."""
+    def key_of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any]]:
+        """Return a key of all that a call's results depend on, None if there is none, and the tensors that it was given."""
+        given: list[Any] = []
         if func.namespace not in KNOWN or fake_mode() is not self.mode:
-            return None
-        call = [func, torch.get_default_dtype(), *kwargs]
-        if not self._describe(args, call, given) or (kwargs and not self._describe(kwargs.values(), call, given)):
-            return None
-        return tuple(call)
+            return None, given
+
+        def form_of(tensor: Any) -> Any:
+            given.append(tensor)
+            return self._form(tensor)
+
+        try:
+            return call_key((func, torch.get_default_dtype()), args, kwargs, form_of, {self.fake}), given
+        except Unknown:
+            return None, given
 
     def knows(self, key: Any) -> bool:
         """Return whether the results of calls with this key can be made."""
@@ -66,57 +76,40 @@ class FakeResults:
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what a call returns, made as before if it is known."""
-        given = list[Any]()
-        key = self.key_of(func, args, kwargs, given)
+        key, given = self.key_of(func, args, kwargs)
         return _checked(func, args, kwargs) if key is None else self.of(key, func, args, kwargs, given)
 
     def of(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[Any]) -> Any:
         """Return what a call with this key returns: made as before, or by the operator."""
-        results = _REMEMBERED.get(key, self)
-        if results is self:
+        known = _REMEMBERED.get(key, NEVER_SEEN)
+        if known is NEVER_SEEN:
             out = _checked(func, args, kwargs)
             if len(_REMEMBERED) >= MOST:
                 _REMEMBERED.clear()
-            results = _REMEMBERED[key] = None if OF_VALUES.intersection(func.tags) else self._results(out, given)
-            if results is None:
+            known = _REMEMBERED[key] = None if OF_VALUES.intersection(func.tags) else self._results(out, given)
+            if known is None:
                 return out  # else it is made again: weak references to this one keep a module from converting its parameters
-        if results is None:
+        if known is None:
             return func(*args, **kwargs)
-        several, each = results
         with DisableTorchDispatch():
-            if several is None:
-                return self._make(each, given, {})
             views = dict[int, torch.Tensor]()
-            return several([self._make(one, given, views) for one in each])
+            made = [self._make(result, given, views) for result in known.forms]
+        return made[0] if known.sequence is None else known.sequence(made)
 
-    def _describe(self, values: Iterable[Any], call: list[Any], given: list[Any]) -> bool:
-        """Add to ``call`` what an operator's result depends on, to ``given`` its tensors; return whether that is all."""
-        fake, mode = self.fake, self.mode
-        for value in values:
-            kind = type(value)
-            if kind is fake:
-                held = value.__dict__
-                plain = held["fake_mode"] is mode and held["constant"] is None and held.get("dispatch_keys") is None
-                if not plain or value.is_sparse or value.is_conj() or value.is_neg() or value.is_inference():
-                    return False
-                call += (value.shape, value.stride(), value.storage_offset(), value.dtype, value.fake_device)
-                given.append(value)
-            elif kind in PLAIN:
-                call += (kind, value)
-            elif kind is list or kind is tuple:
-                call.append(len(value))
-                if not self._describe(value, call, given):
-                    return False
-            else:
-                return False
-        return True
+    def _form(self, tensor: Any) -> Any:
+        """Return what a result depends on of a fake tensor; None if there is more to it."""
+        held = tensor.__dict__
+        is_plain = held["fake_mode"] is self.mode and held["constant"] is None and held.get("dispatch_keys") is None
+        if not is_plain or tensor.is_sparse or tensor.is_conj() or tensor.is_neg() or tensor.is_inference():
+            return None
+        return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.fake_device
 
-    def _results(self, out: Any, given: list[Any]) -> Any:
+    def _results(self, out: Any, given: list[Any]) -> Known | None:
         """Return how to make what an operator returned; None if it is to be run each time."""
-        kind = type(out) if type(out) in (list, tuple) else None
+        sequence = type(out) if type(out) in (list, tuple) else None
         storages = {tensor.untyped_storage()._cdata: i for i, tensor in enumerate(given)}
-        found = [self._result(each, given, storages) for each in (out if kind else [out])]
-        return None if NotImplemented in found else (kind, found if kind else found[0])
+        results = [self._result(each, given, storages) for each in (out if sequence else [out])]
+        return None if NotImplemented in results else Known(UNRECORDED, FAKE, forms=results, sequence=sequence)
 
     def _result(self, out: Any, given: list[Any], storages: dict[int, int]) -> Any:
         if out is None:
@@ -124,7 +117,7 @@ class FakeResults:
         for i, tensor in enumerate(given):
             if tensor is out:
                 return Result(i)
-        if type(out) is not self.fake or not self._describe([out], [], []):
+        if type(out) is not self.fake or self._form(out) is None:
             return NotImplemented
         storage = out.untyped_storage()
         of = storages.setdefault(storage._cdata, NEW)

@@ -39,8 +39,7 @@ class FakeWorld(RealWorld):
     def operator_key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         if len_torch_dispatch_stack() != self._modes_around:
             return None, None
-        given: list[Any] = []
-        return self._results.key_of(func, args, kwargs, given), given
+        return self._results.key_of(func, args, kwargs)
 
     def learn_operator(
         self, key: Any, entry: Formula, operation: Operation, given: Arguments, out: Any, ended: Ended, is_part: bool

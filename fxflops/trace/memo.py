@@ -77,17 +77,20 @@ Memo = dict[Any, Known]
 """What is known of calls, by their keys."""
 
 
-def key_of(value: Any, form_of: Callable[[torch.Tensor], Any]) -> Any:
+FormOf = Callable[[Any], Any]
+
+
+def key_of(value: Any, form_of: FormOf, tensors: Collection[type] = ORDINARY) -> Any:
     """Return the key of one argument, with forms in place of tensors. Raises Unknown if it has other values."""
     kind = type(value)
-    if kind in ORDINARY:
+    if kind in tensors:
         return form_of(value) or unknown()
     if kind is int or value is None or kind is str:
         return value
     if kind in TYPED:
         return kind, value
     if (kind is tuple or kind is list) and len(value) <= LONGEST:
-        return kind, *[key_of(item, form_of) for item in value]
+        return kind, *[key_of(item, form_of, tensors) for item in value]
     if kind is slice:
         bounds = value.start, value.stop, value.step
         if BOUNDS.issuperset(map(type, bounds)):  # a bound that is a tensor is read for its value
@@ -96,17 +99,22 @@ def key_of(value: Any, form_of: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def call_key(
-    what: tuple[Any, ...], args: Any, kwargs: Mapping[str, Any], form_of: Callable[[torch.Tensor], Any]
+    what: tuple[Any, ...],
+    args: Any,
+    kwargs: Mapping[str, Any],
+    form_of: FormOf,
+    tensors: Collection[type] = ORDINARY,
 ) -> tuple[Any, ...]:
     """Return the key of a call of ``what``: all that its result, and its record, depend on.
 
-    ``form_of(tensor)`` returns what a key has of a tensor, None if that does not say all. Raises Unknown if there is no key.
+    ``form_of(tensor)`` returns what a key has of a tensor of one of the classes ``tensors``, None if that does not say all.
+    Raises Unknown if there is no key.
     """
     parts = [*what]
     for value in args:
-        parts.append((form_of(value) or unknown()) if type(value) in ORDINARY else key_of(value, form_of))
+        parts.append((form_of(value) or unknown()) if type(value) in tensors else key_of(value, form_of, tensors))
     if kwargs:
-        parts += NAMED, *kwargs, *[key_of(value, form_of) for value in kwargs.values()]
+        parts += NAMED, *kwargs, *[key_of(value, form_of, tensors) for value in kwargs.values()]
     return tuple(parts)
 
 
