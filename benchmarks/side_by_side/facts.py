@@ -51,7 +51,8 @@ def use_library(tree: str) -> None:
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     resource.setrlimit(resource.RLIMIT_DATA, (GIGABYTES * 10**9,) * 2)
-    sys.stdout = sys.stderr = open(os.devnull, "w")  # models print
+    for stream in (1, 2):  # models print
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 def facts_of(group: str, name: str, data: Any, chosen: list[str], tree: str) -> Facts:
@@ -79,8 +80,9 @@ def facts_of(group: str, name: str, data: Any, chosen: list[str], tree: str) -> 
             try:
                 with deadline():
                     reported = case[way]()
-                seconds[way] = round(time.process_time() - began, 5)
+                took = time.process_time() - began
                 facts = reported if isinstance(reported, dict) else of_report(reported)
+                seconds[way] = round(took, 5)
                 del reported
             except Exception as error:
                 facts = raised(error)
@@ -133,7 +135,8 @@ def of_report(report: Any) -> Facts:
         if isinstance(each["rule"], dict):
             # Formulas may move to other files: their names count, and what they say that they count.
             each["rule"]["formula"] = each["rule"]["formula"].rpartition(":")[2]
-    phases = ("forward", "backward", "recompute", "optimizer")
+    made = {each["phase"] for each in facts["calls"]}
+    phases = ["forward", *(phase for phase in ("backward", "recompute", "optimizer") if phase in made)]
     return facts | {
         "run": data,
         "totals": totals,
