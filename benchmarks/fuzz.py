@@ -19,8 +19,9 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,22 @@ def drawn(number: int, use: Callable[[Net], None], count: int = AT_ONCE) -> None
         use(net)
 
     draw()
+
+
+def distinct_nets(number: int = 0, seen: Iterable[str] = ()) -> Iterator[tuple[int, Net]]:
+    """Yield seeds, from this one on, with their nets: each net once, and none whose key was ``seen``."""
+    known_keys = {*seen}
+    while True:
+        of_seed: list[Net] = []
+        try:
+            drawn(number, of_seed.append)
+        except FlakyStrategyDefinition as error:  # the rest of this seed's nets cannot be drawn
+            print(f"seed {number}: {error}", flush=True)
+        for net in of_seed:
+            if key_of(net) not in known_keys and net.kinds:
+                known_keys.add(key_of(net))
+                yield number, net
+        number += 1
 
 
 def key_of(net: Net) -> str:
@@ -223,28 +240,14 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    if options.again:
+        again(known())
     seen = {row["key"] for row in known()}
-    number, new = options.seed, 0
-
-    def use(net: Net) -> None:
-        nonlocal new
-        if new >= options.nets or key_of(net) in seen or not net.kinds:
-            return
-        seen.add(key_of(net))
-        new += 1
+    for new, (number, net) in enumerate(islice(distinct_nets(options.seed, seen), options.nets), 1):
         row = checked(net, number, new % ONE_IN == 0, not options.fast)
         with KEPT.open("a") as file:
             file.write(json.dumps(row) + "\n")
         tell(row)
-
-    if options.again:
-        again(known())
-    while new < options.nets:
-        try:
-            drawn(number, use)
-        except FlakyStrategyDefinition as error:  # the rest of this seed's nets cannot be drawn
-            print(f"seed {number}: {error}", flush=True)
-        number += 1
     rows = known()
     KEPT.with_suffix(".md").write_text(table(rows))
     print(len(rows), "nets", Counter(kind for row in rows for kind, _ in row["found"]))
