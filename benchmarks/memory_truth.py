@@ -39,7 +39,8 @@ from benchmarks.models import memory_zoo
 from fxflops.model.inventory import Inventory
 from fxflops.model.pytree import stored, tensors_in
 from fxflops.ops import BASE
-from fxflops.run.model_run import Subject, observed_run
+from fxflops.run.model_run import observed_run
+from fxflops.run.subject import Subject
 from fxflops.trace.autograd_owners import backward_from, roots_of
 
 RESULTS = Path(__file__).parent / "results"

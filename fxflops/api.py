@@ -15,9 +15,6 @@ from .conventions import Convention, check_attention, find_convention
 from .errors import (
     OF_PROFILERS,
     InputError,
-    OutOfMemoryError,
-    RunError,
-    TraceError,
     check_flags,
     near,
     not_taken,
@@ -31,8 +28,7 @@ from .records import FormulaFunction
 from .report.model_summary import COLUMNS, DEPTH, ModelSummary
 from .report.report import Report
 from .run.model_run import counted_run
-from .run.outcome import Run
-from .run.passes import author_lines, measure, traced, traced_instead
+from .run.passes import analysis
 from .run.progress import progress_bar
 from .run.running import running
 from .run.trace_run import run_of_trace
@@ -154,23 +150,8 @@ def analyzed(
         places = {tensor.device.type for _, tensor in subject.held["inputs"]}
         if places == {"meta"} != {subject.device.type}:
             raise InputError(f"the input is on meta, the model on {subject.device}: give a real tensor, or use count()")
-        made = traced(subject, registry, trace)
-        try:
-            run: Run | None = None
-            while run is None:
-                try:
-                    run = measure(subject, made, registry, repeats, tick, kernels)
-                except (TraceError, InputError) as error:
-                    # A symbolic graph may differ from the model, or lack its gradients; a recorded one has no backward() inside.
-                    if trace == "symbolic" or made.how == "no":
-                        raise
-                    made = traced_instead(subject, registry, made, error)
-        except (RunError, OutOfMemoryError) as error:
-            place = author_lines(subject, registry, made).get(error.node) if error.node else None
-            if place:
-                error.args = (f"{error}\n  at {place}",)
-            raise
-    return Report(run, found, registry, weakref.ref(subject.model), attention), made.graph
+        run, traced = analysis(subject, registry, trace, repeats, tick, kernels)
+    return Report(run, found, registry, weakref.ref(subject.model), attention), traced.graph
 
 
 def count(

@@ -41,7 +41,8 @@ from benchmarks.models import memory_zoo
 from fxflops.model.inventory import Inventory
 from fxflops.model.pytree import tensors_in
 from fxflops.ops import BASE
-from fxflops.run.model_run import Subject, observed_run
+from fxflops.run.model_run import observed_run
+from fxflops.run.subject import Subject
 
 TITLE = "Memory on a GPU: predicted, measured by storages, and allocated"
 NEEDS = ("timm", "torchvision", "transformers")

@@ -20,7 +20,7 @@ from ..model.modules import modules_of, submodule
 from ..ops import BASE
 from ..records import prefixes
 from ..report.report import Report
-from ..run.model_run import observed_run
+from ..run.model_run import observed_run, record_of
 from ..run.running import running
 from ..trace.record import Recorder
 from ._arguments import one_of, refuse_scripts
@@ -233,7 +233,7 @@ class JitModelAnalysis:
         registry = BASE.derive(python_ops())
         with running(self._model, self._inputs, None, "as_is", False) as subject:
             recorder = Recorder(subject.model, subject.bound())
-            run = subject.record_of(observed_run(subject, registry, recorder), "storages", "recorded trace")
+            run = record_of(subject, observed_run(subject, registry, recorder), "storages", "recorded trace")
         report = Report(run, find_convention(CONVENTION), registry, None)
         callers = {
             call: [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]

@@ -86,7 +86,7 @@ class Accelerator:
 def accelerator_of(device: torch.device | str) -> Accelerator | None:
     """Return the accelerator that a device is; None for the CPU, meta, and a device that is not in this machine."""
     kind, _, index = str(device).partition(":")
-    if kind == "meta":
+    if kind in ("cpu", "meta"):  # known without asking torch, which looks for drivers
         return None
     # Asked first: torch 2.6 raises if it is asked for the accelerator where there is none.
     if int(index or 0) >= torch.accelerator.device_count():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,11 +15,12 @@ from ..meters.timing import Usage
 from ..model.inventory import Inventory
 from ..ops import FormulaRegistry
 from ..records import Scope, Step
+from ..trace.fake_world import world_of_block
 from ..trace.module_times import ModuleTimes
 from .calibration import entry_costs, is_timed
 from .environment import environment_of
-from .model_run import Watch
 from .outcome import Run
+from .watch import Watch, run_of
 
 OPERATIONS, MODULES, STEPS = DETAILS = ("operations", "modules", "steps")
 """What is observed of a block, each with what follows it."""
@@ -47,7 +47,7 @@ class BlockWatch(Watch):
         self._timed, self._wanted = is_timed(parameter), detail
         timed_clock = observed_clock_of if detail == OPERATIONS else clock_of
         clock = timed_clock(self.device) if self._timed else StoppedStopwatch
-        super().__init__(paths, registry, backward=True, device=self.device, clock=clock)
+        super().__init__(paths, registry, world_of_block(self.device), backward=True, clock=clock)
         watch = self.observer.stopwatch
         if detail != OPERATIONS:
             self.release()
@@ -72,29 +72,34 @@ class BlockWatch(Watch):
 
         ``raised`` is the class of the exception that ended the block, "" for none, ``why`` its text.
         """
-        environment = environment_of(self.device, mode, compiled)
-        inputs = inputs_of(self.observer.scopes)
-        how = f"profiled until it raised {raised}" if raised else "profiled as it ran"
-        run = self.run(model, inputs, inventory, environment, "storages", how, why, timed=self._timed)
+        until = f" until it raised {raised}" if raised else ""
+        source, trace, measured = "storages", f"profiled{until or ' as it ran'}", dict[str, Any]()
         if self._wanted != OPERATIONS:
-            nothing = Remembered(0, Place(), (), ())
-            until = f" until it raised {raised}" if raised else ""
-            trace = f"{self._wanted} profiled{until}, no operations"
-            run = replace(run, peak=None, history=nothing, source="unknown", trace=trace)
+            source, trace = "unknown", f"{self._wanted} profiled{until}, no operations"
+            measured = {"peak": None, "history": Remembered(0, Place(), (), ())}
         steps = [*named(self.observer.steps)]
-        if not self._timed:
-            return replace(run, steps=tuple([Step(step.name, step.calls) for step in steps]))
-        steps = [step._replace(parts=_known_seconds(step.parts)) for step in steps]
-        captured = captured_calls(self.observer.calls)
-        interrupted = Usage.now().since(self._begun).interrupted
-        clock = self.observer.stopwatch
-        return replace(
-            run,
-            steps=tuple(steps),
-            instruments=clock.own,
-            device_busy=clock.busy,
-            interrupted=interrupted,
-            captured=captured,
+        if self._timed:
+            clock = self.observer.stopwatch
+            measured |= {
+                "steps": tuple([step._replace(parts=_known_seconds(step.parts)) for step in steps]),
+                "captured": captured_calls(self.observer.calls),
+                "interrupted": Usage.now().since(self._begun).interrupted,
+                "instruments": clock.own,
+                "device_busy": clock.busy,
+            }
+        else:
+            measured["steps"] = tuple([Step(step.name, step.calls) for step in steps])
+        return run_of(
+            self,
+            inventory,
+            environment_of(self.device, mode, compiled),
+            model=model,
+            inputs=inputs_of(self.observer.scopes),
+            source=source,
+            trace=trace,
+            trace_reason=why,
+            timed=self._timed,
+            **measured,
         )
 
 

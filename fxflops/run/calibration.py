@@ -14,7 +14,8 @@ from ..meters.stopwatch import Costs
 from ..ops import FormulaRegistry
 from ..torch_internals import DisableTorchDispatch, DisableTorchFunction, in_fake_mode, is_fake
 from ..trace.compiler import unseen
-from .model_run import Watch
+from ..trace.real_world import RealWorld
+from .watch import Watch
 
 REPEATS = 6
 PASSES = 4
@@ -44,7 +45,7 @@ def entry_costs(registry: FormulaRegistry) -> tuple[Costs, Costs]:
     second ones are after other work, which has filled the processor's cache. (The least, so that nothing else at work counts.)
     """
     module = _Returns()
-    observer = Watch({module: ""}, registry, backward=True).observer
+    observer = Watch({module: ""}, registry, RealWorld(), backward=True).observer
     with unseen(), torch.inference_mode(False), torch.no_grad():
         return _measured(observer, module, 0), _measured(observer, module, CACHE)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -14,11 +13,7 @@ from torch.optim import Optimizer
 
 from ..errors import FxflopsError, InputError, RunError
 from ..meters.accelerator import accelerator_of
-from ..meters.event_stopwatch import with_seconds
-from ..meters.live_storages import LiveStorages, Named
-from ..meters.stopwatch import StoppedStopwatch, Stopwatch
-from ..model.inputs import as_leaves, bind
-from ..model.inventory import Inventory
+from ..meters.live_storages import LiveStorages
 from ..model.modules import parameters_of
 from ..model.optimizer import (
     INSTEAD,
@@ -30,30 +25,28 @@ from ..model.optimizer import (
     made_optimizer,
     states_of,
 )
-from ..model.pytree import tensors_in
 from ..model.snapshot import Snapshot
 from ..ops import FormulaRegistry
-from ..records import Call, specs_in
+from ..records import specs_in
 from ..records.tensors import spec_of
 from ..torch_internals import in_fake_mode, is_fake
-from ..trace.attention_pairs import with_shares
-from ..trace.autograd_owners import AutogradOwners, NoOwners, backward_from
+from ..trace.autograd_owners import backward_from
 from ..trace.dtypes import MixedDtypesError
-from ..trace.fake_world import FakeWorld, results_on
 from ..trace.memo import Memo
 from ..trace.meta_mirror import MetaMirror
 from ..trace.meta_world import MetaWorld
 from ..trace.observe import Observer
 from ..trace.processes import is_sharded
-from ..trace.real_world import RealWorld
 from ..trace.record import Recorder
 from ..trace.source import line_that_raised
 from ..trace.worlds import World
-from .environment import environment_of, modes_in
+from .environment import environment_of
 from .graph_run import run_error
 from .out_of_memory import noting_live
-from .outcome import Environment, Run
+from .outcome import Run
+from .subject import Subject, run_to_end
 from .uncompiled import uncompiled
+from .watch import Watch, run_of
 
 unoptimized = torch.jit.optimized_execution  # type: ignore[attr-defined]
 """TorchScript's optimizer computes, too, in the first calls of a module."""
@@ -61,240 +54,85 @@ GIVE = ": give a model with real tensors"
 ON_META, ON_FAKE = "counted on the meta device", "counted on fake tensors"
 
 
-class Subject:
-    """A model with its inputs, to be run several times from the same state, that of ``snapshot``.
+def watch_of(subject: Subject, registry: FormulaRegistry, world: World | None = None, **settings: Any) -> Watch:
+    """Return the instruments for a run of the subject, by default on its real tensors; ``settings`` are arguments of Watch."""
+    inventory, snapshot = subject.inventory, subject.snapshot
+    named = set(map(id, subject.state))
+    # Plain attributes that are tensors, no buffers by name, are there all the time, too.
+    attributes = [("", tensor) for tensor in snapshot.others() if id(tensor) not in named]
+    held = {
+        "params": [*inventory.params, *inventory.packed],
+        "buffers": [*inventory.buffers, *inventory.constants, *attributes],
+        "inputs": subject.held["inputs"],
+    }
+    watch = Watch(
+        inventory.paths,
+        registry,
+        World() if world is None else world,
+        held,
+        backward=subject.backward,
+        before_write=snapshot.before_write,
+        **settings,
+    )
+    watch.observer.phases.on_step = partial(_stepping, snapshot, watch.storages, watch.world.is_meta)
+    return watch
 
-    ``mode`` is the mode of its modules ("eval", "train", "as_is"); ``compiled`` tells whether a part of it is under
-    ``torch.compile``; ``compiled_model`` is the model as given, if a call of that runs compiled; ``lazy`` is for its Snapshot.
-    ``optimizer`` makes a step after the backward pass, ``holders`` are the objects that it leads to.
-    ``count_for`` is the device that a count is for: the one asked for, else the model's own, and the CPU for a model on meta;
-    ``is_for_another`` tells whether it is of another type than the device that the model would run on.
-    ``bytes_before`` are the bytes that its device had allocated before any run, 0 where that is unknown.
+
+def _stepping(snapshot: Snapshot, storages: LiveStorages, is_on_meta: bool, optimizer: Optimizer) -> None:
+    """Keep the state of an optimizer that steps within the run, as hooks of parameters let it, and enter its memory.
+
+    Raises InputError if it would step real parameters in a run on meta: it finds no gradients there.
     """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        inventory: Inventory,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        mode: str,
-        backward: bool = False,
-        lazy: bool = False,
-        compiled: bool = False,
-        compiled_model: nn.Module | None = None,
-        optimizer: OptimizerLike | None = None,
-        count_for: torch.device | None = None,
-    ) -> None:
-        self.model = model
-        self.mode = modes_in(inventory.paths) if mode == "as_is" else mode
-        self.compiled = compiled
-        self.lazy = lazy
-        self.compiled_model = compiled_model
-        self.backward = backward
-        if backward:
-            args, kwargs = as_leaves((args, kwargs))
-        self.optimizer = optimizer
-        self.holders = holders_in(optimizer)
-        self._args = args
-        self._kwargs = kwargs
-        self._ran = False
-        self.inventory = inventory
-        self.held: dict[str, list[tuple[str, torch.Tensor]]] = {
-            "params": inventory.params,
-            "buffers": inventory.buffers,
-            "inputs": [("", tensor) for tensor in tensors_in((args, kwargs))],
-        }
-        self.state = [tensor for named in self.held.values() for _, tensor in named]
-        self.device = self.state[0].device if self.state else torch.device("cpu")
-        own = torch.device("cpu") if self.device.type == "meta" else self.device
-        # A tensor made on "cuda" says that it is on "cuda:0", the current device.
-        self.count_for = own if count_for is None else torch.device(count_for.type, count_for.index or 0)
-        if self.count_for.type == "cpu":
-            self.count_for = torch.device("cpu")
-        self.is_for_another = self.count_for.type != own.type
-        accelerator = accelerator_of(self.device)
-        self.bytes_before = accelerator.live if accelerator is not None and accelerator.has_statistics else 0
-        self.snapshot = Snapshot(inventory.paths, (args, kwargs), lazy, self.holders)
-
-    def watch(self, registry: FormulaRegistry, **settings: Any) -> Watch:
-        """Return a new Watch for a run of this model; ``settings`` are its other arguments."""
-        known = set(map(id, self.state))
-        attributes = [("", tensor) for tensor in self.snapshot.others() if id(tensor) not in known]
-        held = {
-            "params": [*self.inventory.params, *self.inventory.packed],
-            "buffers": [*self.inventory.buffers, *self.inventory.constants],
-            "inputs": self.held["inputs"],
-        }
-        held["buffers"] += attributes  # plain ones of the model's, no buffers by name, are there all the time, too
-        settings |= {"backward": self.backward, "before_write": self.snapshot.before_write}
-        watch = Watch(self.inventory.paths, registry, held, **settings)
-        watch.observer.phases.on_step = partial(self._stepping, watch.storages, watch.mirror is not None)
-        return watch
-
-    def _stepping(self, storages: LiveStorages, is_on_meta: bool, optimizer: Optimizer) -> None:
-        """Keep the state of an optimizer that steps within the run, as hooks of parameters let it, and enter its memory.
-
-        Raises InputError if it would step real parameters in a run on meta: it finds no gradients there.
-        """
-        stepped = (parameter for group in optimizer.param_groups for parameter in group["params"])
-        if is_on_meta and not all(parameter.is_meta for parameter in stepped):
-            raise InputError(f"{type(optimizer).__name__} makes steps within the run, on the model's real parameters")
-        self.snapshot.before_step(optimizer, holders_in(optimizer))
-        storages.add_held(states_of(optimizer), "optimizer")
-
-    def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return args and kwargs, after restoring the initial state."""
-        if self._ran:
-            self.snapshot.rewind()
-        self._ran = True
-        if self.backward:
-            for tensor in self.state:
-                tensor.grad = None
-        return self._args, dict(self._kwargs)
-
-    def bound(self) -> dict[str, Any]:
-        """Return the inputs by the names of forward's parameters, after restoring the initial state."""
-        return bind(self.model, *self.inputs())
-
-    def call(self, compiled: bool = False) -> Callable[[], Any]:
-        """Return a function that runs the model, or the compiled one, which there must be, once from the initial state."""
-        args, kwargs = self.inputs()
-        model: Any = self.compiled_model if compiled else self.model
-        return lambda: run_to_end(model(*args, **kwargs))
-
-    def record_of(self, watch: Watch, source: str, trace: str, why: str = "") -> Run:
-        """Return the record of a finished run under ``watch``, which is for ``count_for`` if it has a mirror."""
-        device = self.device if watch.mirror is None else self.count_for
-        inputs = " ".join(map(repr, specs_in(spec_of((self._args, self._kwargs)))))
-        # A model on meta is counted for any CPU; tensors that are here have this machine's cores.
-        environment = environment_of(device, self.mode, self.compiled, self.device.type == device.type)
-        run = watch.run(type(self.model).__name__, inputs, self.inventory, environment, source, trace, why)
-        watch.release()
-        return run
+    stepped = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    if is_on_meta and not all(parameter.is_meta for parameter in stepped):
+        raise InputError(f"{type(optimizer).__name__} makes steps within the run, on the model's real parameters")
+    snapshot.before_step(optimizer, holders_in(optimizer))
+    storages.add_held(states_of(optimizer), "optimizer")
 
 
-def run_to_end(out: Any) -> Any:
-    """Return a forward's output; for a generator, whose body runs as it is iterated, the list of its items.
-
-    Raises InputError for a coroutine.
-    """
-    if isinstance(out, Coroutine):
-        out.close()
-        raise InputError("forward is a coroutine, which runs when it is awaited: use fxflops.profile around the await")
-    return list(out) if isinstance(out, Iterator) else out
-
-
-class Watch:
-    """The instruments of one run: an observer, the live storages, and the owners of autograd nodes, wired together.
-
-    ``held`` are tensors that live before and after the run, by category; ``cap`` is the limit of live bytes. With
-    ``mirror`` the run is on meta, of a model on ``device``; else ``device`` is that of the models in a block. Unless it ``remembers``,
-    every call is observed as if it were new. With ``backward`` calls of the backward pass are assigned to the modules whose
-    gradients they compute. The other arguments are those of :class:`~fxflops.trace.observe.Observer`.
-    """
-
-    def __init__(
-        self,
-        paths: Mapping[nn.Module, str],
-        registry: FormulaRegistry,
-        held: Mapping[str, Named] | None = None,
-        *,
-        backward: bool = False,
-        before_write: Callable[[Any], None] | None = None,
-        recorder: Recorder | None = None,
-        cap: int | None = None,
-        mirror: MetaMirror | None = None,
-        device: torch.device | None = None,
-        remembers: bool = True,
-        observe_dispatch: bool = True,
-        facts: bool = True,
-        clock: Callable[[], Stopwatch] = Stopwatch,
-    ) -> None:
-        self.storages = LiveStorages(held, cap, spec_of if mirror is None else mirror.spec)
-        self.owners = AutogradOwners() if backward else NoOwners()
-        self.recorder = recorder
-        self.mirror = mirror
-        if mirror is not None:
-            assert device is not None
-            mirror.on_mirrored = self.storages.move
-            memo: Memo | None = {} if remembers else None
-            world: World = MetaWorld(mirror, device, registry, memo, follows_operators=observe_dispatch)
-        elif recorder is not None or before_write is not None or not remembers:
-            world = World()
-        else:
-            results = results_on()
-            world = RealWorld(device) if results is None else FakeWorld(device, results)
-        self.observer = Observer(
-            paths,
-            registry,
-            world=world,
-            storages=self.storages,
-            before_write=before_write,
-            recorder=recorder,
-            observe_dispatch=observe_dispatch,
-            facts=facts,
-            owners=self.owners,
-            clock=clock if mirror is None else StoppedStopwatch,
-        )
-        if recorder is not None:
-            recorder.calls = self.observer.calls
-
-    def observe(self, subject: Subject) -> Watch:
-        """Observe a run of the model, with its backward pass and optimizer step if it has them; return this Watch."""
-        with noting_live(self.storages, self.observer.calls, subject.held["params"]):
-            out = _watch(subject, self.observer)  # alive until the step is over, as in a training loop
-        if self.mirror is not None:
-            self.mirror.check_origin(out)
-        if subject.backward:
-            params = [(name, self.mirror_of(p)) for name, p in subject.held["params"]]
-            self.storages.label(gradients_of(params), "gradients")
-            if subject.optimizer is not None:
-                _step(subject, subject.optimizer, self)
-        if self.recorder is not None:
-            self.recorder.returned(out)
-        return self
-
-    def run(
-        self,
-        model: str,
-        inputs: str,
-        inventory: Inventory,
-        environment: Environment,
-        source: str,
-        trace: str,
-        why: str = "",
-        timed: bool = False,
-    ) -> Run:
-        """Return the record of the run, without graph, and without the times of its calls unless it is ``timed``."""
-        calls, scopes = with_seconds(self.calls, timed), with_seconds(self.observer.scopes, timed)
-        history = self.storages.history(self.observer.calls)
-        contents, aliases = inventory.contents, inventory.aliases
-        return Run(
-            model, inputs, calls, scopes, history.peak, history, source, *contents, environment, trace, why, aliases
-        )
-
-    def release(self) -> None:
-        """Break the reference cycles of an observer that has done its work: only the garbage collector would free them."""
-        held = vars(self.observer)
-        for name in held.keys() - {"_thread", "_threads"}:  # another thread may still ask for these
-            del held[name]
-
-    @property
-    def calls(self) -> Sequence[Call]:
-        """The calls of the run."""
-        return with_shares(self.observer.calls, self.owners.owner_of)
-
-    def mirror_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor that stands for this one in the run."""
-        return tensor if self.mirror is None else self.mirror.of(tensor)
+def observe(subject: Subject, watch: Watch) -> Watch:
+    """Run the model under the watch, with its backward pass and optimizer step if it has them; return the watch."""
+    with noting_live(watch.storages, watch.observer.calls, subject.held["params"]):
+        out = _forward_and_backward(subject, watch.observer)  # alive until the step is over, as in a training loop
+    watch.world.check_origin(out)
+    if subject.backward:
+        params = [(name, watch.world.of(parameter)) for name, parameter in subject.held["params"]]
+        watch.storages.label(gradients_of(params), "gradients")
+        if subject.optimizer is not None:
+            _step(subject, subject.optimizer, watch)
+    if watch.recorder is not None:
+        watch.recorder.returned(out)
+    return watch
 
 
 def observed_run(
     subject: Subject, registry: FormulaRegistry, recorder: Recorder | None = None, **settings: Any
 ) -> Watch:
     """Observe a run of the model on its real tensors; raise InputError when live tensors exceed ``cap``, a setting of Watch."""
-    return subject.watch(registry, recorder=recorder, **settings).observe(subject)
+    return observe(subject, watch_of(subject, registry, recorder=recorder, **settings))
+
+
+def record_of(subject: Subject, watch: Watch, source: str, trace: str, why: str = "", **measured: Any) -> Run:
+    """Return the record of a finished run, which on meta is for the subject's ``count_for``, and release the watch.
+
+    ``measured`` are further fields of the record.
+    """
+    device = subject.count_for if watch.world.is_meta else subject.device
+    # A model on meta is counted for any CPU; tensors that are here have this machine's cores.
+    environment = environment_of(device, subject.mode, subject.compiled, subject.device.type == device.type)
+    run = run_of(
+        watch,
+        subject.inventory,
+        environment,
+        model=type(subject.model).__name__,
+        inputs=" ".join(map(repr, specs_in(spec_of((subject.args, subject.kwargs))))),
+        source=source,
+        trace=trace,
+        trace_reason=why,
+        **measured,
+    )
+    watch.release()
+    return run
 
 
 def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False, remembers: bool = True) -> Run:
@@ -307,7 +145,7 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
     """
     if in_fake_mode() or any(map(is_fake, {*map(type, subject.state)})):
         _check_own_device(subject, "its tensors are fake, and have a device")
-        return subject.record_of(observed_run(subject, registry), "predicted", ON_FAKE)
+        return record_of(subject, observed_run(subject, registry), "predicted", ON_FAKE)
     classes = {*map(type, subject.inventory.paths)}
     if is_sharded(subject.state) or (subject.backward and nn.parallel.DistributedDataParallel in classes):
         return _on_real(subject, registry, "its parameters are shared with other processes")
@@ -318,12 +156,12 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
         return _on_real(subject, registry, f"hooks of its parameters hold an optimizer ({type(stepped).__name__})")
     failed: Exception | None = None
     try:
-        watch = meta_run(subject, registry, facts, observe_dispatch, remembers)
-        if watch.mirror is not None and watch.mirror.unknown_origin and not observe_dispatch:
-            watch = meta_run(subject, registry, facts, True, remembers)
-        why = "" if watch.mirror is None else watch.mirror.needs_values  # raised, and caught by the model
+        mirror, watch = meta_run(subject, registry, facts, observe_dispatch, remembers)
+        if mirror.unknown_origin and not observe_dispatch:
+            mirror, watch = meta_run(subject, registry, facts, observe_dispatch=True, remembers=remembers)
+        why = mirror.needs_values  # raised, and caught by the model
         if on_meta or not why:
-            return subject.record_of(watch, "predicted", ON_META)
+            return record_of(subject, watch, "predicted", ON_META)
     except (RunError, InputError, NotImplementedError) as error:
         failed, why = error, str(error).replace(GIVE, "")
     # Outside that handler, so that an error on real tensors is not chained to the error on meta.
@@ -333,7 +171,7 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
     try:
         if subject.is_for_another or isinstance(failed.__cause__, MixedDtypesError):
             raise failed
-        return subject.record_of(observed_run(subject, registry), "predicted", ON_META)
+        return record_of(subject, observed_run(subject, registry), "predicted", ON_META)
     except RunError:
         raise failed from failed.__cause__
     finally:
@@ -344,7 +182,7 @@ def _on_real(subject: Subject, registry: FormulaRegistry, why: str) -> Run:
     _check_own_device(subject, why)
     subject.snapshot.keep_all()
     watch = observed_run(subject, registry, cap=cap_of(subject.device))
-    return subject.record_of(watch, "storages", "counted on real tensors", why)
+    return record_of(subject, watch, "storages", "counted on real tensors", why)
 
 
 def _check_own_device(subject: Subject, why: str) -> None:
@@ -365,12 +203,12 @@ def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
     storages, name = watch.storages, getattr(given, "__name__", type(given).__name__)
     watch.observer.phases.on_step = lambda optimizer: None  # this one is kept already
     own = parameters_of(subject.model)
-    mirrors = [(tensor, watch.mirror_of(tensor)) for tensor in subject.state]
-    stand_ins = StandIns(mirrors, watch.mirror is not None, subject.device)
+    mirrors = [(tensor, watch.world.of(tensor)) for tensor in subject.state]
+    stand_ins = StandIns(mirrors, watch.world.is_meta, subject.device)
     try:
         with torch.device("cpu") if torch.get_default_device().type == "meta" else nullcontext(), torch.no_grad():
             stand_ins.put_into(subject.holders)
-            optimizer = made_optimizer(given, [watch.mirror_of(parameter) for parameter in own])
+            optimizer = made_optimizer(given, [watch.world.of(parameter) for parameter in own])
             apart = [mirror for _, mirror in mirrors]
             if not any(state.ndim for _, state in states_of(optimizer, apart)):
                 subject.snapshot.before_write(own)  # it may reach them where we do not look
@@ -398,21 +236,17 @@ def cap_of(device: torch.device) -> int:
 
 def meta_run(
     subject: Subject, registry: FormulaRegistry, facts: bool, observe_dispatch: bool, remembers: bool
-) -> Watch:
-    """Observe a run of the model on meta."""
+) -> tuple[MetaMirror, Watch]:
+    """Observe a run of the model on meta; return the mirror of its tensors, too, which knows what has gone wrong."""
     mirror = MetaMirror(subject.state, subject.snapshot.holds, subject.snapshot.before_write)
-    watch = subject.watch(
-        registry,
-        mirror=mirror,
-        device=subject.count_for,
-        observe_dispatch=observe_dispatch,
-        facts=facts,
-        remembers=remembers,
-    )
-    return watch.observe(subject)
+    memo: Memo | None = {} if remembers else None
+    world = MetaWorld(mirror, subject.count_for, registry, memo, follows_operators=observe_dispatch)
+    watch = watch_of(subject, registry, world, observe_dispatch=observe_dispatch, facts=facts)
+    return mirror, observe(subject, watch)
 
 
-def _watch(subject: Subject, observer: Observer) -> Any:
+def _forward_and_backward(subject: Subject, observer: Observer) -> Any:
+    """Run the model observed, and its backward pass if it has one; return its output."""
     args, kwargs = subject.inputs()
     try:
         with uncompiled(), unoptimized(False), observer:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import fx
 
-from ..errors import FxflopsError, InputError, RunError, TraceError
+from ..errors import FxflopsError, InputError, OutOfMemoryError, RunError, TraceError
 from ..meters.accelerator import Accelerator, accelerator_of
 from ..meters.event_stopwatch import captured_calls, with_seconds
 from ..meters.kernels import KernelMeter
@@ -27,11 +27,13 @@ from ..trace.symbolic import constants_of, symbolic
 from .compiled import first_runs, with_times
 from .compiled_kernels import compiled_kernels
 from .graph_run import CallCollector, Times, run_graph, time_nodes
-from .model_run import Subject, Watch, observed_run
+from .model_run import observed_run, record_of, watch_of
 from .out_of_memory import noting_live
 from .outcome import Compiled, Run
 from .per_node import Spans, node_of, with_nodes
+from .subject import Subject
 from .uncompiled import once_loaded, uncompiled
+from .watch import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,35 @@ class Traced:
     how: str
     why: str = ""
     recorded: tuple[Watch, Mapping[str, range]] | None = None
+
+
+def analysis(
+    subject: Subject,
+    registry: FormulaRegistry,
+    how: str,
+    repeats: int | str,
+    tick: Callable[[], None],
+    kernels: bool = False,
+) -> tuple[Run, Traced]:
+    """Trace the model as ``how`` says and measure its graph; return the record and the trace.
+
+    Where a graph cannot be measured, the model is traced in the next way: a symbolic graph may differ from the model, or lack
+    its gradients, and a recorded one has no ``backward()`` inside. An error of the model's own says where its author wrote the call.
+    """
+    trace = traced(subject, registry, how)
+    try:
+        while True:
+            try:
+                return measure(subject, trace, registry, repeats, tick, kernels), trace
+            except (TraceError, InputError) as error:
+                if how == "symbolic" or trace.how == "no":
+                    raise
+                trace = traced_instead(subject, registry, trace, error)
+    except (RunError, OutOfMemoryError) as error:
+        place = author_lines(subject, registry, trace).get(error.node) if error.node else None
+        if place:
+            error.args = (f"{error}\n  at {place}",)
+        raise
 
 
 def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "") -> Traced:
@@ -134,12 +165,14 @@ def measure(
     watched, calls_of = trace.recorded or _matched(subject, registry, made)
     source = "predicted" if subject.device.type == "meta" else "storages"
     observed, captured = with_seconds(watched.calls), captured_calls(watched.calls)  # a run does not keep their times
-    run = subject.record_of(watched, source, f"{trace.how} trace", trace.why)
+    # Recorded before the other passes: the watch must not see what they do to the model's tensors.
+    run = record_of(subject, watched, source, f"{trace.how} trace", trace.why)
+    measured: dict[str, Any] = {}
     accelerator = accelerator_of(subject.device)
     if accelerator is not None and accelerator.has_statistics:
         tick()
         bytes_of, peak = _allocated(accelerator, subject, graph, back)
-        run = replace(run, peak=peak, source="allocator")
+        measured = {"peak": peak, "source": "allocator"}
     times, compiled = Times(), None
     if subject.device.type != "meta" and repeats != 0:
         if subject.compiled_model is not None:
@@ -164,6 +197,7 @@ def measure(
         latency=times.latency,
         backward_latency=times.backward_latency,
         compiled=compiled,
+        **measured,
     )
 
 
@@ -175,7 +209,7 @@ def _watched_graph(
     The bytes are those of live storages. A graph has no gradient checkpointing: where the model writes to a result that
     is computed again in its own backward pass, that of the graph raises, and its nodes have no times and bytes in it.
     """
-    watch = subject.watch(registry)
+    watch = watch_of(subject, registry)
     collector = CallCollector(watch.observer, graph.graph)
     memory, memory_back = MemoryMeter(watch.storages), MemoryMeter(watch.storages)
     inputs, meter = subject.bound(), memory_back if back else None

@@ -22,7 +22,7 @@ from ..trace.compiler import unseen
 from ..trace.modes import are_observed
 from ..trace.source import line_that_raised, modules_that_raised
 from .lazy import initialized
-from .model_run import Subject
+from .subject import Subject
 from .unbatched import batch_advice, size_advice
 
 MODES = ("eval", "train", "as_is")

@@ -12,7 +12,8 @@ from ..model.pytree import fill, template_of
 from ..ops import BASE
 from ..records.tensors import spec_of
 from ..trace.source import modules_that_raised
-from .model_run import Subject, counted_run, observed_run
+from .model_run import counted_run, observed_run
+from .subject import Subject
 
 CONVS = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 RAISED = {"channel": CONVS, "cannot be multiplied|same reduction dim": (nn.Linear,)}

@@ -57,7 +57,13 @@ class FakeWorld(RealWorld):
         return out
 
 
-def results_on() -> FakeResults | None:
+def world_of_block(device: torch.device | None) -> RealWorld:
+    """Return the world of a block of code whose models are on this device: a simulated rank's, under its mode."""
+    results = _results_on()
+    return RealWorld(device) if results is None else FakeWorld(device, results)
+
+
+def _results_on() -> FakeResults | None:
     """Return the results of operators of the dispatch mode that was turned on last; None if it has none."""
     modes = get_current_dispatch_mode_stack()
     results = getattr(modes[-1], "results", None) if modes else None

@@ -15,6 +15,7 @@ from weakref import ref
 import torch
 from torch import empty_strided, get_default_dtype, is_grad_enabled, nn
 
+from ..meters.live_storages import LiveStorages
 from ..model.pytree import tensors_given
 from ..ops import ESCAPE, QUERY, Formula, FormulaRegistry
 from ..ops._rules import STORED, UNWATCHED
@@ -31,6 +32,7 @@ from ..torch_internals import (
     is_any_autocast_enabled,
 )
 from .autocast import Autocast, AutocastOfAbsentGpu, open_regions
+from .call_log import CallLog
 from .device_kernels import DeviceKernels
 from .device_mirror import DeviceMirror
 from .dtypes import check_dtypes
@@ -83,8 +85,15 @@ class MetaWorld(World):
         self._kernels = DeviceKernels(device)
         self._autocast = Autocast(device, mirror.is_weight, self._track)
         self._dtype = get_default_dtype()
+        self.of = mirror.of  # type: ignore[method-assign]
+        self.check_origin = mirror.check_origin  # type: ignore[method-assign]
+        self.spec_of_tensor = mirror.spec
         self.form = mirror.form  # type: ignore[method-assign]
         self.forms_of_own = mirror.forms_of_own  # type: ignore[method-assign]
+
+    def begin(self, log: CallLog, storages: LiveStorages) -> None:
+        super().begin(log, storages)
+        self._mirror.on_mirrored = storages.move
 
     def contexts(self) -> Iterable[AbstractContextManager[Any]]:
         return [AutocastOfAbsentGpu()] if self._kernels.is_absent() else []

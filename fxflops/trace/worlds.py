@@ -80,6 +80,9 @@ class World:
     device: torch.device | None = None
     """The device that the models are on, or that meta tensors say they are on; None if nobody has said which."""
 
+    spec_of_tensor: Callable[[Any], Any] = staticmethod(spec_of)
+    """Returns the spec of one tensor."""
+
     def begin(self, log: CallLog, storages: LiveStorages) -> None:
         """Begin a run, whose calls are in the log."""
         self._log = log
@@ -99,6 +102,13 @@ class World:
     def forms_of_own(self, tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
         """Return a key for the metadata of each of a module's own tensors; None for one whose metadata cannot be compared."""
         return forms_with_values(tensors)
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor that stands for one of the model's in this world."""
+        return tensor
+
+    def check_origin(self, value: Any) -> None:
+        """Note what a run returned: tensors whose origin is not known tell that calls were missed."""
 
     def answer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what a question about a tensor's device returns; NotImplemented for all other calls."""

@@ -1,0 +1,106 @@
+"""The model that is run, with its inputs, any number of times from the same state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import InputError
+from ..meters.accelerator import accelerator_of
+from ..model.inputs import as_leaves, bind
+from ..model.inventory import Inventory
+from ..model.optimizer import OptimizerLike, holders_in
+from ..model.pytree import tensors_in
+from ..model.snapshot import Snapshot
+from .environment import modes_in
+
+
+class Subject:
+    """A model with its inputs, to be run several times from the same state, that of ``snapshot``.
+
+    ``mode`` is the mode of its modules ("eval", "train", "as_is"); ``compiled`` tells whether a part of it is under
+    ``torch.compile``; ``compiled_model`` is the model as given, if a call of that runs compiled; ``lazy`` is for its Snapshot.
+    ``optimizer`` makes a step after the backward pass, ``holders`` are the objects that it leads to.
+    ``count_for`` is the device that a count is for: the one asked for, else the model's own, and the CPU for a model on meta;
+    ``is_for_another`` tells whether it is of another type than the device that the model would run on.
+    ``bytes_before`` are the bytes that its device had allocated before any run, 0 where that is unknown.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inventory: Inventory,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        mode: str,
+        backward: bool = False,
+        lazy: bool = False,
+        compiled: bool = False,
+        compiled_model: nn.Module | None = None,
+        optimizer: OptimizerLike | None = None,
+        count_for: torch.device | None = None,
+    ) -> None:
+        self.model = model
+        self.mode = modes_in(inventory.paths) if mode == "as_is" else mode
+        self.compiled = compiled
+        self.lazy = lazy
+        self.compiled_model = compiled_model
+        self.backward = backward
+        if backward:
+            args, kwargs = as_leaves((args, kwargs))
+        self.optimizer = optimizer
+        self.holders = holders_in(optimizer)
+        self.args = args
+        self.kwargs = kwargs
+        self._ran = False
+        self.inventory = inventory
+        self.held: dict[str, list[tuple[str, torch.Tensor]]] = {
+            "params": inventory.params,
+            "buffers": inventory.buffers,
+            "inputs": [("", tensor) for tensor in tensors_in((args, kwargs))],
+        }
+        self.state = [tensor for named in self.held.values() for _, tensor in named]
+        self.device = self.state[0].device if self.state else torch.device("cpu")
+        own = torch.device("cpu") if self.device.type == "meta" else self.device
+        # A tensor made on "cuda" says that it is on "cuda:0", the current device.
+        self.count_for = own if count_for is None else torch.device(count_for.type, count_for.index or 0)
+        if self.count_for.type == "cpu":
+            self.count_for = torch.device("cpu")
+        self.is_for_another = self.count_for.type != own.type
+        accelerator = accelerator_of(self.device)
+        self.bytes_before = accelerator.live if accelerator is not None and accelerator.has_statistics else 0
+        self.snapshot = Snapshot(inventory.paths, (args, kwargs), lazy, self.holders)
+
+    def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return args and kwargs, after restoring the initial state."""
+        if self._ran:
+            self.snapshot.rewind()
+        self._ran = True
+        if self.backward:
+            for tensor in self.state:
+                tensor.grad = None
+        return self.args, dict(self.kwargs)
+
+    def bound(self) -> dict[str, Any]:
+        """Return the inputs by the names of forward's parameters, after restoring the initial state."""
+        return bind(self.model, *self.inputs())
+
+    def call(self, compiled: bool = False) -> Callable[[], Any]:
+        """Return a function that runs the model, or the compiled one, which there must be, once from the initial state."""
+        args, kwargs = self.inputs()
+        model: Any = self.compiled_model if compiled else self.model
+        return lambda: run_to_end(model(*args, **kwargs))
+
+
+def run_to_end(out: Any) -> Any:
+    """Return a forward's output; for a generator, whose body runs as it is iterated, the list of its items.
+
+    Raises InputError for a coroutine.
+    """
+    if isinstance(out, Coroutine):
+        out.close()
+        raise InputError("forward is a coroutine, which runs when it is awaited: use fxflops.profile around the await")
+    return list(out) if isinstance(out, Iterator) else out

@@ -1,0 +1,107 @@
+"""The instruments of one run: an observer, the live storages, and the owners of autograd nodes, wired together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from ..meters.event_stopwatch import with_seconds
+from ..meters.live_storages import LiveStorages, Named
+from ..meters.stopwatch import StoppedStopwatch, Stopwatch
+from ..model.inventory import Inventory
+from ..ops import FormulaRegistry
+from ..records import Call
+from ..trace.attention_pairs import with_shares
+from ..trace.autograd_owners import AutogradOwners, NoOwners
+from ..trace.observe import Observer
+from ..trace.record import Recorder
+from ..trace.worlds import World
+from .outcome import Environment, Run
+
+
+class Watch:
+    """The instruments of one run in a world.
+
+    ``held`` are tensors that live before and after the run, by category; ``cap`` is the limit of live bytes. With
+    ``backward`` calls of the backward pass are assigned to the modules whose gradients they compute. The other arguments are
+    those of :class:`~fxflops.trace.observe.Observer`.
+    """
+
+    def __init__(
+        self,
+        paths: Mapping[nn.Module, str],
+        registry: FormulaRegistry,
+        world: World,
+        held: Mapping[str, Named] | None = None,
+        *,
+        backward: bool = False,
+        before_write: Callable[[Any], None] | None = None,
+        recorder: Recorder | None = None,
+        cap: int | None = None,
+        observe_dispatch: bool = True,
+        facts: bool = True,
+        clock: Callable[[], Stopwatch] = Stopwatch,
+    ) -> None:
+        self.world = world
+        self.recorder = recorder
+        self.storages = LiveStorages(held, cap, world.spec_of_tensor)
+        self.owners = AutogradOwners() if backward else NoOwners()
+        self.observer = Observer(
+            paths,
+            registry,
+            world=world,
+            storages=self.storages,
+            before_write=before_write,
+            recorder=recorder,
+            observe_dispatch=observe_dispatch,
+            facts=facts,
+            owners=self.owners,
+            clock=StoppedStopwatch if world.is_meta else clock,
+        )
+        if recorder is not None:
+            recorder.calls = self.observer.calls
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """The calls of the run."""
+        return with_shares(self.observer.calls, self.owners.owner_of)
+
+    def release(self) -> None:
+        """Break the reference cycles of an observer that has done its work: only the garbage collector would free them."""
+        held = vars(self.observer)
+        for name in held.keys() - {"_thread", "_threads"}:  # another thread may still ask for these
+            del held[name]
+
+
+def run_of(
+    watch: Watch,
+    inventory: Inventory,
+    environment: Environment,
+    *,
+    model: str,
+    inputs: str,
+    source: str,
+    trace: str,
+    timed: bool = False,
+    **measured: Any,
+) -> Run:
+    """Return the record of a run, without the times of its calls unless it is ``timed``.
+
+    ``model`` and ``inputs`` are named in words; ``measured`` are further fields of the record, some in place of what the watch
+    has seen.
+    """
+    calls = watch.calls
+    history = watch.storages.history(watch.observer.calls)
+    modules, params = inventory.contents
+    fields: dict[str, Any] = {
+        "calls": with_seconds(calls, timed),
+        "scopes": with_seconds(watch.observer.scopes, timed),
+        "peak": history.peak,
+        "history": history,
+        "modules": modules,
+        "params": params,
+        "aliases": inventory.aliases,
+    }
+    return Run(model=model, inputs=inputs, source=source, trace=trace, environment=environment, **(fields | measured))
