@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache, partial
 from types import FunctionType
 from typing import Any
 
@@ -25,48 +24,61 @@ CALLED = "_compiled_call_impl"
 """The attribute that a module calls, if it has it, instead of its hooks and its forward. Copies of a module lack it."""
 
 
-class StandIn(partial[Any]):
-    """What a module calls instead of its hooks and its forward: a function of an observer, given the module first."""
+class ModuleRecord:
+    """A module of the model in one run: all that an observer keeps of it.
 
-    __slots__ = ()
+    ``formula`` is that which counts its calls as a whole, None if it is no leaf, and UNKNOWN until somebody asks. ``initial``
+    are the settings that it had when the run began, if they matter. The rest is what :class:`~.leaves.Settings` has read last.
+
+    It is also the module's stand-in: what the module calls instead of its hooks and its forward, once it is attached.
+    """
+
+    __slots__ = ("before", "call", "formula", "initial", "module", "path", "seen", "settings")
+
+    def __init__(self, module: nn.Module, path: str) -> None:
+        self.module = module
+        self.path = path
+        self.formula: Any = UNKNOWN
+        self.initial: Any = None
+        self.seen: tuple[Any, ...] = ()
+        self.settings: Any = None
+        self.before: Any = None
+        self.call: Callable[..., Any] = _not_attached
+
+    def attach(self, call: Callable[..., Any]) -> None:
+        """Let calls of the module be calls of ``call(record, *args, **kwargs)``; a direct call of its forward is none.
+
+        So it may be where a call of the module runs no more than its forward: see :func:`has_plain_call`, :func:`is_hooked`.
+        """
+        held = self.module.__dict__
+        self.call, self.before = call, held.get(CALLED)
+        held[CALLED] = self
+
+    def leave(self) -> None:
+        """Remove the stand-in; put back what :meth:`torch.nn.Module.compile` had put there."""
+        held = self.module.__dict__
+        if held.get(CALLED) is self:
+            del held[CALLED]
+            if self.before is not None:
+                held[CALLED] = self.before
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         # Whoever copies a module's attributes one by one (higher does) copies this, too. So ask the caller, torch's
         # _wrapped_call_impl, which module is called.
-        called = sys._getframe(1).f_locals.get("self", self.args[0])
-        return super().__call__(*args, **kwargs) if called is self.args[0] else called._call_impl(*args, **kwargs)
+        module = self.module
+        called = sys._getframe(1).f_locals.get("self", module)
+        return self.call(self, *args, **kwargs) if called is module else called._call_impl(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """Return None: a copy of the module's attributes has no stand-in."""
 
 
-class StandIns:
-    """The stand-ins of a run, from :meth:`attach` until :meth:`leave`."""
+UNKNOWN = object()
+"""In place of a formula that nobody has looked for yet."""
 
-    def __init__(self) -> None:
-        self._attached: list[tuple[dict[str, Any], Any]] = []
-        self._is_plain = cache(has_plain_call)
 
-    def attach(self, module: nn.Module, run: Callable[..., Any]) -> bool:
-        """Let calls of the module be calls of ``run(module, *args, **kwargs)``; a direct call of its forward is none.
-
-        Return False, and leave it as it is, if a call of the module runs more than its forward.
-        """
-        cls: Any = type(module)
-        if not self._is_plain(cls) or is_hooked(module):
-            return False
-        held = module.__dict__
-        self._attached.append((held, held.get(CALLED)))
-        held[CALLED] = StandIn(run, module)
-        return True
-
-    def leave(self) -> None:
-        """Remove the stand-ins; put back what :meth:`torch.nn.Module.compile` had put there."""
-        for held, before in self._attached:
-            if type(held.get(CALLED)) is StandIn:
-                del held[CALLED]
-                if before is not None:
-                    held[CALLED] = before
+def _not_attached(record: ModuleRecord, *args: Any, **kwargs: Any) -> Any:
+    return record.module._call_impl(*args, **kwargs)
 
 
 def is_hooked(module: nn.Module) -> bool:

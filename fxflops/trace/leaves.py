@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import takewhile
+from operator import is_
 from types import FunctionType
 from typing import Any
 
@@ -15,12 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from ..model.modules import ByIdentity
 from ..model.pytree import Reader, attributes_of, reader_of
 from ..ops import Formula, FormulaRegistry
 from ..records import Spec
 from ..records.tensors import is_dense, number_of, spec_of
-from .forwards import GLOBAL, StandIn, is_hooked
+from .forwards import GLOBAL, ModuleRecord, is_hooked
 
 
 class Hooks:
@@ -69,22 +69,18 @@ class Hook(partial[None]):
         return Hook(lambda *_, **__: None)
 
 
-class Leaves(ByIdentity["Formula | None"]):
-    """The formulas that count modules as a whole, looked up on first access; None for a module that is no leaf."""
+class Leaves:
+    """The formulas that count modules as a whole, found class by class."""
 
     def __init__(self, registry: FormulaRegistry) -> None:
-        super().__init__()
         self._of_class = cache(partial(_of_class, registry))
 
-    def __getitem__(self, module: nn.Module) -> Formula | None:
-        known = self._items.get(id(module))
-        if known is not None:
-            return known[1]
+    def of(self, module: nn.Module) -> Formula | None:
+        """Return the formula that counts a module as a whole; None for a module that is no leaf."""
         cls: Any = type(module)
         entry, methods = self._of_class(cls)
-        if entry is not None and not (module.__dict__.keys().isdisjoint(methods) and _is_plain_call(module)):
-            entry = None
-        self[module] = entry
+        if entry is None or not (module.__dict__.keys().isdisjoint(methods) and _is_plain_call(module)):
+            return None
         return entry
 
 
@@ -148,7 +144,7 @@ def leaf_formula(module: nn.Module, registry: FormulaRegistry) -> Formula | None
     forward: the forward is replaced on the instance, a subclass overrides what it uses, or weights are computed
     (parametrizations, hooks, properties, tensors assigned as plain attributes).
     """
-    return None if holds_tensors(module) else Leaves(registry)[module]
+    return None if holds_tensors(module) else Leaves(registry).of(module)
 
 
 def holds_tensors(module: nn.Module) -> bool:
@@ -174,7 +170,8 @@ def _is_plain_call(module: nn.Module) -> bool:
 BASES = (bool, int, float, str, tuple, list, type(None))
 PLAIN = frozenset(BASES)
 NUMBERS = PLAIN - {tuple, list}
-USUAL = PLAIN | {dict, OrderedDict, set, FunctionType, StandIn}
+LASTING = PLAIN | {FunctionType}
+USUAL = PLAIN | {dict, OrderedDict, set, FunctionType, ModuleRecord}
 """The classes of most attributes of modules: none is a tensor."""
 
 
@@ -215,31 +212,51 @@ class Settings:
         self._spec = spec
         self._reader = cache(_reader_of)
 
-    def of(self, module: nn.Module) -> ModuleSettings:
+    def of(self, record: ModuleRecord) -> ModuleSettings:
         """Return the current settings of a module."""
+        module = record.module
         held, own, buffers = module.__dict__, module._parameters, module._buffers
         of_tensors = (*own.keys(), None, *buffers.keys()) if own or buffers else ()  # scripted ones have no iterator
         names, read, known = self._reader((*held, None, *of_tensors))
         values = read(held)
+        forms = self._forms((*own.values(), *buffers.values())) if own or buffers else ()
+        seen = record.seen
+        if seen and seen[0] is known and seen[1] == forms and all(map(is_, values, seen[2])):
+            settings: ModuleSettings = record.settings
+            return settings
+        settings, is_lasting = self._settings_now(module, names, values, forms, known)
+        if is_lasting:
+            record.seen, record.settings = (known, forms, values), settings
+        return settings
+
+    def _settings_now(
+        self,
+        module: nn.Module,
+        names: list[str],
+        values: tuple[Any, ...],
+        forms: tuple[Any, ...],
+        known: dict[Any, ModuleSettings],
+    ) -> tuple[ModuleSettings, bool]:
+        """Return the settings of a module, and whether they last as long as its attributes are the same objects."""
         kinds = tuple(map(type, values))
         are_all_plain = PLAIN.issuperset(kinds)
         if not are_all_plain:  # other objects are no settings
             if any(kind not in PLAIN and issubclass(kind, (tuple, list)) for kind in kinds):
-                return self._read(module)  # somebody else's container, whose hash is no matter of ours
+                return self._read(module), False  # somebody else's container, whose hash is no matter of ours
             values = tuple([value if _is_setting(value) else None for value in values])
-        forms = self._forms((*own.values(), *buffers.values())) if own or buffers else ()
         key = kinds, values, forms  # kinds, since to Python 1, 1.0 and True are equal
         try:
             found = known.get(key)
         except Exception:  # an attribute is a list, which has no hash, or a tuple of objects whose hash raises
-            return self._read(module)
+            return self._read(module), False
         if found is None:
             if not NUMBERS.issuperset(kinds) and not all(map(_is_plain, values)):
-                return self._read(module)
+                return self._read(module), False
             found = self._read(module, dict(zip(names, values, strict=True)) if are_all_plain else None)
             if None not in forms:
                 known[key] = found  # it holds on to no object and no tensor
-        return found
+        # A record keeps these values: not an object that lives only as long as the model's attribute.
+        return found, None not in forms and LASTING.issuperset(kinds)
 
     def _read(self, module: nn.Module, plain: dict[str, Any] | None = None) -> ModuleSettings:
         settings = settings_of(module, self._spec, plain)

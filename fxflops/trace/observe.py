@@ -26,7 +26,6 @@ from torch import nn
 
 from ..meters.live_storages import LiveStorages
 from ..meters.stopwatch import MODULE, PhaseTimes, Stopwatch
-from ..model.modules import ByIdentity
 from ..model.pytree import caches_in, tensors_given, tensors_in, walk
 from ..model.snapshot import counting
 from ..ops import ESCAPE, QUERY, VIEW, Formula, FormulaRegistry
@@ -56,7 +55,7 @@ from .attention_pairs import has_causal_bias, with_learning, with_pairs_left
 from .autograd_owners import NoOwners, loss_in, roots_of
 from .call_log import CallLog, Made
 from .compiler import is_importing_compiler, run_operator, unseen
-from .forwards import StandIns, hidden_kernels, is_hooked, is_torchs
+from .forwards import UNKNOWN, ModuleRecord, has_plain_call, hidden_kernels, is_hooked, is_torchs
 from .functions import (
     PYTHON_FUNCTIONS,
     Bodies,
@@ -137,7 +136,7 @@ class Observer:
         self.scopes: list[Scope] = []
         self.steps: list[Step] = []
         self.bodies: Bodies = {}
-        self._modules = modules
+        self._records = {id(module): ModuleRecord(module, path) for module, path in modules.items()}
         self._registry = registry
         self._clock = clock
         self._world = World() if world is None else world
@@ -155,10 +154,8 @@ class Observer:
         self._world.begin(self.log, self._storages)
         self._leaves = Leaves(registry)
         self._settings = Settings(self._world.forms_of_own, self._world.spec)
-        self._initial_settings = ByIdentity[Mapping[str, Any]]()
         self._collectives = Collectives(modules)
         self._hooks = Hooks()
-        self._stand_ins = StandIns()
         self._unwritten = Unwritten()
         self._spelling = Spelling()
         self._unguarded = cache(unguarded)
@@ -197,7 +194,8 @@ class Observer:
             running.let_go()
         self.switch_off(*exception)
         self._hooks.detach()
-        self._stand_ins.leave()
+        for record in self._records.values():
+            record.leave()
         self.phases.leave()
 
     def begin_thread(self, over: Observer) -> None:
@@ -224,17 +222,25 @@ class Observer:
     def _attach(self) -> None:
         """Put hooks on the modules, or stand-ins that need not run their forward."""
         if self._recorder.writes_graph:
-            leaves = [module for module in self._modules if self._leaves[module] is not None]
-            self._initial_settings = ByIdentity((module, self._settings_but_mode(module)) for module in leaves)
-        hooked: Any = self._modules
-        if self._world.skips_forwards and self._world.memo is not None:
-            stand_ins, leaves_of, leaf, other = self._stand_ins, self._leaves, self._leaf, self._entered_module
-            hooked = [
-                module
-                for module in self._modules
-                if not stand_ins.attach(module, other if leaves_of[module] is None else leaf)
-            ]
+            for record in self._records.values():
+                record.initial = self._settings_but_mode(record) if self._formula_of(record) is not None else None
+        hooked, is_plain = list[nn.Module](), cache(has_plain_call)
+        stands_in = self._world.skips_forwards and self._world.memo is not None
+        leaf, other = self._leaf, self._entered_module
+        for record in self._records.values():
+            module = record.module
+            if stands_in and is_plain(type(module)) and not is_hooked(module):
+                record.attach(other if self._formula_of(record) is None else leaf)
+            else:
+                hooked.append(module)
         self._hooks.attach(hooked, self._enter_module, self._leave_module)
+
+    def _formula_of(self, record: ModuleRecord) -> Formula | None:
+        """Return the formula that counts a module as a whole, None if it is no leaf."""
+        if record.formula is UNKNOWN:
+            record.formula = self._leaves.of(record.module)
+        formula: Formula | None = record.formula
+        return formula
 
     # Module calls. If another thread runs the model while hooks are set or removed, they may be called without kwargs
 
@@ -271,44 +277,47 @@ class Observer:
     def _is_no_call(self, module: nn.Module) -> bool:
         """Return whether a module's call is none of the run's: of a copy that the model's own forward made, with our hooks on it,
         or for a count that this thread makes within a profiled block."""
-        modules = vars(self).get("_modules")  # gone when the run is over, which a call in another thread may outlast
-        if modules is None:
+        records = vars(self).get("_records")  # gone when the run is over, which a call in another thread may outlast
+        if records is None:
             return False
-        return module not in modules or (self._world.meets_tensors and threading.get_ident() in counting(module))
+        return id(module) not in records or (self._world.meets_tensors and threading.get_ident() in counting(module))
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Begin a module call."""
-        stack = self._stack
+        stack, record = self._stack, self._records[id(module)]
         if not stack.running:
             self._begin_step(args, kwargs)
-        running = stack.enter(module, self._modules[module])
-        is_whole = self._leaves[module] is not None and "forward" not in module.__dict__  # replaced since the run began
+        running = stack.enter(module, record.path)
+        is_whole = (
+            self._formula_of(record) is not None and "forward" not in module.__dict__
+        )  # replaced since the run began
         if (
             is_whole
             and not (stack.inside_leaf() or transformed() or are_others_on())
             and not (holds_tensors(module) or has_shards(module) or runs_in_parts((args, kwargs)))
-            and self._has_initial_settings(module)
+            # A graph node can replay only the settings that the module had when the run began.
+            and (record.initial is None or record.initial == self._settings_but_mode(record))
         ):
-            self._begin_leaf(module, running, args, kwargs)
+            self._begin_leaf(record, running, args, kwargs)
             stack.leaf_depth = len(stack.running)
         for op in hidden_kernels(module):
             self.unseen(op, module, (args, kwargs))
         running.start = self.stopwatch.now()
 
-    def _begin_leaf(self, module: nn.Module, running: Running, args: Any, kwargs: Any) -> None:
+    def _begin_leaf(self, record: ModuleRecord, running: Running, args: Any, kwargs: Any) -> None:
         """Prepare for the call of a leaf by its hooks."""
-        world = self._world
+        world, module = self._world, record.module
         remembers = world.memo is not None and not world.skips_forwards and not module._modules
         if not (remembers and self._metadata_suffices(own_modes=1)):
             self._parts.clear()
-            self._check(self._leaves[module], module, args, kwargs)
+            self._check(self._formula_of(record), module, args, kwargs)
             if not self._plain_functions.running:
                 with DisableTorchFunction():
                     running.node_args = self._before(args, kwargs)
             return
         try:
             with DisableTorchFunction():
-                settings = self._settings.of(module)
+                settings = self._settings.of(record)
                 own = module._parameters.values() if torch.is_grad_enabled() else ()
                 learning = tuple([p is not None and p.requires_grad for p in own])
                 key = call_key((type(module), settings, learning, *world.settings()), args, kwargs, world.form)
@@ -354,17 +363,13 @@ class Observer:
         with DisableTorchFunction():
             self._storages.label(caches_in(out), "cache")
         calls = range(self._begun, len(self.calls))
-        self.steps[number] = self.steps[number]._replace(name=self._modules[module], calls=calls)
+        self.steps[number] = self.steps[number]._replace(name=self._records[id(module)].path, calls=calls)
         self._step = None
         self._check(None, module, (out,), {})
 
-    def _has_initial_settings(self, module: nn.Module) -> bool:
-        """Return whether a module has the settings that it had when the run began: a graph node can replay only those."""
-        return module not in self._initial_settings or self._initial_settings[module] == self._settings_but_mode(module)
-
-    def _settings_but_mode(self, module: nn.Module) -> dict[str, Any]:
+    def _settings_but_mode(self, record: ModuleRecord) -> dict[str, Any]:
         """Return the settings of a module without ``training``, which another thread that counts it may set meanwhile."""
-        return {name: value for name, value in self._settings.of(module).settings.items() if name != "training"}
+        return {name: value for name, value in self._settings.of(record).settings.items() if name != "training"}
 
     def _end_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
         """Record a module call that ends, and the step if it is the outermost one."""
@@ -391,9 +396,9 @@ class Observer:
                 self.failed = self.failed or (type(module).__qualname__, running.path, given)
                 self._stopped(running.path)
             elif is_leaf:
-                self._leave_leaf(module, running, took, args, kwargs, out)
+                self._leave_leaf(self._records[id(module)], running, took, args, kwargs, out)
             else:
-                settings = self._settings.of(module)
+                settings = self._settings.of(self._records[id(module)])
                 # What runs in threads overlaps: the calls inside may have taken longer than the module.
                 own = max(took - running.inside, 0.0) if self.stopwatch.runs else None
                 operation = self._container_operation(module, settings, args, kwargs, out)
@@ -412,9 +417,12 @@ class Observer:
             self._scoped(running.path, known.operation, params, False, None)
             return True
 
-    def _leave_leaf(self, module: nn.Module, running: Running, took: float, args: Any, kwargs: Any, out: Any) -> None:
+    def _leave_leaf(
+        self, record: ModuleRecord, running: Running, took: float, args: Any, kwargs: Any, out: Any
+    ) -> None:
         """Record a leaf's call that ends."""
-        entry, settings = self._leaves[module], self._settings.of(module)
+        module: Any = record.module
+        entry, settings = self._formula_of(record), self._settings.of(record)
         table = (module.weight,) if entry is not None and entry.op == LOOKUP else ()
         result = self._world.spec_of_result(entry, (*args, *table), out)
         made = self._world.spec(args), self._world.spec(kwargs) if kwargs else EMPTY_MAPPING, result
@@ -472,8 +480,9 @@ class Observer:
 
     # Module calls by stand-ins, which need not run a forward whose result is known
 
-    def _entered_module(self, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    def _entered_module(self, record: ModuleRecord, /, *args: Any, **kwargs: Any) -> Any:
         """Call a module as between the observer's hooks."""
+        module = record.module
         is_mine, out = threading.get_ident() == self._thread, None
         enter, leave = (self._enter, self._end_module) if is_mine else (self._enter_module, self._leave_module)
         enter(module, args, kwargs)
@@ -483,36 +492,38 @@ class Observer:
             leave(module, args, kwargs, out)
         return out
 
-    def _leaf(self, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    def _leaf(self, record: ModuleRecord, /, *args: Any, **kwargs: Any) -> Any:
         """Call a leaf, or skip it if its result is known."""
+        module = record.module
         if threading.get_ident() != self._thread:  # the hooks find the observer of another thread
-            return self._entered_module(module, *args, **kwargs)
+            return self._entered_module(record, *args, **kwargs)
         if "forward" in module.__dict__ or is_hooked(module):  # since the run began
-            self._leaves.pop(module, None)
-            return self._entered_module(module, *args, **kwargs)
+            record.formula = UNKNOWN
+            return self._entered_module(record, *args, **kwargs)
         key = None
         with self.lock, DisableTorchFunction():
             if not (module._modules or are_others_on()) and self._metadata_suffices(own_modes=1):
-                world, settings = self._world, self._settings.of(module)
+                world, settings = self._world, self._settings.of(record)
                 try:
                     key = call_key((type(module), settings), args, kwargs, world.form)
-                    known = world.memo.get(key) or self._leaf_by_rule(key, module, settings, args, kwargs)  # type: ignore[union-attr]
+                    known = world.memo.get(key) or self._leaf_by_rule(key, record, settings, args, kwargs)  # type: ignore[union-attr]
                 except Unknown:
                     key = known = None
                 if known is not None:
-                    return self._skip_leaf(known, module, settings, args, kwargs)
+                    return self._skip_leaf(known, record, settings, args, kwargs)
         begun = self._begin_learning()
-        out = self._entered_module(module, *args, **kwargs)
-        entry = self._leaves[module]
+        out = self._entered_module(record, *args, **kwargs)
+        entry = self._formula_of(record)
         if key is not None and entry is not None and is_torchs(type(module)):
             self._keep_lesson(key, entry, type(module), begun, (args, kwargs), out, scopes=1)
         return out
 
     def _leaf_by_rule(
-        self, key: Any, module: nn.Module, settings: ModuleSettings, args: Any, kwargs: Any
+        self, key: Any, record: ModuleRecord, settings: ModuleSettings, args: Any, kwargs: Any
     ) -> Known | None:
         """Return what a leaf returns by the shape rule of its class, or by its forward if that makes but a view; None for others."""
-        entry, cls, world = self._leaves[module], type(module), self._world
+        module, entry, world = record.module, self._formula_of(record), self._world
+        cls = type(module)
         if entry is None or not settings.contiguous or holds_tensors(module):
             return None
         known = world.by_rule(key, entry.op, cls, cls, args, kwargs, settings.settings)
@@ -520,9 +531,9 @@ class Observer:
             known = world.by_forward(key, entry.op, module, settings.settings, args, kwargs)
         return known
 
-    def _skip_leaf(self, known: Known, module: nn.Module, settings: ModuleSettings, args: Any, kwargs: Any) -> Any:
+    def _skip_leaf(self, known: Known, record: ModuleRecord, settings: ModuleSettings, args: Any, kwargs: Any) -> Any:
         """Return what the call of a leaf of a known kind returns, and record it."""
-        path, first = self._modules[module], len(self.calls)
+        module, path, first = record.module, record.path, len(self.calls)
         out, operation, _ = self._world.repeat(known, type(module).forward, args, kwargs, self._timed, module)
         self.calls.append(tuple.__new__(Call, (operation, path, "", "", None, FORWARD, "")))
         self.scopes.append(tuple.__new__(Scope, (path, operation, settings.params, False, None)))
@@ -1038,7 +1049,7 @@ class Observer:
     def unseen(self, op: str, module: nn.Module, given: Any) -> None:
         """Record a module call that could not be observed, as a call without formula under the name ``op``."""
         with self.lock, DisableTorchFunction():
-            self.log.call(None, op, (*spec_of(given), None), self._modules[module], 0.0)
+            self.log.call(None, op, (*spec_of(given), None), self._records[id(module)].path, 0.0)
 
     def _before(self, args: Any, kwargs: Any) -> Any:
         """Return the arguments of a call as nodes of the recorded graph; None if it is no node of its own there.
