@@ -37,7 +37,7 @@ CONSOLE = re.compile(
     r"^```console\n\$ fxflops (?P<command>[^\n]*)\n(?P<output>.*?)(?P<after>^\$ .*?)?^```\n", re.S | re.M
 )
 BASH = re.compile(r"^```bash\n(?P<commands>(?:fxflops [^\n]*\n)+)```\n", re.M)
-"""Commands without output: tests/test_cli.py runs each line."""
+"""Commands without output: tests/cli/test_app.py runs each line."""
 QUICK_START = re.compile(r"^## Quick start\n(.*?)(?=^## )", re.S | re.M)
 LINK = re.compile(r"\]\((?!http)([^)#\s]*)(?:#([^)\s]+))?\)")
 FENCED = re.compile(r"^```.*?^```", re.S | re.M)
@@ -45,6 +45,7 @@ PROVENANCE = re.compile(r"fxflops [\d.]+ · torch [^<]*")
 LEFT_OUT = "...\n\n"
 """Stands for the summary before a table."""
 WIDTH = 120
+OVER_ON_PURPOSE = "--max-params 25M"
 
 by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -83,10 +84,11 @@ def test_the_code_prints_what_is_written(page: Path, monkeypatch: pytest.MonkeyP
 
 
 def typed(command: str) -> str:
-    """What a command prints on a terminal."""
+    """What a command prints on a terminal. It succeeds, or is one that shows how a limit is passed."""
     screen = Terminal()
     with mock.patch.dict(os.environ, {"COLUMNS": str(WIDTH), "NO_COLOR": "1"}), contextlib.redirect_stdout(screen):
-        app(shlex.split(command), prog_name="fxflops", standalone_mode=False)
+        status = app(shlex.split(command), prog_name="fxflops", standalone_mode=False)
+    assert (status or 0) == int(OVER_ON_PURPOSE in command), command
     return "".join(f"{line.rstrip()}\n" for line in screen.getvalue().splitlines())
 
 
