@@ -89,7 +89,9 @@ IMPORTS = {
 
 @pytest.mark.parametrize("has_init", [True, False], ids=["package", "namespace"])
 @pytest.mark.parametrize("line", IMPORTS)
-def test_a_file_of_a_package_is_told_its_name_as_a_module(line: str, has_init: bool, tmp_path: Path, fresh: Fresh) -> None:
+def test_a_file_of_a_package_is_told_its_name_as_a_module(
+    line: str, has_init: bool, tmp_path: Path, fresh: Fresh
+) -> None:
     folder, name, other = IMPORTS[line]
     if not has_init and "/" in folder:
         pytest.skip("nothing says how far up a package without __init__.py begins")
