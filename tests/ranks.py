@@ -1,8 +1,8 @@
 """Training steps on several Gloo processes, each run once plainly and once under fxflops; the cases of test_distributed.py.
 
 ``python tests/ranks.py FOLDER PROCESSES [CASE ...]`` forks the processes, runs the cases in each, and writes
-``FOLDER/RANK.json``: by case, what the report of that rank tells. With 0 processes it simulates their ranks, and writes
-``FOLDER/simulated.json``.
+``FOLDER/RANK.json``: by case, what the report of that rank tells. A case ``simulate_NAME`` is not run: once the processes have
+ended their group, the first one simulates the ranks of the case NAME, and writes what they tell to ``FOLDER/simulated.json``.
 """
 
 from __future__ import annotations
@@ -427,13 +427,12 @@ if __name__ == "__main__":
     folder, size = Path(sys.argv[1]), int(sys.argv[2])
     torch.set_num_threads(1)
     gc.freeze()  # what is imported takes a third of a second each time
-    if size == 0:
-        found = {name: simulated(name) for name in sys.argv[3:]}
-        (folder / "simulated.json").write_text(json.dumps(found))
-    for rank, children in ranks_of(folder, size) if size else ():
+    cases = [name for name in sys.argv[3:] if not name.startswith("simulate_")]
+    to_simulate = [name.removeprefix("simulate_") for name in sys.argv[3:] if name not in cases]
+    for rank, children in ranks_of(folder, size):
         dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=size)
         told_by: dict[str, Any] = {}
-        for name in sys.argv[3:]:
+        for name in cases:
             kind, _, case = (
                 name.rpartition("_")
                 if name.startswith(("analyze", "between", "gather", "print", "replicate"))
@@ -454,3 +453,11 @@ if __name__ == "__main__":
             os.waitpid(child, 0)
         if dist.is_initialized():
             dist.destroy_process_group()
+        if rank == 0 and to_simulate:
+            found: dict[str, Any] = {}
+            for name in to_simulate:
+                try:
+                    found[name] = simulated(name)
+                except Exception:
+                    found[name] = [traceback.format_exc()[-3000:]]
+            (folder / "simulated.json").write_text(json.dumps(found))

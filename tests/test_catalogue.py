@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fxflops.counting.catalogue import markdown, registered
-from fxflops.counting.catalogue_page import README, Row, catalogue, counts, rows_of, search
+from fxflops.counting.catalogue_page import README, catalogue, counts, rows_of, search
 from fxflops.errors import InputError
 from fxflops.ops import BASE
 from tests.fresh import Fresh
@@ -82,14 +82,20 @@ def test_the_module_writes_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     assert written == [(README, markdown())]
 
 
-@pytest.mark.parametrize("row", FORMULAS, ids=lambda row: f"{row.family}.{row.op}")
-def test_the_first_line_says_what_is_counted(row: Row) -> None:
-    assert re.fullmatch(r".+ -> .+: .+(\.|https://\S+)", row.doc), row  # all of it on that line
+def test_the_first_line_says_what_is_counted() -> None:
+    assert len(FORMULAS) > 500
+    # All of it on that line.
+    assert [row for row in FORMULAS if not re.fullmatch(r".+ -> .+: .+(\.|https://\S+)", row.doc)] == []
 
 
 @of_this_torch
-@pytest.mark.parametrize("family", FAMILIES)
-def test_each_formula_is_named_in_its_family_s_test(family: str) -> None:
+def test_each_formula_is_named_in_its_family_s_test() -> None:
+    assert len(FAMILIES) > 40
+    assert {family: docs for family in FAMILIES if (docs := untested(family))} == {}
+
+
+def untested(family: str) -> dict[str, list[str]]:
+    """The docstrings of a family's formulas that its test does not name, with the names that it might have."""
     text = (TESTS / "ops" / f"test_{family}.py").read_text(encoding="utf8")
     words = set(re.findall(r"\w+", text))
     # A name may be put together: f"LPPool{d}d".
@@ -100,12 +106,11 @@ def test_each_formula_is_named_in_its_family_s_test(family: str) -> None:
         if row.family == family:
             names = {row.op, *(re.split(r"\.|::", target)[-1] for target in row.targets)}
             spellings.setdefault(row.doc, set()).update(names)
-    untested = {
+    return {
         doc: sorted(names)
         for doc, names in spellings.items()
         if not names & words and not any(re.fullmatch(pattern, name) for pattern in patterns for name in names)
     }
-    assert not untested
 
 
 def test_zeros_have_reasons_and_names() -> None:

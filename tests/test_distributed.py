@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,8 @@ from torch import nn
 
 import fxflops
 from fxflops.roofline.traffic import Traffic, traffic_of
-from tests.distributed import simulates
+from tests.distributed import CAN_SIMULATE, simulates
+from tests.fresh import Fresh
 
 pytestmark = [
     pytest.mark.skipif(not dist.is_available(), reason="torch without torch.distributed"),
@@ -273,25 +273,25 @@ HANGS = torch.__version__ < (2, 8)
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def two_ranks(tmp_path_factory: pytest.TempPathFactory, fresh: Fresh) -> list[dict[str, Any]]:
+    """What both ranks tell of all cases, and what they tell if they are simulated."""
+    cases = [case for case in EXPECTED if case != "pp" or not HANGS]
+    cases += ["analyze_tp", "analyze_fsdp", "between_steps", "gather_all", "replicate_all", "print_all"]
+    return ran(fresh, tmp_path_factory.mktemp("ranks"), 2, cases, [*EXPECTED] if CAN_SIMULATE else [])
+
+
+@pytest.fixture(scope="module")
+def told(two_ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What both ranks tell of all cases."""
-    return ran(
-        tmp_path_factory.mktemp("ranks"),
-        2,
-        [
-            *(case for case in EXPECTED if case != "pp" or not HANGS),
-            *("analyze_tp", "analyze_fsdp", "between_steps", "gather_all", "replicate_all", "print_all"),
-        ],
-        ["0", "1"],
-    )
+    return two_ranks[:2]
 
 
-def ran(folder: Path, processes: int, cases: list[str], names: list[str]) -> list[Any]:
-    """What ``ranks.py`` writes under these names."""
+def ran(fresh: Fresh, folder: Path, processes: int, cases: list[str], simulated: list[str]) -> list[dict[str, Any]]:
+    """What ``ranks.py`` writes of each rank, and after them of the simulated ones."""
     script = str(Path(__file__).with_name("ranks.py"))
-    command = [sys.executable, "-W", "ignore", script, str(folder), str(processes), *cases]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = fresh.run(script, str(folder), str(processes), *cases, *(f"simulate_{case}" for case in simulated))
     assert done.returncode == 0, done.stderr
+    names = [*range(processes), *(["simulated"] if simulated else [])]
     return [json.loads((folder / f"{name}.json").read_text()) for name in names]
 
 
@@ -362,10 +362,9 @@ def test_the_command_line_prints_one_report(told: list[dict[str, Any]]) -> None:
 
 
 @simulates
-def test_simulated_ranks_are_as_the_real_ones(told: list[dict[str, Any]], tmp_path: Path) -> None:
-    cases = [*EXPECTED]
-    (simulated,) = ran(tmp_path, 0, cases, ["simulated"])
-    for case in cases:
+def test_simulated_ranks_are_as_the_real_ones(two_ranks: list[dict[str, Any]]) -> None:
+    *told, simulated = copy.deepcopy(two_ranks)
+    for case in EXPECTED:
         for real, found in zip((rank[case] for rank in told), simulated[case], strict=True):
             del real["same"]
             held, peaks = real.pop("memory"), (real.pop("uncopied"), found.pop("uncopied"))
@@ -416,9 +415,8 @@ def rows_of_block(block: str) -> list[Row]:
 
 
 @simulates
-def test_blocks_of_a_llama_on_four_ranks(tmp_path: Path) -> None:
-    told = [rank["fsdp_tp"] for rank in ran(tmp_path, 4, ["fsdp_tp"], [*"0123"])]
-    simulated = ran(tmp_path, 0, ["fsdp_tp"], ["simulated"])[0]["fsdp_tp"][0]
+def test_blocks_of_a_llama_on_four_ranks(tmp_path: Path, fresh: Fresh) -> None:
+    *told, [simulated, *_] = (each["fsdp_tp"] for each in ran(fresh, tmp_path, 4, ["fsdp_tp"], ["fsdp_tp"]))
     assert sum(rank["forward"] for rank in told) == 2 * 2 * BLOCK  # two blocks, of two batches
     assert sum(rank["backward"] for rank in told) == 2 * sum(rank["forward"] for rank in told)
     for rank in told:

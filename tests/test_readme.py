@@ -37,7 +37,7 @@ CONSOLE = re.compile(
     r"^```console\n\$ fxflops (?P<command>[^\n]*)\n(?P<output>.*?)(?P<after>^\$ .*?)?^```\n", re.S | re.M
 )
 BASH = re.compile(r"^```bash\n(?P<commands>(?:fxflops [^\n]*\n)+)```\n", re.M)
-"""Commands without output: tests/test_cli.py runs each line."""
+"""Commands without output: tests/cli/test_app.py runs each line."""
 QUICK_START = re.compile(r"^## Quick start\n(.*?)(?=^## )", re.S | re.M)
 LINK = re.compile(r"\]\((?!http)([^)#\s]*)(?:#([^)\s]+))?\)")
 FENCED = re.compile(r"^```.*?^```", re.S | re.M)
@@ -45,8 +45,7 @@ PROVENANCE = re.compile(r"fxflops [\d.]+ · torch [^<]*")
 LEFT_OUT = "...\n\n"
 """Stands for the summary before a table."""
 WIDTH = 120
-
-by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+OVER_ON_PURPOSE = "--max-params 25M"
 
 
 def read(page: Path) -> str:
@@ -74,7 +73,7 @@ def printed(page: Path) -> Iterator[tuple[re.Match[str], str]]:
         yield block, "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
-@by_page
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 @pytest.mark.usefixtures("_formulas_as_before")
 def test_the_code_prints_what_is_written(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)  # it writes files
@@ -83,10 +82,11 @@ def test_the_code_prints_what_is_written(page: Path, monkeypatch: pytest.MonkeyP
 
 
 def typed(command: str) -> str:
-    """What a command prints on a terminal."""
+    """What a command prints on a terminal. It succeeds, or is one that shows how a limit is passed."""
     screen = Terminal()
     with mock.patch.dict(os.environ, {"COLUMNS": str(WIDTH), "NO_COLOR": "1"}), contextlib.redirect_stdout(screen):
-        app(shlex.split(command), prog_name="fxflops", standalone_mode=False)
+        status = app(shlex.split(command), prog_name="fxflops", standalone_mode=False)
+    assert (status or 0) == int(OVER_ON_PURPOSE in command), command
     return "".join(f"{line.rstrip()}\n" for line in screen.getvalue().splitlines())
 
 
@@ -104,12 +104,14 @@ def test_a_command_prints_what_is_written(block: re.Match[str]) -> None:
     assert shortened(typed(block["command"]), block) == block["output"]
 
 
-@by_page
-def test_no_block_is_left_out(page: Path) -> None:
-    text = QUICK_START.sub("", read(page))
-    shown = sum(block["output"] is not None for block in PYTHON.finditer(text))
-    run = [len(kind.findall(text)) for kind in (PYTHON, CONSOLE, BASH)]
-    assert text.count("```") == 2 * (sum(run) + shown)
+def test_no_block_is_left_out() -> None:
+    fences, expected = {}, {}
+    for page in PAGES:
+        text = QUICK_START.sub("", read(page))
+        shown = sum(block["output"] is not None for block in PYTHON.finditer(text))
+        run = [len(kind.findall(text)) for kind in (PYTHON, CONSOLE, BASH)]
+        fences[page.name], expected[page.name] = text.count("```"), 2 * (sum(run) + shown)
+    assert fences == expected
 
 
 def test_quick_start_holds_two_commands() -> None:
@@ -125,12 +127,14 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@by_page
-def test_links_lead_somewhere(page: Path) -> None:
-    for path, anchor in LINK.findall(FENCED.sub("", read(page))):
-        target = page.parent / path if path else page
-        assert target.exists(), path
-        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+def test_links_lead_somewhere() -> None:
+    broken = []
+    for page in PAGES:
+        for path, anchor in LINK.findall(FENCED.sub("", read(page))):
+            target = page.parent / path if path else page
+            if not target.exists() or (anchor and anchor not in anchors(target)):
+                broken.append(f"{page.name}: {path}#{anchor}")
+    assert broken == []
 
 
 def test_readme_is_a_front_page() -> None:
@@ -140,11 +144,10 @@ def test_readme_is_a_front_page() -> None:
     assert len(text.splitlines()) <= LONGEST_README
 
 
-@by_page
-def test_every_picture_is_there(page: Path) -> None:
-    pictures = re.findall(r"!\[.+?\]\((.+?)\)", read(page))
-    assert pictures or page != README
-    assert [name for name in pictures if not (page.parent / name).is_file()] == []
+def test_every_picture_is_there() -> None:
+    pictures = [(page, name) for page in PAGES for name in re.findall(r"!\[.+?\]\((.+?)\)", read(page))]
+    assert README in {page for page, _ in pictures}
+    assert [f"{page.name}: {name}" for page, name in pictures if not (page.parent / name).is_file()] == []
 
 
 # The notebook

@@ -28,6 +28,7 @@ def is_private(name: str) -> bool:
     return any(part.startswith("_") and not part.startswith("__") for part in name.split("."))
 
 
+@cache
 def tree_of(file: str) -> ast.Module:
     return ast.parse((PACKAGE / file).read_text(encoding="utf8"))
 
@@ -84,9 +85,10 @@ def insides_in(tree: ast.Module) -> Iterator[str]:
             yield node.value
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if file not in (DOOR, *NOT_YET)])
-def test_no_other_file_names_torchs_insides(file: str) -> None:
-    assert not [*insides_in(tree_of(file))]
+def test_no_other_file_names_torchs_insides() -> None:
+    others = [file for file in FILES if file not in (DOOR, *NOT_YET)]
+    assert len(others) > 100
+    assert {file: names for file in others if (names := [*insides_in(tree_of(file))])} == {}
 
 
 def test_files_that_still_do_are_listed() -> None:
@@ -125,9 +127,13 @@ SAMPLES = {
 }
 
 
-@pytest.mark.parametrize("owner", torch_internals.ATTRIBUTES, ids=lambda owner: owner.__name__)
-def test_torchs_objects_have_these_attributes(owner: type) -> None:
-    assert [name for name in torch_internals.ATTRIBUTES[owner] if not hasattr(SAMPLES[owner], name)] == []
+def test_torchs_objects_have_these_attributes() -> None:
+    assert [
+        f"{owner.__name__}.{name}"
+        for owner, names in torch_internals.ATTRIBUTES.items()
+        for name in names
+        if not hasattr(SAMPLES[owner], name)
+    ] == []
 
 
 @pytest.mark.parametrize("name", torch_internals.OPTIONAL)

@@ -197,8 +197,11 @@ class Samples:
     def along(self, axis: int, others: Sequence[int], whats: Sequence[str]) -> Callable[[int], Sample | None]:
         """Return the function from a length of a size to some quantities, the other sizes being those of ``others``."""
         wanted = [SUMMED.index(what) for what in whats if what != "memory"]
+        known: dict[int, Sample] = {}  # the search for pieces asks for the same lengths hundreds of times
 
         def costs(length: int) -> Sample | None:
+            if length in known:
+                return known[length]
             point = (*others[:axis], length, *others[axis + 1 :])
             try:
                 sample = self.at(point)
@@ -208,9 +211,13 @@ class Samples:
                 )
                 return None
             self.farthest[axis] = max(self.farthest[axis], length)
-            if not wanted:
-                return {MEMORY: sample[MEMORY]}
-            return {key: tuple([numbers[i] for i in wanted]) for key, numbers in sample.items() if key != MEMORY}
+            if wanted:
+                known[length] = {
+                    key: tuple([numbers[i] for i in wanted]) for key, numbers in sample.items() if key != MEMORY
+                }
+            else:
+                known[length] = {MEMORY: sample[MEMORY]}
+            return known[length]
 
         return costs
 

@@ -11,9 +11,10 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain
+from operator import mul
 from typing import NamedTuple
 
-from .polynomials import interpolation, value
+from .polynomials import extrapolation, interpolation, value
 
 MAX_DEGREE = 4
 MAX_PIECES = 4
@@ -313,10 +314,10 @@ def agrees(costs: Costs, nodes: Sequence[int], at: int) -> bool:
     there = costs(at)
     if there is None:
         return False
-    through = interpolation([nodes])
+    weights, denominator = extrapolation(tuple(nodes), at)
     for *numbers, expected in columns([*(costs(node) or {} for node in nodes), there]):
         for *values, wanted in zip(*numbers, expected, strict=True):
-            if value(through(values), (at,)) != wanted:
+            if sum(map(mul, weights, values)) != denominator * wanted:
                 return False
     return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -62,6 +63,21 @@ def interpolation(nodes: Sequence[Sequence[int]]) -> Callable[[Sequence[int]], P
         return {monomial: Fraction(each, whole) for monomial, each in sums.items() if each}
 
     return through
+
+
+@lru_cache(4096)
+def extrapolation(nodes: tuple[int, ...], at: int) -> tuple[list[int], int]:
+    """Return whole weights of the values at some lengths, and the number by which to divide their weighted sum: the result is
+    the value at another length of the polynomial through them.
+
+    The polynomial itself is not made, whose fractions take most of the time of a comparison.
+    """
+    exact = [
+        math.prod((Fraction(at - other, node - other) for other in nodes if other != node), start=Fraction(1))
+        for node in nodes
+    ]
+    denominator = math.lcm(*(each.denominator for each in exact))
+    return [int(each * denominator) for each in exact], denominator
 
 
 def _basis(nodes: Sequence[int]) -> list[list[Fraction]]:

@@ -5,9 +5,9 @@ The oracle is the run without it, in a process of its own: what the model itself
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.fresh import Fresh
 
 PROGRAM = """
 import logging, sys, threading, warnings
@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 import fxflops
 
+warnings.simplefilter("ignore")
 CASES = {
     "einsum": lambda y, x: torch.einsum("bi,bj->bij", y, x),
     "einsum of three": lambda y, x: torch.einsum("bi,bj,bk->bijk", y, x, x),
@@ -76,23 +77,10 @@ assert not logger.filters
 """
 
 
-def test_what_is_tried_prints_nothing(tmp_path: Path) -> None:
+def test_what_is_tried_prints_nothing(tmp_path: Path, fresh: Fresh) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(program)],
-        env=_environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = fresh.run(str(program))
     assert done.returncode == 0, done.stderr[-3000:]
     written = [line for line in done.stderr.splitlines() if line.strip()]
     assert [line.rpartition("] ")[2] for line in written] == ["of another thread", "after"]
-
-
-def _environment() -> dict[str, str]:
-    import os
-
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

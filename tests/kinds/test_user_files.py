@@ -12,6 +12,8 @@ from textwrap import dedent
 
 import pytest
 
+from tests.fresh import Fresh
+
 WIDTH = 24
 MODEL = f"""
 from torch import nn
@@ -33,26 +35,9 @@ READERS = {
 }
 
 
-def _run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *args],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=_environment(),
-    )
-
-
-def _environment() -> dict[str, str]:
-    import os
-
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "200"}
-
-
-def _command(folder: Path, model: str) -> subprocess.CompletedProcess[str]:
-    return _run(folder, "-m", "fxflops", "run", model, "--input", f"1,{WIDTH}", "--counts-only")
+def _command(fresh: Fresh, folder: Path, model: str) -> subprocess.CompletedProcess[str]:
+    command = ["-m", "fxflops", "run", model, "--input", f"1,{WIDTH}", "--counts-only"]
+    return fresh.run(*command, cwd=folder, COLUMNS="200")
 
 
 @pytest.fixture
@@ -62,12 +47,12 @@ def loaded_argv() -> list[str]:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_file_reads_its_own_command_line(name: str, tmp_path: Path, loaded_argv: list[str]) -> None:
+def test_a_file_reads_its_own_command_line(name: str, tmp_path: Path, loaded_argv: list[str], fresh: Fresh) -> None:
     from fxflops.cli.models import load
 
     file = tmp_path / f"model_{[*READERS].index(name)}.py"
     file.write_text(READERS[name].format(W=WIDTH) + MODEL.replace(f"WIDTH = {WIDTH}\n", ""))
-    alone = _run(tmp_path, str(file))
+    alone = fresh.run(str(file), cwd=tmp_path)
     assert alone.stdout.strip() == str(WIDTH), alone.stderr
     before = [*loaded_argv]
     assert load(f"{file}:make").model.in_features == WIDTH
@@ -75,19 +60,19 @@ def test_a_file_reads_its_own_command_line(name: str, tmp_path: Path, loaded_arg
     assert sys.argv == before
 
 
-def test_the_command_runs_it(tmp_path: Path) -> None:
+def test_the_command_runs_it(tmp_path: Path, fresh: Fresh) -> None:
     (tmp_path / "parses.py").write_text(READERS["argparse"].format(W=WIDTH) + MODEL.replace(f"WIDTH = {WIDTH}\n", ""))
-    done = _command(tmp_path, "parses.py:make")
+    done = _command(fresh, tmp_path, "parses.py:make")
     assert done.returncode == 0, done.stderr
     assert "Linear" in done.stdout
 
 
-def test_required_arguments_are_an_error_that_says_so(tmp_path: Path) -> None:
+def test_required_arguments_are_an_error_that_says_so(tmp_path: Path, fresh: Fresh) -> None:
     (tmp_path / "requires.py").write_text(
         "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('width')\nparser.parse_args()\n"
         + MODEL
     )
-    done = _command(tmp_path, "requires.py:make")
+    done = _command(fresh, tmp_path, "requires.py:make")
     assert done.returncode != 0
     assert "without arguments" in done.stderr
     assert "Traceback" not in done.stderr
@@ -104,7 +89,9 @@ IMPORTS = {
 
 @pytest.mark.parametrize("has_init", [True, False], ids=["package", "namespace"])
 @pytest.mark.parametrize("line", IMPORTS)
-def test_a_file_of_a_package_is_told_its_name_as_a_module(line: str, has_init: bool, tmp_path: Path) -> None:
+def test_a_file_of_a_package_is_told_its_name_as_a_module(
+    line: str, has_init: bool, tmp_path: Path, fresh: Fresh
+) -> None:
     folder, name, other = IMPORTS[line]
     if not has_init and "/" in folder:
         pytest.skip("nothing says how far up a package without __init__.py begins")
@@ -115,12 +102,12 @@ def test_a_file_of_a_package_is_told_its_name_as_a_module(line: str, has_init: b
     (inside / f"{other}.py").write_text(dedent(MODEL))
     (inside / f"{name}.py").write_text(f"{line}\n")
     path = f"{folder}/{name}.py:make"
-    done = _command(tmp_path, path)
+    done = _command(fresh, tmp_path, path)
     if done.returncode == 0:
         return
     module = f"{folder.replace('/', '.')}.{name}:make"
     assert f"give {module}" in done.stderr
     assert str(tmp_path) in done.stderr
-    advised = _command(tmp_path, module)
+    advised = _command(fresh, tmp_path, module)
     assert advised.returncode == 0, advised.stderr
     assert "Linear" in advised.stdout

@@ -323,15 +323,20 @@ GRADIENTS = {
 }
 
 
-@pytest.mark.parametrize(("name", "function"), sorted(GRADIENTS, key=str))
-def test_parameters_stand_where_the_operator_has_them(name: str, function: Any) -> None:
-    """Most kernels of other devices do not run here."""
-    packet = getattr(aten, name.removeprefix("aten::"), None)
-    if packet is None:
-        pytest.skip("this torch has no such operator")
-    schema = getattr(packet, next(form for form in packet.overloads() if "out" not in form))._schema
-    given = [argument.name for argument in schema.arguments if not argument.kwarg_only]
-    parameters = inspect.signature(function).parameters.values()
-    ours = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
-    for mine, theirs in zip(ours, given, strict=False):
-        assert theirs in (mine, *RENAMED.get(mine, ()))
+def test_parameters_stand_where_the_operator_has_them() -> None:
+    """Most kernels of other devices do not run here, and each version of torch lacks some operators."""
+    compared, apart = 0, []
+    for name, function in sorted(GRADIENTS, key=str):
+        packet = getattr(aten, name.removeprefix("aten::"), None)
+        if packet is None:
+            continue
+        schema = getattr(packet, next(form for form in packet.overloads() if "out" not in form))._schema
+        given = [argument.name for argument in schema.arguments if not argument.kwarg_only]
+        parameters = inspect.signature(function).parameters.values()
+        ours = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+        compared += 1
+        for mine, theirs in zip(ours, given, strict=False):
+            if theirs not in (mine, *RENAMED.get(mine, ())):
+                apart.append(f"{name}: {mine} of {function.__name__} stands where the operator has {theirs}")
+    assert compared > 80
+    assert apart == []

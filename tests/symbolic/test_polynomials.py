@@ -8,7 +8,7 @@ from itertools import product
 import numpy
 import pytest
 
-from fxflops.symbolic.polynomials import evaluated, fixed, interpolation, total, value
+from fxflops.symbolic.polynomials import evaluated, extrapolation, fixed, interpolation, total, value
 
 HALVES = {(2, 1): Fraction(1, 2), (1, 1): Fraction(1, 2), (0, 0): Fraction(7)}  # x(x + 1)/2 y + 7
 
@@ -23,6 +23,13 @@ def test_a_constant_has_one_term_and_zero_none() -> None:
     through = interpolation([(1, 2), (1, 2)])
     assert through([4, 4, 4, 4]) == {(0, 0): 4}
     assert through([0, 0, 0, 0]) == {}
+
+
+def test_the_value_elsewhere_is_that_of_the_polynomial_through_the_values() -> None:
+    nodes, cubic = (3, 7, 8, 20), [x**3 // 3 + 5 * x for x in range(0, 600, 3)]
+    for at in (0, 7, 100, 199):
+        weights, denominator = extrapolation(nodes, at)
+        assert sum(w * cubic[node] for w, node in zip(weights, nodes, strict=True)) == denominator * cubic[at]
 
 
 def test_sums_drop_what_cancels() -> None:
