@@ -22,6 +22,7 @@ import os
 import platform
 import queue
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -337,6 +338,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
+    # The worktree is removed, and the processes are ended, also when this one is told to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
+    signal.signal(signal.SIGINT, lambda *_: sys.exit("interrupted"))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("PYTHONHASHSEED", "0")
     out = options.out / (options.ways.replace(",", "_") or "all")

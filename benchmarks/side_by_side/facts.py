@@ -91,22 +91,24 @@ def facts_of(group: str, name: str, data: Any, chosen: list[str], tree: str) -> 
         for label, each in several.items():
             ways[f"{way} {label}".strip()] = (each if isinstance(each, dict) else of_report(each)) | said
         del reported, several
-    text = json.dumps(ways, default=repr)
-    for place in (str(Path(tree).resolve()), tree, str(Path(__file__).parents[2])):
-        text = text.replace(place, "TREE")
-    text = ADDRESS.sub("0x", text)
-    return row_of(name, json.loads(text), seconds)
+    return row_of(name, ways, seconds, (str(Path(tree).resolve()), tree, str(Path(__file__).parents[2])))
 
 
-def row_of(name: str, ways: dict[str, Facts], seconds: dict[str, float]) -> Facts:
-    """Return a line for a file of facts, with the ways that took too long apart: they are not compared."""
-    cut_off = [way for way, facts in ways.items() if way == "process" or is_cut_off(facts)]
+def row_of(name: str, ways: dict[str, Facts], seconds: dict[str, float], places: tuple[str, ...] = ()) -> Facts:
+    """Return a line for a file of facts, without ``places`` and addresses. Ways that took too long are named: they are not compared."""
+    texts = {}
+    for way, facts in ways.items():
+        text = json.dumps(facts, default=repr)
+        for place in places:
+            text = text.replace(place, "TREE")
+        texts[way] = ADDRESS.sub("0x", text)
+    whole = ", ".join(f"{json.dumps(way)}: {text}" for way, text in texts.items())
     return {
         "case": name,
-        "digests": digests(ways),
+        "digests": {way: hashlib.sha256(text.encode()).hexdigest()[:16] for way, text in texts.items()},
         "seconds": seconds,
-        "cut_off": cut_off,
-        "facts": packed(json.dumps(ways)),
+        "cut_off": [way for way, facts in ways.items() if way == "process" or is_cut_off(facts)],
+        "facts": base64.b64encode(zlib.compress(f"{{{whole}}}".encode())).decode(),
     }
 
 
@@ -180,17 +182,8 @@ def untimed(value: Any) -> Any:
     return [untimed(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def digests(ways: dict[str, Facts]) -> dict[str, str]:
-    """Return for each way a digest of its facts, by which those of two sides are compared first."""
-    texts = {way: json.dumps(facts, sort_keys=True) for way, facts in ways.items()}
-    return {way: hashlib.sha256(text.encode()).hexdigest()[:16] for way, text in texts.items()}
-
-
-def packed(text: str) -> str:
-    return base64.b64encode(zlib.compress(text.encode(), 6)).decode()
-
-
 def unpacked(text: str) -> dict[str, Facts]:
+    """Return the facts of a line."""
     return json.loads(zlib.decompress(base64.b64decode(text)))  # type: ignore[no-any-return]
 
 

@@ -17,7 +17,7 @@ from torch import nn
 import fxflops
 from benchmarks.side_by_side.__main__ import Side
 from benchmarks.side_by_side.compare import differences
-from benchmarks.side_by_side.facts import digests, of_report
+from benchmarks.side_by_side.facts import of_report, row_of, unpacked
 
 ROOT = Path(__file__).parents[2]
 OTHER = """
@@ -48,8 +48,10 @@ def places(old: Any, new: Any) -> list[str]:
 
 def test_equal_counts_have_equal_facts() -> None:
     assert facts(model()) == facts(model())
-    assert digests(facts(model())) == digests(facts(model()))
     assert differences(facts(model()), facts(model())) == []
+    row = row_of("mlp", facts(model()), {})
+    assert row == row_of("mlp", facts(model()), {})
+    assert unpacked(row["facts"]) == facts(model())
 
 
 def test_a_difference_in_one_call_is_named() -> None:
@@ -58,7 +60,22 @@ def test_a_difference_in_one_call_is_named() -> None:
     new["count"]["totals"]["total_flops"] += 1  # follows from it
     (found,) = differences(old, new)
     assert (found.way, found.place, found.old, found.new) == ("count", "calls[1] relu in 1.cost.others", "16", "17")
-    assert digests(old) != digests(new)
+    assert row_of("mlp", old, {})["digests"] != row_of("mlp", new, {})["digests"]
+
+
+def test_places_and_addresses_are_no_facts() -> None:
+    one, other = ({"count": {"raises": ["E", f"<f at 0x7f{n}abc0> in /home/{n}/fxflops/api.py"]}} for n in (1, 2))
+    rows = [row_of("mlp", facts, {}, (f"/home/{n}",)) for n, facts in enumerate((one, other), 1)]
+    assert rows[0] == rows[1]
+    assert unpacked(rows[0]["facts"]) == {"count": {"raises": ["E", "<f at 0x> in TREE/fxflops/api.py"]}}
+
+
+def test_what_took_too_long_is_not_compared() -> None:
+    slow = {
+        "count": {"raises": ["TimeoutError", "not done after 180 s"]},
+        "train": {"raises": ["TimeoutError", "of the model's own"]},
+    }
+    assert row_of("mlp", slow, {})["cut_off"] == ["count"]
 
 
 def test_each_kind_of_difference_is_named_once() -> None:
