@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import resource
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -23,6 +26,10 @@ class Isolated(threading.local):
         if self.pool is None:
             context = multiprocessing.get_context("spawn")
             self.pool = ProcessPoolExecutor(1, context, self.setup, self.args)
+            try:
+                self.pool.submit(int).result()
+            except BrokenProcessPool as error:
+                raise RuntimeError(f"no process of {self.args} can be set up: see its error above") from error
         try:
             result = self.pool.submit(function, *args).result(timeout=seconds)
         except (BrokenProcessPool, TimeoutError):
@@ -33,6 +40,12 @@ class Isolated(threading.local):
             self.end()
         return result
 
+    @staticmethod
+    def end_all() -> None:
+        """End the processes of all threads, whatever they are doing."""
+        for process in multiprocessing.active_children():
+            process.kill()
+
     def end(self) -> None:
         """End the process of this thread; the next call starts another."""
         if self.pool is not None:
@@ -40,3 +53,23 @@ class Isolated(threading.local):
                 process.kill()
             self.pool.shutdown()
         self.pool, self.done = None, 0
+
+
+def bounded(gigabytes: int) -> None:
+    """Have this process raise where it would take more memory than a job may."""
+    resource.setrlimit(resource.RLIMIT_DATA, (gigabytes * 10**9,) * 2)
+
+
+@contextmanager
+def deadline(seconds: int, timer: int = signal.ITIMER_REAL) -> Iterator[None]:
+    """TimeoutError after so many seconds; of the processor, if the timer is ``signal.ITIMER_PROF``: other work does not count."""
+
+    def raise_timeout(*_: Any) -> None:
+        raise TimeoutError(f"not done after {seconds} s")
+
+    signal.signal(signal.SIGPROF if timer == signal.ITIMER_PROF else signal.SIGALRM, raise_timeout)
+    signal.setitimer(timer, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(timer, 0)

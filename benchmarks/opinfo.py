@@ -12,17 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import re
 import signal
 import sys
-import threading
 import time
 import warnings
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import cache
+from functools import cache, partial
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -32,6 +29,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import fxflops
+from benchmarks.isolated import Isolated
 from benchmarks.opinfo_cases import cases, entries
 from benchmarks.opinfo_causes import CAUSES
 from benchmarks.opinfo_checks import Checked
@@ -79,20 +77,13 @@ def _raise_timeout(*_: Any) -> None:
     raise _TimeIsUp
 
 
-class Worker(threading.local):
-    """A process of each thread's own, which an operator may end: then a new one goes on."""
-
-    pool: ProcessPoolExecutor | None = None
-
-    def check(self, job: tuple[str, int, int]) -> Row:
-        if self.pool is None:
-            self.pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-        try:
-            return self.pool.submit(checked, *job).result()
-        except BrokenProcessPool:
-            self.pool = None
-            found = [["it ended the process", "", ""]]
-            return {"entry": job[0], "samples": 0, "made": {}, "found": found, "listed": [], "seconds": 0}
+def isolated_check(isolated: Isolated, job: tuple[str, int, int]) -> Row:
+    try:
+        row: Row = isolated(checked, *job)
+    except BrokenProcessPool:
+        found = [["it ended the process", "", ""]]
+        row = {"entry": job[0], "samples": 0, "made": {}, "found": found, "listed": [], "seconds": 0}
+    return row
 
 
 def cause_of(entry: str, kind: str, case: str, what: str) -> str:
@@ -158,7 +149,8 @@ def main() -> int:
     todo = [key for key in names if key not in rows or options.only or (options.again and key in apart)]
     KEPT.parent.mkdir(exist_ok=True)
     with ThreadPool(options.jobs) as threads, KEPT.open("a") as file:
-        for row in threads.imap_unordered(Worker().check, [(key, options.samples, options.seconds) for key in todo]):
+        check = partial(isolated_check, Isolated())
+        for row in threads.imap_unordered(check, [(key, options.samples, options.seconds) for key in todo]):
             rows[row["entry"]] = row
             file.write(json.dumps(row) + "\n")
             file.flush()

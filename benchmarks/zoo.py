@@ -19,20 +19,16 @@ import contextlib
 import importlib
 import json
 import logging
-import multiprocessing
 import os
 import platform
 import random
-import resource
-import signal
 import sys
-import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -46,6 +42,7 @@ from torch.utils.flop_counter import FlopCounterMode
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import fxflops
+from benchmarks.isolated import Isolated, bounded, deadline
 
 RESULTS = Path(__file__).parent / "results"
 LIBRARIES = ("timm", "torchvision", "transformers", "diffusers")
@@ -64,7 +61,7 @@ def measure(library: str, name: str, parts: tuple[str, ...]) -> Row:
     row: Row = {"model": name}
     again = ""
     try:
-        with deadline():
+        with deadline(SECONDS):
             model, args, kwargs = zoo.build(name)
             with torch.no_grad():
                 model(*args, **kwargs)
@@ -79,7 +76,7 @@ def measure(library: str, name: str, parts: tuple[str, ...]) -> Row:
         random.seed(0)
         np.random.seed(0)
         try:
-            with deadline():
+            with deadline(SECONDS):
                 row[part] = PARTS[part](model, args, kwargs)
         except Exception as error:
             row[part] = {"raises": one_line(error)}
@@ -87,32 +84,12 @@ def measure(library: str, name: str, parts: tuple[str, ...]) -> Row:
     return row
 
 
-class Isolated(threading.local):
-    """A process of each thread's own, which a model may end: then a new one goes on."""
-
-    pool: ProcessPoolExecutor | None = None
-    models = 0
-
-    def measure(self, job: tuple[str, str, tuple[str, ...]]) -> Row:
-        if self.pool is None:
-            self.pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), bounded)
-        try:
-            row = self.pool.submit(measure, *job).result(timeout=SECONDS * (len(job[2]) + 2))
-        except (BrokenProcessPool, TimeoutError) as error:
-            row = {"model": job[1], "runs": False, "why": f"it ended the process: {type(error).__name__}"}
-            self.models = MODELS_PER_PROCESS
-        self.models += 1
-        if self.models >= MODELS_PER_PROCESS:
-            for process in [*(self.pool._processes or {}).values()]:
-                process.kill()
-            self.pool.shutdown()
-            self.pool, self.models = None, 0
-        return row
-
-
-def bounded() -> None:
-    """Have this process raise where it would take more memory than a model may."""
-    resource.setrlimit(resource.RLIMIT_DATA, (GIGABYTES * 10**9,) * 2)
+def isolated_measure(isolated: Isolated, job: tuple[str, str, tuple[str, ...]]) -> Row:
+    try:
+        row: Row = isolated(measure, *job, seconds=SECONDS * (len(job[2]) + 2))
+    except (BrokenProcessPool, TimeoutError) as error:
+        row = {"model": job[1], "runs": False, "why": f"it ended the process: {type(error).__name__}"}
+    return row
 
 
 def by_graph(model: nn.Module, args: Any, kwargs: Any) -> Row:
@@ -198,21 +175,6 @@ def differences(one: fxflops.Report, other: fxflops.Report) -> list[str]:
     modules = [p for p in rows if p not in others or (rows[p].total, rows[p].own) != (others[p].total, others[p].own)]
     sums, others_sums = ({op: row.total for op, row in report.by_operator().items()} for report in (one, other))
     return modules + [op for op in {**sums, **others_sums} if sums.get(op) != others_sums.get(op)]
-
-
-@contextlib.contextmanager
-def deadline() -> Iterator[None]:
-    """TimeoutError after some minutes."""
-
-    def raise_timeout(*_: Any) -> None:
-        raise TimeoutError(f"not done after {SECONDS} s")
-
-    signal.signal(signal.SIGALRM, raise_timeout)
-    signal.alarm(SECONDS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
 
 
 def one_line(error: BaseException) -> str:
@@ -356,7 +318,8 @@ def sweep(library: str, options: argparse.Namespace) -> None:
 
     with Progress() as bar, ThreadPool(options.workers) as threads, log.open("a") as file:
         task = bar.add_task(library, total=len(todo))
-        for row in threads.imap_unordered(Isolated().measure, [(library, name, wanted[name]) for name in todo]):
+        measured = partial(isolated_measure, Isolated(bounded, GIGABYTES, jobs=MODELS_PER_PROCESS))
+        for row in threads.imap_unordered(measured, [(library, name, wanted[name]) for name in todo]):
             done[row["model"]] = {**done.get(row["model"], {}), **row}
             file.write(json.dumps(row) + "\n")
             file.flush()

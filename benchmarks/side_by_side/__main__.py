@@ -1,6 +1,6 @@
 """Old and new side by side: the same models counted by two states of the library, and every difference in what they report.
 
-    python -m benchmarks.side_by_side 74eede1 --sets fuzz,odd [--limit 100] [--only NAME] [--ways count] [--jobs 2]
+    python -m benchmarks.side_by_side 74eede1 --sets odd,fuzz [--limit 100] [--only NAME] [--ways count] [--jobs 2]
 
 The reference is a commit, of which a temporary ``git worktree`` is made, or a folder. Each side runs in processes of its own:
 the library is the side's, the models are those of this tree, with equal seeds. What a side reports of a case (calls, scopes,
@@ -8,7 +8,7 @@ costs, memory over time, missing, sums, warnings, errors: see ``facts.py``) is a
 contents of the library, of the cases, and the versions. So a run goes on where one was stopped, and the reference is run once.
 The table is ``OUT/table.md``. A difference needs a cause in ``causes.py``: one without makes the exit status 1.
 
-The sets: fuzz (random nets), odd (``tests/trace``), timm, torchvision, transformers, diffusers, menagerie (``MENAGERIE=path/to/torchlens``).
+The sets: odd and programs (``tests/trace``), fuzz (random nets), ranks (``tests/ranks.py``, and Llama-3 on meshes), timm, torchvision, transformers, diffusers, menagerie (``MENAGERIE=path/to/torchlens``).
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ import os
 import platform
 import queue
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from importlib.metadata import version
 from pathlib import Path
@@ -39,14 +40,25 @@ from benchmarks.isolated import Isolated
 from .cases import SETS, Case
 from .causes import CAUSES
 from .compare import Difference, differences
-from .facts import SECONDS, digest, facts_of, packed, unpacked, use_library
+from .facts import facts_of, row_of, unpacked, use_library
 
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "build" / "side_by_side"
-CASES = ("benchmarks", "tests/trace/odd_models.py", "tests/trace/programs.py", "tests/ranks.py")
+FUZZ = [ROOT / "benchmarks" / f"fuzz_{name}.py" for name in ("nets", "classes", "statements", "counter")]
+CASES = (
+    "benchmarks/side_by_side/facts.py",
+    "benchmarks/side_by_side/cases.py",
+    "benchmarks/models",
+    "benchmarks/fuzz_nets.py",
+    "benchmarks/fuzz_classes.py",
+    "benchmarks/fuzz_counter.py",
+    "tests/trace/odd_models.py",
+    "tests/trace/programs.py",
+    "tests/ranks.py",
+)
 """What decides on the cases and their facts, beside the library."""
-JOBS_PER_PROCESS = 100
-DEFAULT = "fuzz,odd"
+JOBS_PER_PROCESS, NETS, HANGS = 100, 5000, 1800
+DEFAULT = "odd,programs,fuzz"
 
 
 class Side:
@@ -71,16 +83,15 @@ class Side:
     def _know(self, group: str, row: dict[str, Any], place: int) -> None:
         key = group, row["case"]
         self.places[key] = place
-        self.rows[key] = {name: row[name] for name in ("digests", "seconds")}
+        self.rows[key] = {name: row[name] for name in ("digests", "seconds", "cut_off")}
 
     def run(self, group: str, case: Case, ways: list[str]) -> None:
         """Have a process of this side report of a case, and keep it."""
         try:
-            row = self.isolated(facts_of, group, *case, ways, str(self.tree), seconds=SECONDS * 8)
+            row = self.isolated(facts_of, group, *case, ways, str(self.tree), seconds=HANGS)
         except (BrokenProcessPool, TimeoutError) as error:
-            facts = {"process": {"raises": [type(error).__name__, "it ended the process"]}}
-            digests = {way: {part: digest(value) for part, value in parts.items()} for way, parts in facts.items()}
-            row = {"case": case[0], "digests": digests, "seconds": {}, "facts": packed(json.dumps(facts))}
+            facts = {"process": {"raises": [type(error).__name__, "it ended or blocked the process"]}}
+            row = row_of(case[0], facts, {})
         with _writing, (self.folder / f"{group}.jsonl").open("ab") as file:
             place = file.tell()
             file.write(json.dumps(row).encode() + b"\n")
@@ -97,16 +108,19 @@ _writing = threading.Lock()
 
 def contents(tree: Path) -> str:
     """Return a name for all that the facts depend on: this library, the cases, and the versions of what they use."""
+    libraries = ("torch", "timm", "torchvision", "transformers", "diffusers")
+    return sources(tree / "fxflops", *(ROOT / place for place in CASES), *map(installed, libraries))
+
+
+def sources(*places: Path | str) -> str:
+    """Return a digest of the contents of files, of those in folders, and of words."""
     found = hashlib.sha256()
-    files = sorted((tree / "fxflops").rglob("*.py"))
-    for place in CASES:
-        path = ROOT / place
-        files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
-    for path in files:
-        if path.parent != Path(__file__).parent or path.name in ("facts.py", "cases.py"):
-            found.update(path.read_bytes())
-    for package in ("torch", "timm", "torchvision", "transformers", "diffusers"):
-        found.update(installed(package).encode())
+    for place in places:
+        if isinstance(place, str):
+            found.update(place.encode())
+        else:
+            for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+                found.update(path.read_bytes())
     return found.hexdigest()[:12]
 
 
@@ -146,12 +160,14 @@ def cause_of(case: str, difference: Difference) -> str:
 
 
 class Comparison:
-    """What came out of comparing: of each set its cases and differences."""
+    """What came out of comparing: of each set its cases, those that differ, that raise alike in all ways, and that were cut off."""
 
     def __init__(self, sides: list[Side]) -> None:
         self.sides = sides
         self.cases: Counter[str] = Counter()
-        self.unrun: Counter[str] = Counter()
+        self.reports: Counter[str] = Counter()
+        self.raising: dict[str, list[str]] = {}
+        self.cut_off: dict[str, dict[str, list[str]]] = {}
         self.differing: dict[str, dict[str, list[Difference]]] = {}
         self.seconds: dict[str, list[float]] = {}
 
@@ -160,17 +176,22 @@ class Comparison:
         key = group, case
         rows = [side.rows[key] for side in self.sides]
         self.cases[group] += 1
+        self.reports[group] += min(len(row["seconds"]) for row in rows)
         sums = self.seconds.setdefault(group, [0.0, 0.0])
         for i, row in enumerate(rows):
             sums[i] += sum(row["seconds"].values())
-        self.unrun[group] += not any(row["seconds"] for row in rows)
-        if rows[0]["digests"] == rows[1]["digests"]:
-            return
-        old, new = (chosen(side.facts(key), ways) for side in self.sides)
-        if found := differences(old, new):
-            self.differing.setdefault(group, {})[case] = found
-            for each in found:
-                print(f"{group} {case}: {each}  [{cause_of(f'{group}/{case}', each) or 'UNEXPLAINED'}]", flush=True)
+        cut_off = sorted({way for row in rows for way in row["cut_off"]})
+        if rows[0]["digests"] != rows[1]["digests"] and "process" not in cut_off:
+            old, new = (chosen(side.facts(key), ways, cut_off) for side in self.sides)
+            if found := differences(old, new):
+                self.differing.setdefault(group, {})[case] = found
+                for each in found:
+                    print(f"{group} {case}: {each}  [{cause_of(f'{group}/{case}', each) or 'UNEXPLAINED'}]", flush=True)
+                return
+        if cut_off:
+            self.cut_off.setdefault(group, {})[case] = cut_off
+        elif not any(row["seconds"] for row in rows):
+            self.raising.setdefault(group, []).append(case)
 
     @property
     def unexplained(self) -> list[str]:
@@ -191,16 +212,17 @@ class Comparison:
             f"Reference {old}, beside {new}; {', '.join(filter(None, map(installed, ('torch', 'timm', 'torchvision', 'transformers', 'diffusers'))))}, "
             f"Python {platform.python_version()}. Seconds are those of the processor in the counts themselves.",
             "",
-            f"| set | cases | equal | different | neither runs | {old} s | {new} s |",
-            "|---|---:|---:|---:|---:|---:|---:|",
+            f"| set | cases | reports | equal | different | raise alike | cut off | {old} s | {new} s |",
+            "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
         ]
         for group, cases in self.cases.items():
-            different = len(self.differing.get(group, ()))
-            equal = cases - different - self.unrun[group]
-            before, after = self.seconds[group]
-            lines.append(
-                f"| {group} | {cases:,} | {equal:,} | {different} | {self.unrun[group]} | {before:.1f} | {after:.1f} |"
+            different, raising, cut_off = (
+                len(found.get(group, ())) for found in (self.differing, self.raising, self.cut_off)
             )
+            equal = cases - different - raising - cut_off
+            numbers = (cases, self.reports[group], equal, different, raising, cut_off)
+            seconds = [f"{each:.1f}" for each in self.seconds[group]]
+            lines.append(f"| {' | '.join([group, *(f'{number:,}' for number in numbers), *seconds])} |")
         by_cause: dict[str, list[str]] = {}
         for group, found in self.differing.items():
             for case, each_of_case in found.items():
@@ -212,63 +234,96 @@ class Comparison:
             lines += [f"- {cause}: {len(found)}, first {found[0]}" for cause, found in by_cause.items()]
         if unexplained:
             lines += ["", f"Not explained: {len(unexplained)}", "", *(f"- {each}" for each in unexplained)]
+        for title, cases_by_set in (("Raise alike in all ways", self.raising), ("Cut off", self.cut_off)):
+            for group, names in cases_by_set.items():
+                lines += ["", f"{title}, {group}: {', '.join(names)}"]
         return "\n".join(lines) + "\n"
 
 
-def chosen(facts: dict[str, Any], ways: list[str]) -> dict[str, Any]:
-    return {way: parts for way, parts in facts.items() if not ways or way in ways or way in ("build", "process")}
+def chosen(facts: dict[str, Any], ways: list[str], cut_off: list[str]) -> dict[str, Any]:
+    """Return the facts of the ways that are asked for, and were not cut off."""
+    wanted = [way for way in facts if not ways or way.partition(" ")[0] in (*ways, "build")]
+    return {way: facts[way] for way in wanted if way not in cut_off}
 
 
-def run(sides: list[Side], groups: Iterable[str], options: argparse.Namespace) -> Comparison:
+def run(sides: list[Side], groups: list[str], options: argparse.Namespace) -> Comparison:
     """Have both sides report of all cases, and compare as reports come in."""
     comparison = Comparison(sides)
     ways = options.ways.split(",") if options.ways else []
-    for group in groups:
-        began = time.perf_counter()
-        for side in sides:
+    waiting: dict[Side, Waiting] = {side: queue.SimpleQueue() for side in sides}
+    reported: queue.SimpleQueue[tuple[str, str] | BaseException] = queue.SimpleQueue()
+    for side in sides:
+        for group in groups:
             side.read(group)
-        cases = [
-            case for case in SETS[group].names(options.limit) if case[0].startswith(tuple(options.only.split(",")))
-        ]
-        cases = cases[:: options.every]
-        done: queue.SimpleQueue[str] = queue.SimpleQueue()
-        todo = [[case for case in cases if (group, case[0]) not in side.rows] for side in sides]
-        busy = [side for side, its in zip(sides, todo, strict=True) if its]
-        threads = []
-        for side, its in zip(sides, todo, strict=True):
-            waiting: queue.SimpleQueue[Case] = queue.SimpleQueue()
-            for case in its:
-                waiting.put(case)
-            count = max(1, options.jobs // max(1, len(busy))) if its else 0
-            threads += [
-                threading.Thread(target=_work, args=(side, group, waiting, ways, done), daemon=True)
-                for _ in range(count)
-            ]
-        for thread in threads:
-            thread.start()
-        left = {case[0] for case in cases}
-        arrived = itertools.chain([case[0] for case in cases], (done.get() for _ in range(sum(map(len, todo)))))
-        for number, name in enumerate(arrived):
-            if name in left and all((group, name) in side.rows for side in sides):
-                left.remove(name)
-                comparison.compare(group, name, ways)
-            if number >= len(cases) and number % 100 == 0:
-                print(f"{group}: {len(cases) - len(left)} of {len(cases)}", flush=True)
-        for thread in threads:
-            thread.join()
-        print(f"{group}: {len(cases)} cases in {time.perf_counter() - began:.0f} s", flush=True)
+        for _ in range(max(1, options.jobs // len(sides))):
+            threading.Thread(target=_work, args=(side, waiting[side], ways, reported), daemon=True).start()
+    left: set[tuple[str, str]] = set()
+    for group in groups:
+        for case in cases_of(group, options):
+            key = group, case[0]
+            left.add(key)
+            lacking = [side for side in sides if key not in side.rows]
+            for side in lacking:
+                waiting[side].put((group, case))
+            if not lacking:
+                reported.put(key)
+            while not reported.empty():
+                _compare(comparison, reported.get(), left, ways)
+    for side in sides:
+        for _ in range(max(1, options.jobs // len(sides))):
+            waiting[side].put(None)
+    while left:
+        _compare(comparison, reported.get(), left, ways)
     return comparison
 
 
-def _work(
-    side: Side, group: str, waiting: queue.SimpleQueue[Case], ways: list[str], done: queue.SimpleQueue[str]
+def _compare(
+    comparison: Comparison, key: tuple[str, str] | BaseException, left: set[tuple[str, str]], ways: list[str]
 ) -> None:
-    with contextlib.suppress(queue.Empty):
-        while True:
-            case = waiting.get_nowait()
-            side.run(group, case, ways)
-            done.put(case[0])
-    side.isolated.end()
+    if isinstance(key, BaseException):
+        raise key
+    if key in left and all(key in side.rows for side in comparison.sides):
+        left.remove(key)
+        comparison.compare(*key, ways)
+        if comparison.cases.total() % 100 == 0:
+            print(f"{time.strftime('%X')} {dict(comparison.cases)}", flush=True)
+
+
+def cases_of(group: str, options: argparse.Namespace) -> Iterator[Case]:
+    """Return the cases of a set that are wanted. Nets take time to draw: they are kept beside the facts."""
+    cases = (
+        kept(SETS[group].names(), options.out / f"nets-{sources(*FUZZ)}.jsonl")
+        if group == "fuzz"
+        else SETS[group].names()
+    )
+    begin = tuple(options.only.split(","))
+    limit = options.limit or (NETS if group == "fuzz" else None)
+    return itertools.islice((case for case in cases if case[0].startswith(begin)), 0, limit, options.every)
+
+
+def kept(cases: Iterator[Case], path: Path) -> Iterator[Case]:
+    """Yield the cases that a file has, then those that it lacks, which are added to it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = [tuple(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+    yield from known  # type: ignore[misc]
+    with path.open("a") as file:
+        for case in itertools.islice(cases, len(known), None):
+            file.write(json.dumps(case) + "\n")
+            file.flush()
+            yield case
+
+
+Waiting = queue.SimpleQueue[tuple[str, Case] | None]
+
+
+def _work(side: Side, waiting: Waiting, ways: list[str], reported: queue.SimpleQueue[Any]) -> None:
+    try:
+        while (job := waiting.get()) is not None:
+            side.run(*job, ways)
+            reported.put((job[0], job[1][0]))
+        side.isolated.end()
+    except BaseException as error:  # it is raised where the reports are waited for
+        reported.put(error)
 
 
 def main() -> int:
@@ -283,12 +338,18 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
+    # The worktree is removed, and the processes are ended, also when this one is told to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
+    signal.signal(signal.SIGINT, lambda *_: sys.exit("interrupted"))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("PYTHONHASHSEED", "0")
     out = options.out / (options.ways.replace(",", "_") or "all")
-    with tree_of(options.reference) as tree:
-        name = Path(options.reference).resolve().name if Path(options.reference).is_dir() else options.reference
-        comparison = run([Side(name, tree, out), Side("new", ROOT, out)], options.sets.split(","), options)
+    name = Path(options.reference).resolve().name if Path(options.reference).is_dir() else options.reference
+    try:
+        with tree_of(options.reference) as tree:
+            comparison = run([Side(name, tree, out), Side("new", ROOT, out)], options.sets.split(","), options)
+    finally:
+        Isolated.end_all()
     (out / "table.md").write_text(comparison.table())
     print(comparison.table())
     return bool(comparison.unexplained)

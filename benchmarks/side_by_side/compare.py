@@ -68,6 +68,8 @@ def _leaves(place: str, kind: str, old: Any, new: Any) -> Iterator[tuple[str, st
     """Yield what differs: the place, its kind (the place without numbers, with the op), and both values."""
     if old == new:
         return
+    if (ours := _mapping(old)) != (theirs := _mapping(new)):
+        old, new = ours, theirs
     if isinstance(old, dict) and isinstance(new, dict):
         for key in {**old, **new}:
             yield from _leaves(f"{place}.{key}", f"{kind}.{key}", old.get(key), new.get(key))
@@ -93,6 +95,13 @@ def _leaves(place: str, kind: str, old: Any, new: Any) -> Iterator[tuple[str, st
             yield from _leaves(f"{place}[{number}]{label}", f"{kind}[]{op}", ours, theirs)
     else:
         yield place, kind, old, new
+
+
+def _mapping(value: Any) -> Any:
+    """Return a mapping that a file has as ``{"dict": [[key, value], ...]}`` by its keys, and any other value as it is."""
+    if isinstance(value, dict) and [*value] == ["dict"] and all(isinstance(key, str) for key, _ in value["dict"]):
+        return dict(value["dict"])
+    return value
 
 
 def _name(item: Any) -> str:

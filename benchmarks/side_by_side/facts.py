@@ -14,24 +14,25 @@ import logging
 import os
 import random
 import re
-import resource
 import signal
 import sys
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.isolated import bounded, deadline
+
 Facts = dict[str, Any]
 SECONDS, GIGABYTES = 180, 10
+"""What each way of a case may take: seconds of the processor, and memory."""
 DEVICE = "A100"
 """The device whose roofline tells the bytes that each call moves."""
 TIMES = {
-    "seconds", "latency", "backward_latency", "instruments", "device_busy", "interrupted", "timing", "backward_timing",
-    "host_timing", "date", "total_time", "unsteady", "mfu",
+    "seconds", "own_seconds", "latency", "backward_latency", "instruments", "device_busy", "interrupted", "timing",
+    "backward_timing", "host_timing", "date", "total_time", "unsteady", "mfu",
 }  # fmt: skip
 """The keys under which a report has times, and what follows from them."""
 TRAFFIC = ("op", "module", "calls", "dtype", "flops", "bytes_read", "bytes_written", "bound_seconds", "binds")
@@ -50,13 +51,13 @@ def use_library(tree: str) -> None:
 
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
-    resource.setrlimit(resource.RLIMIT_DATA, (GIGABYTES * 10**9,) * 2)
+    bounded(GIGABYTES)
     for stream in (1, 2):  # models print
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 def facts_of(group: str, name: str, data: Any, chosen: list[str], tree: str) -> Facts:
-    """Return a line for a file of facts: the digest of each part of each way, the seconds, and the facts themselves, packed."""
+    """Return a line for a file of facts: the digest of each way, the seconds, and the facts themselves, packed."""
     from benchmarks.side_by_side.cases import SETS
 
     ways: dict[str, Facts] = {}
@@ -65,7 +66,7 @@ def facts_of(group: str, name: str, data: Any, chosen: list[str], tree: str) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with deadline():
+            with deadline(SECONDS, signal.ITIMER_PROF):
                 case = SETS[group].make(name, data)
         except Exception as error:
             ways["build"] = raised(error)
@@ -78,22 +79,46 @@ def facts_of(group: str, name: str, data: Any, chosen: list[str], tree: str) -> 
             gc.disable()  # the sides make garbage at another pace, and cycles in a model would be freed at other calls
             began = time.process_time()
             try:
-                with deadline():
+                with deadline(SECONDS, signal.ITIMER_PROF):
                     reported = case[way]()
-                took = time.process_time() - began
-                facts = reported if isinstance(reported, dict) else of_report(reported)
-                seconds[way] = round(took, 5)
-                del reported
+                seconds[way] = round(time.process_time() - began, 5)
             except Exception as error:
-                facts = raised(error)
+                reported = raised(error)
             finally:
                 gc.enable()
-        ways[way] = facts | {"warnings": [[each.category.__name__, str(each.message)] for each in warned]}
-    text = json.dumps(ways, default=repr)
-    text = ADDRESS.sub("0x", text.replace(str(Path(tree).resolve()), "TREE").replace(tree, "TREE"))
-    plain: dict[str, Facts] = json.loads(text)
-    digests = {way: {part: digest(value) for part, value in facts.items()} for way, facts in plain.items()}
-    return {"case": name, "digests": digests, "seconds": seconds, "facts": packed(text)}
+        said = {"warnings": [[each.category.__name__, str(each.message)] for each in warned]}
+        several = reported if isinstance(reported, Several) else {"": reported}
+        for label, each in several.items():
+            ways[f"{way} {label}".strip()] = (each if isinstance(each, dict) else of_report(each)) | said
+        del reported, several
+    return row_of(name, ways, seconds, (str(Path(tree).resolve()), tree, str(Path(__file__).parents[2])))
+
+
+def row_of(name: str, ways: dict[str, Facts], seconds: dict[str, float], places: tuple[str, ...] = ()) -> Facts:
+    """Return a line for a file of facts, without ``places`` and addresses. Ways that took too long are named: they are not compared."""
+    texts = {}
+    for way, facts in ways.items():
+        text = json.dumps(facts, default=repr)
+        for place in places:
+            text = text.replace(place, "TREE")
+        texts[way] = ADDRESS.sub("0x", text)
+    whole = ", ".join(f"{json.dumps(way)}: {text}" for way, text in texts.items())
+    return {
+        "case": name,
+        "digests": {way: hashlib.sha256(text.encode()).hexdigest()[:16] for way, text in texts.items()},
+        "seconds": seconds,
+        "cut_off": [way for way, facts in ways.items() if way == "process" or is_cut_off(facts)],
+        "facts": base64.b64encode(zlib.compress(f"{{{whole}}}".encode())).decode(),
+    }
+
+
+def is_cut_off(facts: Facts) -> bool:
+    kind, text = facts.get("raises", ("", ""))
+    return kind == "TimeoutError" and text.startswith("not done after")
+
+
+class Several(dict[str, Any]):
+    """What a way gives where it is more than one report: reports, or facts, by what they are of."""
 
 
 def seeded() -> None:
@@ -109,21 +134,6 @@ def raised(error: BaseException) -> Facts:
     return {"raises": [type(error).__name__, str(error)]}
 
 
-@contextmanager
-def deadline() -> Iterator[None]:
-    """TimeoutError after some minutes."""
-
-    def raise_timeout(*_: Any) -> None:
-        raise TimeoutError(f"not done after {SECONDS} s")
-
-    signal.signal(signal.SIGALRM, raise_timeout)
-    signal.alarm(SECONDS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-
-
 def of_report(report: Any) -> Facts:
     """Return the facts of a report, by part: only what its public functions and its file tell."""
     data = untimed(report.to_dict())
@@ -135,6 +145,7 @@ def of_report(report: Any) -> Facts:
         if isinstance(each["rule"], dict):
             # Formulas may move to other files: their names count, and what they say that they count.
             each["rule"]["formula"] = each["rule"]["formula"].rpartition(":")[2]
+    facts["steps"] = [[*step[:3], sorted(step[3])] for step in facts["steps"]]  # its last are the seconds of each phase
     made = {each["phase"] for each in facts["calls"]}
     phases = ["forward", *(phase for phase in ("backward", "recompute", "optimizer") if phase in made)]
     return facts | {
@@ -171,15 +182,8 @@ def untimed(value: Any) -> Any:
     return [untimed(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def packed(text: str) -> str:
-    return base64.b64encode(zlib.compress(text.encode(), 6)).decode()
-
-
 def unpacked(text: str) -> dict[str, Facts]:
+    """Return the facts of a line."""
     return json.loads(zlib.decompress(base64.b64decode(text)))  # type: ignore[no-any-return]
 
 

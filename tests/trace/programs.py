@@ -12,10 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxflops
-from fxflops.ops import BASE
 from fxflops.torch_internals import DisableTorchFunction
-from fxflops.trace.dtypes import are_refused
-from tests.trace.beside import facts_of, kernels_asked
 
 LENGTH = 25
 DTYPES = [*[torch.float32] * 6, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64]
@@ -205,11 +202,21 @@ NOTED: list[Any] = []
 
 
 class Told(nn.Module):
-    """Runs a program twice, and notes how all its tensors lie after each step; drawn as it runs first."""
+    """Runs a program twice, and notes how all its tensors lie after each step; drawn as it runs first.
 
-    def __init__(self, seed: int, values: bool, length: int = LENGTH) -> None:
+    Steps that are ``unmade`` are not taken.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        values: bool,
+        length: int = LENGTH,
+        unmade: Callable[[Step, list[torch.Tensor]], bool] | None = None,
+    ) -> None:
         super().__init__()
         self.rng, self.values, self.length = random.Random(seed), values, length
+        self.unmade = unmade or is_of_meta_alone
         self.parts = nn.ModuleList(MODULES).to("meta")
         self.inputs = [given(self.rng) for _ in range(4)]
         self.program: list[Step] = []
@@ -220,8 +227,8 @@ class Told(nn.Module):
             for at in range(self.length):
                 while at == len(self.program):
                     self.program.append(step(self.rng, tensors, self.values))
-                    unmade = raises(self.program[at], tensors) and self.rng.random() < 0.98
-                    if unmade or is_of_meta_alone(self.program[at], tensors):
+                    fails = raises(self.program[at], tensors) and self.rng.random() < 0.98
+                    if fails or self.unmade(self.program[at], tensors):
                         self.program.pop()
                 NOTED.append(make(self.program[at], tensors))
 
@@ -234,6 +241,9 @@ def raises(step: Step, tensors: list[torch.Tensor]) -> bool:
 
 def is_of_meta_alone(step: Step, tensors: list[torch.Tensor]) -> bool:
     """Whether no other device makes this step: a count does not make it either."""
+    from fxflops.ops import BASE
+    from fxflops.trace.dtypes import are_refused
+
     function, args, kwargs = step
     given = [t for value in (filled(args, tensors), *filled(kwargs, tensors).values()) for t in tensors_of(value)]
     parameters = function.parameters() if isinstance(function, nn.Module) else ()
@@ -275,6 +285,8 @@ def noted(run: Callable[[], Any]) -> tuple[Any, list[Any]]:
 
 def differs(seed: int, values: bool, length: int = LENGTH) -> str:
     """What is otherwise under a count than without, or, with ``values``, than where the kernels are asked; "" for nothing."""
+    from tests.trace.beside import facts_of, kernels_asked
+
     model = Told(seed, values, length).eval()
     inputs = tuple(model.inputs)
     with torch.no_grad():
