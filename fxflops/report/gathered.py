@@ -15,8 +15,7 @@ from ..counting.collectives import Collective, by_group, collectives, known_sum,
 from ..counting.counted_run import CountedRun
 from ..errors import InputError
 from ..render.columns import ROOT, Column, held_columns
-from ..render.composed import Composed
-from ..render.exports import MOST_SHOWN, Cells, Table
+from ..render.exports import MOST_SHOWN, Cells, Table, Tabular
 from ..render.files import Path, written
 
 LEAST_REPEATED = 0.05
@@ -70,7 +69,7 @@ WORK = (
 
 
 @dataclass(frozen=True, repr=False)
-class GatheredReport(Composed):
+class GatheredReport(Tabular):
     """The reports of all processes of a group; the ``to_*`` methods export the ``table`` of the processes.
 
     ``ranks`` is a row for each process, in the order of their ranks. ``complete`` tells whether all reports are. ``modules``

@@ -17,7 +17,7 @@ from ..errors import FormulaError, InputError, MissingFormulaError, near
 from ..names import is_torch_loaded
 from ..records import PARTS, PHASES, Counted, FormulaFunction
 from ..render.data import Summary
-from ..render.exports import Exports, Table, View, as_json
+from ..render.exports import Table, View, as_json
 from ..render.files import Path, method_for, written, written_bytes
 from ..render.page_data import Page
 from ..render.tree import Options
@@ -35,12 +35,13 @@ from .saved import NAME_ONLY, TOTALS, Saved, data_in, to_json_data
 from .views import Tree, summary_of, tree_row
 
 if TYPE_CHECKING:
+    import pandas
     from torch import nn
 
     from ..prediction import Calibration, Prediction
 
 
-class Report(OtherTools, OverProcesses, Exports, View):
+class Report(OtherTools, OverProcesses, View):
     """The FLOPs, time and memory of one run of a model, operation by operation.
 
     Counts are ints, ``latency`` and ``total_time`` are in seconds, memory is in bytes; a value that was not measured is
@@ -236,6 +237,7 @@ class Report(OtherTools, OverProcesses, Exports, View):
         )
 
     def _as_paper(self) -> Table:
+        """Return the table for papers: the parts that cost most."""
         return costs_table(self._summary)
 
     @cached_property
@@ -304,6 +306,34 @@ class Report(OtherTools, OverProcesses, Exports, View):
         import torch  # noqa: F401
 
         return Report.from_dict(self._data)
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """Return a ``pandas.DataFrame`` of the operations' raw values; its columns are the keys (``flops``, ``seconds``).
+
+        Raises InputError if pandas is not installed.
+        """
+        return self.table.to_dataframe()
+
+    to_pandas = to_dataframe
+
+    def to_csv(self, path: Path | None = None) -> str | None:
+        """Return CSV of the operations' raw values under their keys, or write it to ``path``; the last column is the
+        provenance, and before it, of a timed report, are the model's own latency and the reasons not to rely on the times.
+
+        Text that a spreadsheet would take for a formula (it begins with ``= + - @``, a tab or a line break) gets an
+        apostrophe before it.
+        """
+        return self.table.to_csv(path)
+
+    def to_markdown(self, path: Path | None = None) -> str | None:
+        """Return a table in GitHub's Markdown of the parts that cost most, or write it to ``path``: few columns, each in one unit,
+        with two digits. Below it is what the report says besides, such as its latency and that its times are unsteady."""
+        return self._as_paper().to_markdown(path)
+
+    def to_latex(self, path: Path | None = None) -> str | None:
+        """Return a ``tabular`` environment for LaTeX's booktabs, or write it to ``path``; its columns are those of
+        :meth:`to_markdown`, whose further lines are comments here."""
+        return self._as_paper().to_latex(path)
 
     def to_json(self, path: Path | None = None) -> str | None:
         """Return the whole report as JSON, as :meth:`save` writes it, or write it to ``path``."""
