@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from ..conventions import BASE_CONVENTION, IN_MACS, Convention, find_convention, macs_alone
-from ..errors import FormulaError, near
+from ..errors import FormulaError, near, warn
 from ..names import name_of
 from ..ops import ESCAPE, Formula, FormulaRegistry, apply
 from ..ops._cost import COMPLEX
@@ -79,7 +78,7 @@ def count_run(
     if run.params is None:
         check_counts_operators(convention.name, counted)
     for sentence in overlooked(counted, registry, convention):
-        warnings.warn(sentence, stacklevel=5)
+        warn(sentence)
     return counted
 
 
