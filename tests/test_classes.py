@@ -19,6 +19,10 @@ UNDER_WORK = ("trace", "run")
 """Folders that are being restructured, whose classes are still deeper."""
 RECORDS = {"NamedTuple", "TypedDict", "Protocol"}
 """Bases whose classes declare fields in place of setting them."""
+SET_BY_THE_MAKER = {
+    "meters/live_storages.py": ["_Living.entry", "_Living.key", "_Living.nbytes"],
+}
+"""A weak reference with attributes: a constructor in Python would be run for each tensor of each count."""
 
 
 def module_names() -> Iterator[str]:
@@ -68,13 +72,8 @@ def unset_attributes(source: str) -> list[str]:
             if isinstance(line, ast.AnnAssign) and line.value is None and isinstance(line.target, ast.Name)
         }
         assigned = {
-            node.attr
-            for node in ast.walk(cls)
-            if isinstance(node, ast.Attribute)
-            and isinstance(node.ctx, ast.Store)
-            and isinstance(node.value, ast.Name)
-            and node.value.id in ("self", "cls")
-        }
+            node.attr for node in ast.walk(cls) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        }  # of any variable: __new__ gives its object a name of its own
         lacking += [f"{cls.name}.{name}" for name in sorted(declared - assigned)]
     return lacking
 
@@ -105,4 +104,4 @@ def test_a_class_sets_what_it_declares() -> None:
         if file.relative_to(PACKAGE).parts[0] not in UNDER_WORK
         and (names := unset_attributes(file.read_text(encoding="utf8")))
     }
-    assert not lacking
+    assert lacking == SET_BY_THE_MAKER
