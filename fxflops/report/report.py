@@ -647,7 +647,8 @@ class Report(View):
 
     @cached_property
     def _summary(self) -> Summary:
-        return summary_of(self._counted_run, tree_row(self._counted_run, PHASES[0]), self._utilization)
+        root = tree_row(self._counted_run, PHASES[0], with_shapes=False)
+        return summary_of(self._counted_run, root, self._utilization)
 
     @cached_property
     def _utilization(self) -> float | None:

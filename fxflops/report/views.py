@@ -71,12 +71,16 @@ def _shapes(calls: Iterable[Iterable[Spec]]) -> str:
     return " ".join(repr(spec) for spec, _ in first) + (f" and {len(others)} more" if others else "")
 
 
-def tree_row(counted_run: CountedRun, phase: str) -> TreeRow:
-    """Return the root of the module tree, with the costs of one phase in each row."""
+def tree_row(counted_run: CountedRun, phase: str, with_shapes: bool = True) -> TreeRow:
+    """Return the root of the module tree, with the costs of one phase in each row.
+
+    The summary shows no shapes of modules, and does without: reading them takes as long as all the rest.
+    """
     run = counted_run.run
     modules = checked_modules(counted_run, phase)
     own_ops = _own_operators(counted_run, phase)
     scopes = grouped((scope.path, scope) for scope in run.scopes)
+    calls_shown = scopes if with_shapes else {}
     children = grouped((path.rpartition(".")[0], path) for path in modules if path)
     if scopes and counted_run.counted and all(isinstance(each.call.target, str) for each in counted_run.counted):
         # No operations were observed, and of modules only those of which there are calls.
@@ -103,8 +107,8 @@ def tree_row(counted_run: CountedRun, phase: str) -> TreeRow:
             seconds=row.total.seconds,
             own_seconds=row.own.seconds,
             bytes_peak=peaks.get(path),
-            inputs=_shapes(scope.inputs() for scope in scopes.get(path, ())),
-            output=_shapes(specs_in(scope.out) for scope in scopes.get(path, ())),
+            inputs=_shapes(scope.inputs() for scope in calls_shown.get(path, ())),
+            output=_shapes(specs_in(scope.out) for scope in calls_shown.get(path, ())),
             children=tuple(map(of, children.get(path, ()))),
         )
 
