@@ -237,17 +237,12 @@ def not_taken(
     return of_kind(InputError(f"{function}() takes no {', '.join(names) or 'inputs'}{meant}"), TypeError)
 
 
-class NamesArguments:
-    """A base of classes whose public methods answer an argument that they do not take with those that they take."""
-
-    __slots__ = ()
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        methods = {name: each for name, each in inspect.getmembers(cls, inspect.isfunction) if not name.startswith("_")}
-        for name, method in methods.items():
-            if not hasattr(method, "__wrapped__"):
-                setattr(cls, name, _naming_arguments(method, methods))
+def name_arguments(cls: type) -> None:
+    """Let the public methods of a class answer an argument that they do not take with those that they take."""
+    methods = {name: each for name, each in inspect.getmembers(cls, inspect.isfunction) if not name.startswith("_")}
+    for name, method in methods.items():
+        if not hasattr(method, "__wrapped__"):
+            setattr(cls, name, _naming_arguments(method, methods))
 
 
 def _naming_arguments(method: Callable[..., Any], methods: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:

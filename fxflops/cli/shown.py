@@ -90,7 +90,7 @@ class Shown:
         asked: dict[str, Any] = {"depth": self.depth, "sort_by": self.sort_by, "columns": self._columns(MODULE_COLUMNS)}
         trees = {
             phase: tree(made.root, color=color, **made.options)
-            for phase in report._phases
+            for phase in report._counted_run.phases
             if phase in ("forward", "backward")
             for made in [report.tree(phase=phase, units=self.units, **asked)]
         }

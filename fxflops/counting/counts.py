@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from ..conventions import BASE_CONVENTION, IN_MACS, Convention, find_convention, macs_alone
-from ..errors import FormulaError, near
+from ..errors import FormulaError, near, warn
 from ..names import name_of
 from ..ops import ESCAPE, Formula, FormulaRegistry, apply
 from ..ops._cost import COMPLEX
@@ -38,28 +37,31 @@ def count_calls(
     attention: str = "dense",
     scopes: Iterable[Scope] = (),
     kept: Collection[tuple[str, Any]] = (),
-    known: Mapping[int, Counted] | None = None,
+    users: Mapping[int, Counted] | None = None,
 ) -> tuple[Counted, ...]:
     """Return each call with its cost under the convention, or with the reason why it has none.
 
     ``module_at(path)`` returns a module, for the user's formulas that read its attributes. ``scopes`` are the module
     calls; if the convention charges modules, those that are not leaves follow as calls of their own. ``kept`` are the
-    functions among modules' attributes, each with the module's path. ``known`` are counts to take over by the number of
+    functions among modules' attributes, each with the module's path. ``users`` are counts to take over by the number of
     their call: those by a user's formula that a saved report does not have.
 
     Raises FormulaError if a formula of the user's does not fit its call. If one of ours does not, the call has no cost.
     """
-    known = {
+    taken_over = {
         i: each._replace(count=_users_count(each.count, each.call.operation, convention))
-        for i, each in (known or {}).items()
+        for i, each in (users or {}).items()
     }
     counts = _Counts(convention, registry, module_at, attention)
-    if known:
-        counted = [known[i]._replace(call=call) if i in known else counts.of(call) for i, call in enumerate(calls)]
+    if taken_over:
+        counted = [
+            taken_over[i]._replace(call=call) if i in taken_over else counts.of(call) for i, call in enumerate(calls)
+        ]
     else:
         counted = counts.of_all(calls)
-    users = {id(entry.function) for entry, _ in registry.users().values()} | {id(each.rule) for each in known.values()}
-    return tuple(seen_by_tool(counted, convention, scopes, kept, users, counts.computes, _is_operator))
+    users_rules = {id(entry.function) for entry, _ in registry.users().values()}
+    users_rules |= {id(each.rule) for each in taken_over.values()}
+    return tuple(seen_by_tool(counted, convention, scopes, kept, users_rules, counts.computes, _is_operator))
 
 
 def count_run(
@@ -68,18 +70,19 @@ def count_run(
     registry: FormulaRegistry,
     module_at: Callable[[str], nn.Module],
     attention: str,
-    known: Mapping[int, Counted],
+    users: Mapping[int, Counted],
 ) -> tuple[Counted, ...]:
     """Return the counts of a run, as :func:`count_calls` does; warn of formulas of the user's that counted nothing.
 
     Raises InputError for a convention that counts none of the operators of a trace.
     """
-    kept = {(module.path, function) for module in run.modules for function in module.keeps}
-    counted = count_calls(run.calls, convention, registry, module_at, attention, run.scopes, kept, known)
-    if run.params is None:
+    # Only a tool that replaces functions by name misses those that modules keep.
+    kept = {(m.path, function) for m in run.modules for function in m.keeps} if convention.by_name else ()
+    counted = count_calls(run.calls, convention, registry, module_at, attention, run.scopes, kept, users)
+    if run.params is None:  # a trace
         check_counts_operators(convention.name, counted)
     for sentence in overlooked(counted, registry, convention):
-        warnings.warn(sentence, stacklevel=5)
+        warn(sentence)
     return counted
 
 
@@ -89,16 +92,17 @@ def users_counts(
     registry: FormulaRegistry,
     module_at: Callable[[str], nn.Module],
     attention: str,
-    known: Mapping[int, Counted],
+    users: Mapping[int, Counted],
 ) -> dict[int, Counted]:
     """Return the counts that formulas of the user's own give under the base convention, by the index of the call.
 
-    ``counted`` are the counts under it, None if they are not there yet; ``known`` are those of such formulas.
+    ``counted`` are the counts under it, None if they are not there yet; ``users`` are counts by such formulas that
+    the report was read with.
     """
-    numbers = [i for i, call in enumerate(calls) if i not in known and is_users(call, registry)]
+    numbers = [i for i, call in enumerate(calls) if i not in users and is_users(call, registry)]
     if numbers and counted is None:
-        counted = count_calls(calls, find_convention(BASE_CONVENTION), registry, module_at, attention, known=known)
-    return {**known, **{i: counted[i] for i in numbers if counted is not None}}
+        counted = count_calls(calls, find_convention(BASE_CONVENTION), registry, module_at, attention, users=users)
+    return {**users, **{i: counted[i] for i in numbers if counted is not None}}
 
 
 @dataclass

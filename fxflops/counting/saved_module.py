@@ -1,9 +1,15 @@
-"""A stand-in for a module of a model that is gone."""
+"""The modules that formulas read: the model's own, or a stand-in for one that is gone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..records import Call
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class SavedModule:
@@ -11,12 +17,27 @@ class SavedModule:
 
     def __init__(self, path: str, settings: Mapping[str, Any]) -> None:
         self._path = path
-        self._known = settings
+        self._settings = settings
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name not in self._known:
+        if name.startswith("__") or name not in self._settings:
             raise AttributeError(
                 f"the report holds no {name!r} of the module {self._path!r}, and the model is gone: keep a reference to it, "
                 f"or give it with the file, Report.load(path, model=model)"
             )
-        return self._known[name]
+        return self._settings[name]
+
+
+def module_finder(model: weakref.ref[nn.Module] | None, calls: Sequence[Call]) -> Callable[[str], Any]:
+    """Return a function that returns the module at a path; if the model is gone, a stand-in with what ``calls`` recorded."""
+    settings: dict[str, Mapping[str, Any]] = {}
+
+    def module_at(path: str) -> Any:
+        live_model = None if model is None else model()
+        if live_model is not None:
+            return live_model.get_submodule(path)
+        if not settings:  # read only now: few formulas read modules
+            settings.update({call.path: call.settings for call in calls if isinstance(call.target, type)})
+        return SavedModule(path, settings.get(path, {}))
+
+    return module_at

@@ -18,6 +18,8 @@ NO_MODEL = "(no model)"
 """The name of the model of a block that was given none."""
 HOST = "(host)"
 """The op of the time between operations: that of Python, and of torch on the way to a kernel and back."""
+NO_OPERATION = "(no op)"
+"""The op of graph nodes that make no call: an input, indexing a tuple, reading a shape."""
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, _ = PHASES
 TIMED = FORWARD, BACKWARD, OPTIMIZER, BETWEEN
 LONG_RUN, TOO_FAR_APART = 0.01, 1.5

@@ -36,16 +36,26 @@ def missing_in(counted: Iterable[Counted]) -> tuple[Missing, ...]:
     for each in counted:
         if each.missing:
             groups.setdefault(each.call.op, []).append(each)
-    return tuple(_missing(op, found) for op, found in groups.items())
+    return tuple(_missing(op, same_op) for op, same_op in groups.items())
 
 
-def _missing(op: str, found: list[Counted]) -> Missing:
-    call = found[0].call
-    shapes = f"{', '.join(map(repr, call.inputs()))} -> {call.out!r}"
-    return Missing(op, len(found), call.path, shapes, call.site, found[0].missing)
+def _missing(op: str, counted: list[Counted]) -> Missing:
+    first = counted[0]
+    shapes = f"{', '.join(map(repr, first.call.inputs()))} -> {first.call.out!r}"
+    return Missing(op, len(counted), first.call.path, shapes, first.call.site, first.missing)
 
 
-def recipe_for(call: Call) -> str:
+def recipe(counted: Iterable[Counted]) -> str:
+    """Return the lines to paste that count the ops without a formula, each as one operation per output element (a guess);
+    "" if there are none."""
+    first_calls: dict[str, Call] = {}
+    for each in counted:
+        if each.missing.startswith(NO_FORMULA):
+            first_calls.setdefault(each.call.op, each.call)
+    return "\n".join([IMPORT, *map(_recipe_for, first_calls.values())]) if first_calls else ""
+
+
+def _recipe_for(call: Call) -> str:
     """Return the lines to paste after :data:`IMPORT`: a formula that counts one operation per output element, a guess."""
     name = call.op.rpartition("::")[2].rpartition(".")[2]
     if "::" in call.op:

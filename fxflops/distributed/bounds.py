@@ -15,8 +15,7 @@ from ..counting.collectives import Collective
 from ..errors import InputError, RunError
 from ..records import COMMUNICATION, PARTS, PHASES
 from ..render.columns import Column
-from ..render.composed import Composed
-from ..render.exports import Table
+from ..render.exports import Table, Tabular
 from ..report.report import Report
 from ..roofline.devices import Device, find_device
 from ..roofline.result import COMPUTE, LAUNCH, NOTHING
@@ -121,7 +120,7 @@ def _moving(row: Collective, mesh: Mapping[str, int], links: Links) -> float:
 
 
 @dataclass(frozen=True, repr=False)
-class Meshes(Composed):
+class Meshes(Tabular):
     """Meshes with their bounds, the lowest first; the ``to_*`` methods export the ``table`` of those that fit.
 
     ``too_large`` are those whose peak is above the ``limit`` in bytes, with that peak; ``failed`` those on which ``build`` or

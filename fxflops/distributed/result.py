@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from ..counting.collectives import Collective, sent_by_group, transferred
 from ..render.columns import Column, held_columns
-from ..render.composed import Composed
-from ..render.exports import Table
+from ..render.exports import Table, Tabular
 from ..render.files import Path, written
 from ..report.gathered import COLLECTIVES
 from ..report.report import Report
@@ -67,7 +66,7 @@ class RankKind(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Simulation(Composed):
+class Simulation(Tabular):
     """A training step of the ranks of a mesh: what they compute, hold and send; alike ones stand for each other.
 
     The ``to_*`` methods export the ``table`` of the ranks.

@@ -78,10 +78,9 @@ class Operation(NamedTuple):
 
 
 class _Ran:
-    """The fields of a record's operation, as attributes of the record."""
+    """The fields of the ``operation`` of a record, as attributes of the record."""
 
     __slots__ = ()
-    operation: Operation
     op: Any = property(attrgetter("operation.op"))
     target: Any = property(attrgetter("operation.target"))
     args: Any = property(attrgetter("operation.args"))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import InputError, NamesArguments, near, not_installed
+from ..errors import InputError, name_arguments, near, not_installed
 from .columns import EXPENDABLE, Column, check_number, pick
 from .files import Path, written
 from .paper import latex, markdown
@@ -38,15 +38,57 @@ UNIT_OF = {"s": "s", "ms": "ms", "B": "B", "delta": "B", "%": "%"}
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
-class Exports(NamesArguments):
-    """The exports of a table. Each ``to_*`` returns a string or, given a path, writes that file, as in pandas."""
+class View:
+    """A result that shows itself where an expression ends: as its text at the prompt, as a table in a notebook."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        name_arguments(cls)
+
+    def __str__(self) -> str:
+        """Return the text of the result, in letters that stdout can encode."""
+        return printable(self._text())
+
+    def _text(self) -> str:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Tabular(View):
+    """A result that is a table: it can be selected from and exported.
+
+    Each ``to_*`` returns a string or, given a path, writes that file, as in pandas. A subclass has a ``table``, which is
+    exported; if it shows more than that, it lists this in ``_pieces``.
+    """
 
     def _as_table(self) -> Table:
         return self.table  # type: ignore[attr-defined, no-any-return]
 
-    def _as_paper(self) -> Table:
-        """Return the table for papers."""
-        return self._as_table()
+    def _pieces(self) -> Iterable[str | Table]:
+        """Return what is shown, one below the other: tables and lines of text ("" parts two tables)."""
+        return [self._as_table()]
+
+    def _text(self) -> str:
+        return "\n".join(map(str, self._pieces()))
+
+    def select(
+        self, columns: Sequence[str] | str | None = None, *, sort_by: str | None = None, top: int | None = None
+    ) -> Table:
+        """Return a part of it: the ``columns`` named, the ``top`` rows by ``sort_by`` (numbers descending, text ascending).
+
+        A column is named by its key or its header. InputError for an unknown one lists them all.
+        """
+        check_number("top", top, least=1)
+        table = self._as_table()
+        shown = pick(table.columns, columns)
+        rows = ordered(table.columns, table.rows, sort_by)[:top]
+        chosen = tuple(table.columns[i] for i in shown)
+        cells = tuple(tuple(row[i] for i in shown) for row in rows)
+        return replace(table, columns=chosen, rows=cells, chosen=columns is not None)
 
     def to_dataframe(self) -> pandas.DataFrame:
         """Return a ``pandas.DataFrame`` of the raw values; its columns are the keys (``flops``, ``seconds``).
@@ -61,12 +103,13 @@ class Exports(NamesArguments):
         frame = {}
         for i, column in enumerate(table.columns):
             values = [row[i] for row in table.rows]
-            known = [value for value in values if value is not None]
-            whole = known and len(known) < len(values) and all(isinstance(value, int) for value in known)
-            frame[column.key] = pandas.Series(values, dtype="Int64" if whole else None)  # with NaN, ints become floats
-        found = pandas.DataFrame(frame)
-        found.attrs["provenance"] = table.provenance
-        return found
+            measured = [value for value in values if value is not None]
+            # A column of ints with holes: pandas would write NaN into them, and turn the ints into floats.
+            has_holes = measured and len(measured) < len(values) and all(isinstance(value, int) for value in measured)
+            frame[column.key] = pandas.Series(values, dtype="Int64" if has_holes else None)
+        data = pandas.DataFrame(frame)
+        data.attrs["provenance"] = table.provenance
+        return data
 
     to_pandas = to_dataframe
 
@@ -91,49 +134,14 @@ class Exports(NamesArguments):
 
         A wide table chooses its columns as in a notebook; those that ``select`` named stay.
         """
-        table = self._as_paper()
+        table = self._as_table()
         return written(markdown(*table._narrow(), table.provenance, table.notes), path)
 
     def to_latex(self, path: Path | None = None) -> str | None:
         """Return a ``tabular`` environment for LaTeX's booktabs, or write it to ``path``; its columns are those of
         :meth:`to_markdown`, whose further lines are comments here."""
-        table = self._as_paper()
-        return written(latex(*table._narrow(), table.provenance, table.notes), path)
-
-
-class View:
-    """A result that shows itself where an expression ends: as its text at the prompt, as a table in a notebook."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        """Return the text of the result, in letters that stdout can encode."""
-        return printable(self._text())
-
-    def _text(self) -> str:
-        raise NotImplementedError
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-class Tabular(View, Exports):
-    """A result that is a table: it can be selected from and exported."""
-
-    def select(
-        self, columns: Sequence[str] | str | None = None, *, sort_by: str | None = None, top: int | None = None
-    ) -> Table:
-        """Return a part of it: the ``columns`` named, the ``top`` rows by ``sort_by`` (numbers descending, text ascending).
-
-        A column is named by its key or its header. InputError for an unknown one lists them all.
-        """
-        check_number("top", top, least=1)
         table = self._as_table()
-        shown = pick(table.columns, columns)
-        rows = ordered(table.columns, table.rows, sort_by)[:top]
-        chosen = tuple(table.columns[i] for i in shown)
-        cells = tuple(tuple(row[i] for i in shown) for row in rows)
-        return replace(table, columns=chosen, rows=cells, chosen=columns is not None)
+        return written(latex(*table._narrow(), table.provenance, table.notes), path)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return a dict for each row: raw values by the columns' keys."""
@@ -160,7 +168,9 @@ class Tabular(View, Exports):
 
     def _blocks(self) -> Iterable[str]:
         """Return what a notebook shows, in elements of HTML."""
-        return [self._as_table()._shown()]
+        from .html import note
+
+        return [note(each) if isinstance(each, str) else each._shown() for each in self._pieces() if each != ""]
 
 
 @dataclass(frozen=True, repr=False)
@@ -205,6 +215,9 @@ class Table(Tabular):
         longest_first = sorted(longest, key=lambda key: -longest[key])
         table = grid(header, rows, units="auto", elidable=longest_first, expendable=EXPENDABLE)
         return "\n".join([table, *self._left_out()])
+
+    def _blocks(self) -> Iterable[str]:
+        return [self._shown()]
 
     def _shown(self) -> str:
         """Return an HTML table of the values in units; of a wide one not all columns, which is said below it."""
@@ -284,9 +297,6 @@ class Rows(dict[str, V], Tabular):
 
     def __missing__(self, key: object) -> V:
         raise KeyError(f"no {self._columns[0].header} {key!r}{near(str(key), self)}")
-
-    def _text(self) -> str:
-        return str(self.table)
 
     __repr__ = Tabular.__repr__  # that of dict comes first
 

@@ -70,22 +70,29 @@ def parts_of(root: TreeRow) -> list[Part]:
 def _inside(part: Part) -> Iterator[Part]:
     """Yield the kinds of modules in a part, and last its own work."""
     kinds: dict[tuple[str, str, int], list[TreeRow]] = {}
+    names_like: dict[
+        str, set[str]
+    ] = {}  # the names of all children by their pattern, of those that were not called too
     for module in part.modules:
         latest: dict[tuple[str, str], tuple[int, TreeRow]] = {}
         for child in module.children:
-            if child.cls and not child.was_called:
+            if not child.cls:  # work outside the model: a number in its name is that of its calls
+                kinds.setdefault((child.name, "", 0), []).append(child)
                 continue
-            key = pattern(child.name) if child.cls else child.name, child.cls  # work outside the model counts its calls
+            name = pattern(child.name)
+            names_like.setdefault(name, set()).add(child.name)
+            if not child.was_called:
+                continue
+            key = name, child.cls
             number, other = latest.get(key, (0, child))
             latest[key] = number, other = (number, other) if _are_alike(other, child) else (number + 1, child)
             kinds.setdefault((*key, number), []).append(child)
     for (name, cls, _), modules in kinds.items():
-        if not cls:  # work outside the model
+        if not cls:
             yield Part(_together(modules, "", name))
             continue
         names = [*dict.fromkeys(module.name for module in modules)]
-        siblings = {child.name for module in part.modules for child in module.children if pattern(child.name) == name}
-        last = names[0] if len(names) == 1 else name if siblings == {*names} else common_name(names)
+        last = names[0] if len(names) == 1 else name if names_like[name] == {*names} else common_name(names)
         path = f"{part.row.path}.{last}".lstrip(".") if len(modules) > 1 else modules[0].path
         yield Part(_together(modules, path, cls), modules)
     own = [row for row in map(own_row, part.modules) if row is not None]

@@ -7,8 +7,7 @@ from functools import partial
 from numbers import Real
 from typing import Any, NamedTuple
 
-from ..counting.counted_run import NO_OPERATION
-from ..counting.steps import HOST
+from ..counting.steps import HOST, NO_OPERATION
 from ..errors import InputError
 from ..units import percent
 from .columns import Column, check_number, check_units, column_of, find, pick

@@ -14,8 +14,9 @@ from typing import Any
 
 from ..counting.counted_run import CountedRun
 from ..records import PHASES, prefixes
-from ..render.exports import Table
 from ..render.text import plain
+from ..run.outcome import Run
+from .tables import operation_table
 
 Event = dict[str, Any]
 FLOPS_PER_US = 10**6
@@ -27,60 +28,65 @@ ends after the module it is in, however a reader rounds."""
 ARGS = ("node", "module", "target", "inputs", "output", "params", "macs", "flops", "int_ops", "seconds", "counts")
 
 
-def chrome_trace(totals: CountedRun, table: Table) -> dict[str, Any]:
-    """Return the trace of the operations in ``table`` as JSON data.
+def chrome_trace(counted_run: CountedRun) -> dict[str, Any]:
+    """Return the trace of a run's operations as JSON data.
 
     If nothing was timed, lengths stand for FLOPs; the lanes' names and metadata say so.
     """
-    rows = table.to_dicts()
-    timed = any(row["seconds"] is not None for row in rows)
-    said = BY_TIME if timed else BY_FLOPS
-    process = f"{plain(totals.model)} {plain(totals.inputs)}".strip()
+    run = counted_run.run
+    rows = operation_table(counted_run).to_dicts()
+    is_timed = any(row["seconds"] is not None for row in rows)
+    durations = BY_TIME if is_timed else BY_FLOPS
+    process = f"{plain(run.model)} {plain(run.inputs)}".strip()
     events = [_event("M", "process_name", {"name": process}, tid=0)]
     start = 0.0
     for lane, phase in enumerate(PHASES):
-        found = [row for row in rows if row["phase"] == phase]
-        if found:
-            # Microseconds at which operations end.
-            lengths = (1e6 * (row["seconds"] or 0.0) if timed else (row["flops"] or 0) / FLOPS_PER_US for row in found)
-            ends = list(accumulate(lengths, initial=start))
+        rows_of_phase = [row for row in rows if row["phase"] == phase]
+        if rows_of_phase:
+            ends = list(accumulate((_length(row, is_timed) for row in rows_of_phase), initial=start))
             bounds = [round(GRAIN * end) / GRAIN for end in ends]
-            events.append(_event("M", "thread_name", {"name": phase if timed else f"{phase} ({said})"}, tid=lane))
-            events += _slices(totals, found, bounds, lane)
-            events += _counters(totals, found, bounds)
+            lane_name = phase if is_timed else f"{phase} ({durations})"
+            events.append(_event("M", "thread_name", {"name": lane_name}, tid=lane))
+            events += _slices(counted_run, rows_of_phase, bounds, lane)
+            events += _counters(run, rows_of_phase, bounds)
             start = ends[-1]
-    about = {"durations": said, "model": totals.model, "convention": totals.convention, "trace": totals.trace}
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about | totals.environment._asdict()}
+    metadata = {"durations": durations, "model": run.model, "convention": counted_run.convention, "trace": run.trace}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": metadata | run.environment._asdict()}
 
 
-def _slices(totals: CountedRun, rows: Sequence[dict[str, Any]], bounds: Sequence[float], lane: int) -> list[Event]:
+def _length(row: dict[str, Any], is_timed: bool) -> float:
+    """Return the microseconds for which an operation is drawn."""
+    return 1e6 * (row["seconds"] or 0.0) if is_timed else (row["flops"] or 0) / FLOPS_PER_US
+
+
+def _slices(counted_run: CountedRun, rows: Sequence[dict[str, Any]], bounds: Sequence[float], lane: int) -> list[Event]:
     """Return the "complete" events (ph "X") of one lane, each module's before the events inside it."""
-    modules = totals.by_module()
+    modules = counted_run.modules(PHASES[0])
     events: list[Event] = []
-    inside: list[tuple[str, Event]] = []
+    open_modules: list[tuple[str, Event]] = []
     for row, start, end in zip(rows, bounds, bounds[1:], strict=False):
         path = list(prefixes(row["module"]))
         # Leave the open modules that this operation is not in, then open those that it is in.
-        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1][0], zip(path, inside, strict=False)))
-        del inside[shared:]
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1][0], zip(path, open_modules, strict=False)))
+        del open_modules[shared:]
         for module in path[shared:]:
             cls = modules[module].cls if module in modules else ""
-            name = plain(module.rpartition(".")[2]) or plain(totals.model)
-            about = {"module": module, "class": cls}
-            events.append(_event("X", name, about, cat="module", ts=start, dur=0.0, tid=lane))
-            inside.append((module, events[-1]))
-        for _, event in inside:
+            name = plain(module.rpartition(".")[2]) or plain(counted_run.run.model)
+            args = {"module": module, "class": cls}
+            events.append(_event("X", name, args, cat="module", ts=start, dur=0.0, tid=lane))
+            open_modules.append((module, events[-1]))
+        for _, event in open_modules:
             event["dur"] = end - event["ts"]
-        said = {key: row[key] for key in ARGS if row[key] not in (None, "")}
-        events.append(_event("X", plain(row["op"]), said, cat="operation", ts=start, dur=end - start, tid=lane))
+        args = {key: row[key] for key in ARGS if row[key] not in (None, "")}
+        events.append(_event("X", plain(row["op"]), args, cat="operation", ts=start, dur=end - start, tid=lane))
     return events
 
 
-def _counters(totals: CountedRun, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
+def _counters(run: Run, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
     """Yield counter events: the bytes allocated before and after each operation and its peak; without a graph, the live
     bytes after each call."""
-    if not totals.nodes:
-        yield from _live_bytes(totals, rows, bounds)
+    if not run.nodes:
+        yield from _live_bytes(run, rows, bounds)
         return
     for row, start, end in zip(rows, bounds, bounds[1:], strict=False):
         for ts, key in ((start, "bytes_before"), (end, "bytes_after")):
@@ -90,8 +96,9 @@ def _counters(totals: CountedRun, rows: Sequence[dict[str, Any]], bounds: Sequen
             yield _event("C", "memory at most within the operation", {"peak": row["bytes_peak"]}, ts=start)
 
 
-def _live_bytes(totals: CountedRun, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
-    moments = deque(moment for moment in totals.timeline if moment.phase == rows[0]["phase"])
+def _live_bytes(run: Run, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
+    """Yield the live bytes after each of the rows' calls that changed them: moments are in the order of calls."""
+    moments = deque(moment for moment in run.history.timeline if moment.phase == rows[0]["phase"])
     for row, end in zip(rows, bounds[1:], strict=True):
         if moments and (moments[0].path, moments[0].op) == (row["module"], row["op"]):
             yield _event("C", "memory", dict(moments.popleft().live), ts=end)

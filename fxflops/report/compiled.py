@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ..counting.counted_run import CountedRun
 from ..errors import InputError
 from ..meters.timing import Timing
-from ..records import prefixes
+from ..records import PHASES, prefixes
 from ..render.columns import COMPILED
 from ..render.data import CompiledRun
 from ..render.exports import Rows, View
@@ -148,13 +148,13 @@ class CompiledView(View):
         return compiled_lines(self.shown)
 
 
-def compiled_view(report: CountedRun) -> CompiledView | None:
-    """Return the view of a report's compiled run, if it has one."""
-    run = report._run
+def compiled_view(counted_run: CountedRun) -> CompiledView | None:
+    """Return the view of a run's compiled model, if it has one."""
+    run = counted_run.run
     if run.compiled is None:
         return None
-    own = {path: row.own.seconds or 0.0 for path, row in report.by_module().items()}
-    return CompiledView(run.compiled, run.latency, own, run.environment.provenance)
+    eager_seconds = {path: row.own.seconds or 0.0 for path, row in counted_run.modules(PHASES[0]).items()}
+    return CompiledView(run.compiled, run.latency, eager_seconds, counted_run.provenance)
 
 
 def _shares(kernels: tuple[CompiledKernel, ...], own: Mapping[str, float]) -> dict[str, float]:

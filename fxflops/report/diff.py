@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-from ..counting.counted_run import NO_OPERATION
+from ..counting import totals
+from ..counting.counted_run import CountedRun
+from ..counting.rollup import by_operator
+from ..counting.steps import NO_OPERATION
 from ..errors import InputError
 from ..records import PARTS, grouped, prefixes
 from ..render.columns import Column, Kind
@@ -17,8 +19,7 @@ from ..render.files import Path, written
 from ..render.fold import pattern
 from ..render.text import align, plain, terminal_width, wrapped
 from ..units import count, seconds, size
-from .rows import highest
-from .tables import TabledRun
+from .tables import highest
 
 Readable = Callable[[float | None], str]
 BOTH, ONLY_A, ONLY_B = "both", "only in a", "only in b"
@@ -30,17 +31,26 @@ TITLES: dict[str, tuple[str, Kind]] = {
     "seconds": ("time", "s"),
     "bytes_peak": ("replay peak", "B"),
 }
-TOTALS: dict[str, tuple[str, Readable]] = {
-    "MACs": ("total_macs", count), "FLOPs": ("total_flops", count), "backward FLOPs": ("total_backward_flops", count),
-    "training FLOPs": ("total_training_flops", count), "recompute FLOPs": ("total_recompute_flops", count),
-    "optimizer FLOPs": ("total_optimizer_flops", count), "integer ops": ("total_int_ops", count),
-    "MAC outputs": ("total_activations", count), "params": ("params.total", count),
-    "trainable": ("params.trainable", count), "buffers": ("params.buffers", count),
-    "bytes of params": ("params.bytes", size), "latency": ("latency", seconds),
-    "backward latency": ("backward_timing.median", seconds), "block time": ("block_time", seconds), "sum of operations": ("total_time", seconds),
-    "peak memory": ("max_memory", size),
-}  # fmt: skip
-"""The attribute of a report that each total is, and the function that makes it readable."""
+TOTALS: dict[str, tuple[Callable[[CountedRun], float | None], Readable]] = {
+    "MACs": (lambda of: of.forward.macs, count),
+    "FLOPs": (lambda of: of.forward.flops, count),
+    "backward FLOPs": (totals.backward_flops, count),
+    "training FLOPs": (totals.training_flops, count),
+    "recompute FLOPs": (totals.recompute_flops, count),
+    "optimizer FLOPs": (lambda of: totals.flops_of(of, "optimizer"), count),
+    "integer ops": (lambda of: of.forward.int_ops, count),
+    "MAC outputs": (lambda of: of.forward.activations, count),
+    "params": (lambda of: of.run.params and of.run.params.total, count),
+    "trainable": (lambda of: of.run.params and of.run.params.trainable, count),
+    "buffers": (lambda of: of.run.params and of.run.params.buffers, count),
+    "bytes of params": (lambda of: of.run.params and of.run.params.bytes, size),
+    "latency": (lambda of: totals.latency(of.run), seconds),
+    "backward latency": (lambda of: totals.backward_latency(of.run), seconds),
+    "block time": (totals.block_seconds, seconds),
+    "sum of operations": (lambda of: totals.nodes_seconds(of.run), seconds),
+    "peak memory": (lambda of: of.run.peak, size),
+}
+"""The function of a counted run that gives each total, and the one that makes it readable."""
 COMPARED: dict[str, Readable] = {"flops": count, "params": count, "seconds": seconds}
 """The quantities in which modules and operators are compared, in this order: the first one that differs."""
 TOP_MODULES, TOP_OPERATORS = 10, 5
@@ -143,8 +153,8 @@ class Diff(Tabular):
 
         Those compare FLOPs; if those are equal, parameters; if those are equal too, seconds.
         """
-        totals = ((name, change) for name, change in self.totals.items() if change != (None, None))
-        yield ["", *NUMBERS], [_line(name, change, TOTALS[name][1]) for name, change in totals], ""
+        known = ((name, change) for name, change in self.totals.items() if change != (None, None))
+        yield ["", *NUMBERS], [_line(name, change, TOTALS[name][1]) for name, change in known], ""
         for title, groups, top in self._groups():
             changes = ((key, _changed(groups, key)) for key in COMPARED)
             key, largest = next(((key, changed) for key, changed in changes if changed), ("", {}))
@@ -173,7 +183,7 @@ class Diff(Tabular):
 
     def _compared(self) -> tuple[list[Compared], dict[str, list[Compared]]]:
         """Return the totals, and by headings the differences of modules and operators, the largest first."""
-        totals = [
+        changes = [
             Compared(_line(name, change, TOTALS[name][1]), *change)
             for name, change in self.totals.items()
             if change != (None, None)
@@ -186,7 +196,7 @@ class Diff(Tabular):
             for key, readable in COMPARED.items()
             for kind, groups, _ in self._groups()
         }
-        return totals, {heading: rows for heading, rows in parts.items() if rows}
+        return changes, {heading: rows for heading, rows in parts.items() if rows}
 
 
 def _changed(groups: Mapping[str, Sequence[DiffRow]], key: str) -> dict[str, Change]:
@@ -196,25 +206,21 @@ def _changed(groups: Mapping[str, Sequence[DiffRow]], key: str) -> dict[str, Cha
     return {name: sums[name] for name in sorted(changed, key=lambda name: -abs(sums[name].difference or 0))}
 
 
-def _value(report: TabledRun, attribute: str) -> float | None:
-    """Return the value of a dotted attribute; None if a part of it is not known."""
-    found = reduce(lambda owner, name: None if owner is None else getattr(owner, name), attribute.split("."), report)
-    return cast("float | None", found)
-
-
-def diff(a: TabledRun, b: TabledRun, phase: str = "forward") -> Diff:
+def diff(a: CountedRun, b: CountedRun, phase: str = "forward") -> Diff:
     """Compare ``b`` with ``a``: the totals, and modules and operators in one phase."""
-    totals = {name: Change(_value(a, attribute), _value(b, attribute)) for name, (attribute, _) in TOTALS.items()}
+    changes = {name: Change(total_of(a), total_of(b)) for name, (total_of, _) in TOTALS.items()}
     modules = _both(_modules(a, phase), _modules(b, phase))
     operators = _both(_operators(a, phase), _operators(b, phase))
     origin = f"a: {a.provenance}; b: {b.provenance}"
-    return Diff(_named(a), _named(b), totals, tuple(modules), tuple(operators), origin)
+    return Diff(_named(a), _named(b), changes, tuple(modules), tuple(operators), origin)
 
 
-def _named(report: TabledRun) -> str:
-    about = f"{report.name}   {report.inputs}   {' · '.join(filter(None, report.environment[:2]))}"
-    incomplete = "" if report.complete else "   INCOMPLETE, a lower bound"
-    return f"{about}   ({report.rules}){incomplete}"
+def _named(side: CountedRun) -> str:
+    """Return a line on one of the two: its model, inputs, device and mode, and rules."""
+    run = side.run
+    where = " · ".join(filter(None, [run.environment.device, run.environment.mode]))
+    incomplete = "   INCOMPLETE, a lower bound" if side.missing else ""
+    return f"{side.name}   {run.inputs}   {where}   ({side.rules}){incomplete}"
 
 
 Numbers = tuple[float | None, ...]
@@ -223,30 +229,31 @@ Side = dict[str, tuple[Numbers, Numbers]]
 """For each module or operator of one report, the quantities in total and of its own."""
 
 
-def _modules(report: TabledRun, phase: str) -> Side:
+def _modules(counted_run: CountedRun, phase: str) -> Side:
     """Return the quantities of each module: of its subtree, and its own."""
-    peaks = highest(report.nodes, phase, lambda node: prefixes(node.path))
+    peaks = highest(counted_run.run.nodes, phase, lambda node: prefixes(node.path))
     return {
         path: (
             (row.total.flops, row.total.macs, row.params, row.total.seconds, peaks.get(path)),
             (row.own.flops, row.own.macs, row.own_params, row.own.seconds, None),
         )
-        for path, row in report._modules_of(phase).items()
+        for path, row in counted_run.modules(phase).items()
     }
 
 
-def _operators(report: TabledRun, phase: str) -> Side:
-    modules = report._modules_of(phase)
-    leaves = {(c.op, c.path) for c in report.calls if c.phase in PARTS[phase] and isinstance(c.target, type)}
+def _operators(counted_run: CountedRun, phase: str) -> Side:
+    """Return the quantities of each operator. Its parameters are those of the leaf modules that called it."""
+    calls, modules = counted_run.run.calls, counted_run.modules(phase)
+    leaves = {(c.op, c.path) for c in calls if c.phase in PARTS[phase] and isinstance(c.target, type)}
     params = {
         op: sum(modules[p].own_params or 0 for p in paths if p in modules) for op, paths in grouped(leaves).items()
     }
-    peaks = highest(report.nodes, phase, lambda node: {report.calls[i].op for i in node.calls} or {NO_OPERATION})
-    found = {
+    peaks = highest(counted_run.run.nodes, phase, lambda node: {calls[i].op for i in node.calls} or {NO_OPERATION})
+    quantities = {
         op: (row.total.flops, row.total.macs, params.get(op, 0), row.total.seconds, peaks.get(op))
-        for op, row in report.by_operator(phase).items()
+        for op, row in by_operator(counted_run.items(phase)).items()
     }
-    return {op: (numbers, numbers) for op, numbers in found.items()}
+    return {op: (numbers, numbers) for op, numbers in quantities.items()}
 
 
 def _both(a: Side, b: Side) -> Iterator[DiffRow]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..conventions import IN_MACS
+from ..counting.counted_run import CountedRun
 from ..counting.module_charges import NOT_COUNTED
-from ..records import Counted, grouped
+from ..records import PARTS, Counted, grouped
 from ..render.columns import Column, Kind
 from ..render.exports import Cells, Table, Tabular
 from ..render.fold import pattern
@@ -49,8 +50,8 @@ class Difference(NamedTuple):
     @property
     def where(self) -> str:
         """The paths, with ``*`` for the numbers of several: ``layer*.*.bn1``; the root is ``(root)``."""
-        found = grouped((pattern(path), path) for path in self.paths)
-        places = [name if len(paths) > 1 else paths[0] or name for name, paths in found.items()]
+        alike = grouped((pattern(path), path) for path in self.paths)
+        places = [name if len(paths) > 1 else paths[0] or name for name, paths in alike.items()]
         more = len(places) - MOST_PLACES
         return ", ".join(places[:MOST_PLACES]) + (f", {more} more" if more > 0 else "")
 
@@ -120,11 +121,11 @@ class Explanation(Tabular):
                 yield wrapped(said, limit, indent=name + number + 6)
 
 
-def explain(a: str, b: str, counted_a: Sequence[Counted], counted_b: Sequence[Counted], calls: int) -> Explanation:
-    """Compare two counts of the same run under conventions ``a`` and ``b``.
-
-    The first ``calls`` entries of both are the run's calls; the rest are module charges, which the two may not share.
-    """
+def explain(a: CountedRun, b: CountedRun, phase: str) -> Explanation:
+    """Compare two counts of the same run, in one phase."""
+    counted_a, counted_b = ([each for each in side.counted if each.call.phase in PARTS[phase]] for side in (a, b))
+    # The run's calls come first in both; module charges follow, which the two may not share.
+    calls = sum(call.phase in PARTS[phase] for call in a.run.calls)
     groups: dict[tuple[str, str, str], list[tuple[str, int, int]]] = {}
     for one, other in _pairs(counted_a, counted_b, calls):
         flops_a, flops_b = (0 if each is None else each.flops for each in (one, other))
@@ -134,11 +135,12 @@ def explain(a: str, b: str, counted_a: Sequence[Counted], counted_b: Sequence[Co
         call = next(each.call for each in (one, other) if each is not None)
         groups.setdefault((call.op, how_a, how_b), []).append((call.path, flops_a, flops_b))
     rows = []
-    for (op, how_a, how_b), found in groups.items():
-        paths, of_a, of_b = zip(*found, strict=True)
-        rows.append(Difference(op, tuple(dict.fromkeys(paths)), len(found), sum(of_a), sum(of_b), how_a, how_b))
+    for (op, how_a, how_b), calls_alike in groups.items():
+        paths, of_a, of_b = zip(*calls_alike, strict=True)
+        rows.append(Difference(op, tuple(dict.fromkeys(paths)), len(calls_alike), sum(of_a), sum(of_b), how_a, how_b))
     total_a, total_b = (sum(each.flops for each in counted) for counted in (counted_a, counted_b))
-    return Explanation(a, b, total_a, total_b, tuple(sorted(rows, key=lambda row: -abs(row.difference))))
+    largest_first = tuple(sorted(rows, key=lambda row: -abs(row.difference)))
+    return Explanation(a.convention, b.convention, total_a, total_b, largest_first, a.provenance)
 
 
 def _pairs(a: Sequence[Counted], b: Sequence[Counted], calls: int) -> Iterator[tuple[Counted | None, Counted | None]]:

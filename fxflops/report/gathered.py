@@ -11,12 +11,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from .. import units
+from ..counting import totals
 from ..counting.collectives import Collective, by_group, collectives, known_sum, sent_by_group, transferred
 from ..counting.counted_run import CountedRun
 from ..errors import InputError
 from ..render.columns import ROOT, Column, held_columns
-from ..render.composed import Composed
-from ..render.exports import MOST_SHOWN, Cells, Table
+from ..render.exports import MOST_SHOWN, Cells, Table, Tabular
 from ..render.files import Path, written
 
 LEAST_REPEATED = 0.05
@@ -70,7 +70,7 @@ WORK = (
 
 
 @dataclass(frozen=True, repr=False)
-class GatheredReport(Composed):
+class GatheredReport(Tabular):
     """The reports of all processes of a group; the ``to_*`` methods export the ``table`` of the processes.
 
     ``ranks`` is a row for each process, in the order of their ranks. ``complete`` tells whether all reports are. ``modules``
@@ -202,90 +202,80 @@ COLLECTIVES = (
 )
 
 
-def gathered(report: CountedRun, whole: CountedRun | None, timeout: float) -> GatheredReport:
-    """Exchange the reports of all processes; see ``Report.gather``."""
+def collective_table(counted_run: CountedRun) -> Table:
+    """Return a table of a run's collectives by module and phase."""
+    rows = tuple(collectives(counted_run.counted))
+    return Table("collectives", COLLECTIVES, rows, provenance=counted_run.provenance)
+
+
+def gathered(counted_run: CountedRun, whole: CountedRun | None, timeout: float) -> GatheredReport:
+    """Exchange the figures of all processes; see :meth:`~fxflops.report.report.Report.gather`."""
     from .exchange import exchanged
 
-    rows = collectives(report.counted)
-    own: dict[str, Any] = {"row": _row_of(report, rows), "collectives": rows, "complete": report.complete}
-    own |= {"modules": _flops(report), "memory": report.memory, "provenance": report.environment.provenance}
-    own["made_by"] = (
-        "profile" if report.instrument_time is not None else "count" if report.timing is None else "analyze"
-    )
-    found = [json.loads(text) for text in exchanged(json.dumps(own), timeout)]
-    first = dict[str, int]()
-    for i, each in enumerate(found):
-        first.setdefault(each["made_by"], i)
-    if len(first) > 1:
-        told = ", ".join(f"of {name}() on rank {i}" for name, i in first.items())
-        raise InputError(f"reports of different functions are not put together: {told}")
-    modules = None if whole is None else _work([each["modules"] for each in found], _flops(whole))
+    texts = exchanged(json.dumps(_figures(counted_run)), timeout)
+    figures_by_rank = [json.loads(text) for text in texts]
+    first_rank = dict[str, int]()
+    for rank, figures in enumerate(figures_by_rank):
+        first_rank.setdefault(figures["made_by"], rank)
+    if len(first_rank) > 1:
+        functions = ", ".join(f"of {name}() on rank {rank}" for name, rank in first_rank.items())
+        raise InputError(f"reports of different functions are not put together: {functions}")
+    work = None if whole is None else _work([figures["modules"] for figures in figures_by_rank], _flops(whole))
     return GatheredReport(
-        report.model,
-        tuple(RankRow(*each["row"]) for each in found),
-        tuple(tuple(Collective(*row) for row in each["collectives"]) for each in found),
-        all(each["complete"] for each in found),
-        modules,
-        tuple(each["memory"] for each in found),
-        found[0]["provenance"],
+        counted_run.run.model,
+        tuple(RankRow(*figures["row"]) for figures in figures_by_rank),
+        tuple(tuple(Collective(*row) for row in figures["collectives"]) for figures in figures_by_rank),
+        all(figures["complete"] for figures in figures_by_rank),
+        work,
+        tuple(figures["memory"] for figures in figures_by_rank),
+        figures_by_rank[0]["provenance"],
     )
 
 
-def _row_of(report: CountedRun, rows: Sequence[Collective]) -> RankRow:
-    params = report.params
-    times = [timing.median for timing in (report.timing, report.backward_timing) if timing is not None]
+def _figures(counted_run: CountedRun) -> dict[str, Any]:
+    """Return what the other processes get to know of this one, as JSON data."""
+    run, rows = counted_run.run, collectives(counted_run.counted)
+    made_by = "profile" if run.instruments is not None else "count" if run.latency is None else "analyze"
+    return {
+        "row": _row_of(counted_run, rows),
+        "collectives": rows,
+        "complete": not counted_run.missing,
+        "modules": _flops(counted_run),
+        "memory": run.memory,
+        "provenance": counted_run.provenance,
+        "made_by": made_by,
+    }
+
+
+def _row_of(counted_run: CountedRun, rows: Sequence[Collective]) -> RankRow:
+    run, counted = counted_run.run, counted_run.counted
+    block_seconds = totals.block_seconds(counted_run)
+    medians = [timing.median for timing in (run.latency, run.backward_latency) if timing is not None]
+    sent, received = transferred(rows)
     return RankRow(
-        sum(each.macs for each in report.counted),
-        sum(each.flops for each in report.counted),
-        None if params is None else params.total,
-        None if params is None else params.sharded,
-        report.max_memory,
-        *transferred(rows),
-        report.block_time if report.block_time is not None else sum(times) if times else None,
+        macs=sum(each.macs for each in counted),
+        flops=sum(each.flops for each in counted),
+        params=None if run.params is None else run.params.total,
+        sharded=None if run.params is None else run.params.sharded,
+        memory=run.peak,
+        sent=sent,
+        received=received,
+        seconds=block_seconds if block_seconds is not None else sum(medians) if medians else None,
     )
 
 
-def _flops(report: CountedRun) -> dict[str, int]:
+def _flops(counted_run: CountedRun) -> dict[str, int]:
     """Return the FLOPs of each module's own calls, by its path without wrappers; those of the optimizer apart."""
-    found: dict[str, int] = {}
-    for each in report.counted:
+    flops: dict[str, int] = {}
+    for each in counted_run.counted:
         path = ".".join(name for name in each.call.path.split(".") if name not in WRAPPERS)
         path = OPTIMIZER if each.call.phase == "optimizer" else path
-        found[path] = found.get(path, 0) + each.flops
-    return {path: flops for path, flops in found.items() if flops}
+        flops[path] = flops.get(path, 0) + each.flops
+    return {path: number for path, number in flops.items() if number}
 
 
 def _work(of_ranks: Sequence[Mapping[str, int]], whole: Mapping[str, int]) -> dict[str, WorkRow]:
+    """Return the FLOPs of each module on all ranks beside those of one process for the same work."""
     paths = dict.fromkeys([*whole, *(path for rank in of_ranks for path in rank)])
     sums = {path: sum(rank.get(path, 0) for rank in of_ranks) for path in paths}
     return {path: WorkRow(flops, whole.get(path, 0), flops - whole.get(path, 0)) for path, flops in sums.items()}
-
-
-class OverProcesses(CountedRun):
-    """The part of a Report that is about torch.distributed."""
-
-    @property
-    def collectives(self) -> Table:
-        """The collectives of this process by module and phase: operation, group, bytes sent and received, seconds.
-
-        The group is named after its mesh dimension. The bytes are the least that the operation needs, by a ring (see
-        ``docs/distributed.md``). Seconds pass until the call returned; the bytes may then still be under way.
-        """
-        rows = tuple(collectives(self.counted))
-        return Table("collectives", COLLECTIVES, rows, provenance=self.environment.provenance)
-
-    def gather(self, *, whole: CountedRun | None = None, timeout: float = 60.0) -> GatheredReport:
-        """Return one report over all processes of torch.distributed; every process calls this, with its own report.
-
-        ``whole`` is a report of one process for the work of all, such as ``fxflops.count`` of the model on the whole batch:
-        FLOPs beyond those are computed by several processes alike, and shown by module. Without torch.distributed the
-        result is of one process.
-
-        Raises DistributedError, in every process that calls this, if a process does not within ``timeout`` seconds, and InputError
-        in all if one has the report of another function, such as of ``count`` among those of ``profile``.
-        """
-        if whole is not None and not isinstance(whole, CountedRun):
-            raise InputError(
-                f"whole must be a Report, not {type(whole).__name__}: fxflops.count(model, batch) makes one"
-            )
-        return gathered(self, whole, timeout)

@@ -20,31 +20,32 @@ COSTS = {
 KINDS = {"placeholder": "input", "call_module": "module", "output": "output"}
 
 
-def graph_nodes(report: CountedRun) -> list[GraphNode]:
+def graph_nodes(counted_run: CountedRun) -> list[GraphNode]:
     """Return the nodes of the graph in run order, without constants, sizes and unused inputs. InputError without a graph."""
-    if not report.nodes:
+    nodes = counted_run.run.nodes
+    if not nodes:
         raise InputError(
             "this report has no graph, of which analyze() makes one: fxflops.analyze(model, args, repeats=0) does not time it"
         )
-    used = {name for node in report.nodes for name in node.inputs}
-    left_out = {node.name for node in report.nodes if node.opcode == "placeholder" and node.name not in used}
+    used = {name for node in nodes for name in node.inputs}
+    left_out = {node.name for node in nodes if node.opcode == "placeholder" and node.name not in used}
     shown: list[GraphNode] = []
-    for node in report.nodes:
+    for node in nodes:
         if node.opcode == "get_attr" or node.name in left_out or _is_query(node, left_out):
             left_out.add(node.name)
         else:
-            shown.append(_graph_node(report, node, left_out))
+            shown.append(_graph_node(counted_run, node, left_out))
     inputs = [i for i, node in enumerate(shown) if node.kind == "input"]
     if len(inputs) == 1:
-        shown[inputs[0]] = shown[inputs[0]]._replace(out=report.inputs)
+        shown[inputs[0]] = shown[inputs[0]]._replace(out=counted_run.run.inputs)
     return shown
 
 
-def costed_nodes(report: CountedRun, by: str) -> list[GraphNode]:
+def costed_nodes(counted_run: CountedRun, by: str) -> list[GraphNode]:
     """Return :func:`graph_nodes`. Raises InputError if there is no cost ``by``, or it was not measured."""
     if by not in COSTS:
         raise InputError(f"unknown by={by!r}: one of {', '.join(map(repr, COSTS))}")
-    nodes = graph_nodes(report)
+    nodes = graph_nodes(counted_run)
     if not any(by in node.costs for node in nodes):
         raise InputError(f"by={by!r}: it was not measured in this run")
     return nodes
@@ -57,8 +58,8 @@ def _is_query(node: Node, queries: set[str]) -> bool:
     return node.opcode == "call_method" or node.function == "getattr" or queries.issuperset(node.inputs)
 
 
-def _graph_node(report: CountedRun, node: Node, left_out: set[str]) -> GraphNode:
-    counted = report.counted[node.calls.start : node.calls.stop]
+def _graph_node(counted_run: CountedRun, node: Node, left_out: set[str]) -> GraphNode:
+    counted = counted_run.counted[node.calls.start : node.calls.stop]
     costs = {
         "flops": sum(each.flops for each in counted),
         "macs": sum(each.macs for each in counted),

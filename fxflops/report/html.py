@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..counting.counted_run import CountedRun
-from ..counting.rollup import ModuleRow, Sums
+from ..counting.rollup import ModuleRow, Sums, by_operator
 from ..errors import not_installed
 from ..records import NO_PARAMS, PARTS, PHASES, Counted, grouped, per_operation, prefixes, specs_in
 from ..render.data import Summary, TreeRow
 from ..render.page_data import MemoryTimeline, Metric, Op, Owner, Page, RooflineData, Tile
 from ..roofline.result import Roofline
+from ..run.outcome import Run
 from .picture import picture
-from .tables import TabledRun
 
 MOST_CALLS = 200
 CALL_HEADER = ("operator", "module", "macs", "flops", "time(s)", "tensors")
@@ -50,7 +50,7 @@ def plotly_script() -> str:
 
 
 def page_of(
-    report: TabledRun,
+    counted_run: CountedRun,
     summary: Summary,
     rooflines: Mapping[str, Roofline],
     mfu: float | None,
@@ -58,24 +58,27 @@ def page_of(
     title: str = "",
 ) -> Page:
     """Return the data of the page. ``rooflines`` are by phase; if there are none, ``why`` says the reason."""
-    phases = [phase for phase in report._phases if phase not in SHOWN_AS]
-    modules = {phase: report.by_module(phase) for phase in phases or PHASES[:1]}
-    metrics, tiles = _tiles(report, modules, summary.root)
+    run, counted = counted_run.run, counted_run.counted
+    # Without any call there is one tab, that of an empty forward.
+    phases = [phase for phase in counted_run.phases if phase not in SHOWN_AS]
+    modules = {phase: counted_run.modules(phase) for phase in phases or PHASES[:1]}
+    metrics, tiles = _tiles(counted_run, modules, summary.root)
+    operators = [
+        Op(phase, row.key, "", row.calls, row.total.macs, row.total.flops, row.total.seconds)
+        for phase in phases
+        for row in by_operator(counted_run.items(phase)).values()
+    ]
     return Page(
         summary,
         metrics,
         tiles,
-        _calls(report.counted, rooflines),
-        [
-            Op(phase, row.key, "", row.calls, row.total.macs, row.total.flops, row.total.seconds)
-            for phase in phases
-            for row in report.by_operator(phase).values()
-        ],
-        _memory(report) if report.max_memory else None,
+        _calls(counted, rooflines),
+        operators,
+        _memory(run) if run.peak else None,
         _roofline_data(rooflines, mfu) if rooflines else None,
         why,
         title,
-        picture(report, summary.root, PICTURED, None) if report.nodes else "",
+        picture(counted_run, summary.root, PICTURED, None) if run.nodes else "",
     )
 
 
@@ -103,7 +106,7 @@ def _shapes(counted: Counted) -> str:
 
 
 def _tiles(
-    report: CountedRun, modules: Mapping[str, Mapping[str, ModuleRow]], tree: TreeRow
+    counted_run: CountedRun, modules: Mapping[str, Mapping[str, ModuleRow]], tree: TreeRow
 ) -> tuple[list[Metric], list[Tile]]:
     """Return the tiles of the treemap, and the metrics that can size them: those that are not 0 for every module."""
     first = next(iter(modules.values()))
@@ -111,7 +114,7 @@ def _tiles(
     for phase, rows in modules.items():
         for path, row in rows.items():
             own[path].update(_values(row.own, phase))
-    elsewhere = _memory_by_module(report, own)
+    elsewhere = _memory_by_module(counted_run.run, own)
     metrics = [Metric(key, label, kind, phase) for key, label, kind in SIZES for phase in modules]
     had = {name for values in own.values() for name, value in values.items() if value}
     metrics = [metric for metric in [*metrics, PARAMS, MEMORY] if metric.name in had]
@@ -122,7 +125,7 @@ def _tiles(
             if rest > 1e-9:
                 elsewhere.setdefault("(elsewhere)", {})[name] = rest
     peaks = {row.path: row.bytes_peak for row in tree.walk()}
-    return metrics, _nested_tiles(first, own, elsewhere, peaks, _ops_by_cost(report.counted))
+    return metrics, _nested_tiles(first, own, elsewhere, peaks, _ops_by_cost(counted_run.counted))
 
 
 def _nested_tiles(
@@ -162,24 +165,24 @@ def _values(sums: Sums, phase: str) -> dict[str, float]:
     return {Metric(key, "", "", phase).name: value for key, value in found.items() if value}
 
 
-def _memory_by_module(report: CountedRun, own: Mapping[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+def _memory_by_module(run: Run, own: Mapping[str, dict[str, float]]) -> dict[str, dict[str, float]]:
     """Add to each module in ``own`` the bytes at the peak that it allocated, and the bytes of its parameters.
 
     Return the bytes that no module allocated, by category. Parameters are among them if their sizes differ (several
     dtypes, or part of them not allocated): then the bytes of a module's parameters do not follow from their number.
     """
-    params = report.params or NO_PARAMS
+    params = run.params or NO_PARAMS
     # True if all parameters have the same bytes per element, and all are alive at the peak.
-    is_even = params.total > 0 and params.bytes % params.total == 0 and report.memory.get("params") == params.bytes
+    is_even = params.total > 0 and params.bytes % params.total == 0 and run.memory.get("params") == params.bytes
     elsewhere: Counter[str] = Counter()
-    for tensor in report.live_at_peak:
+    for tensor in run.history.at_peak:
         if tensor.op and tensor.path in own:
             own[tensor.path][MEMORY.name] = own[tensor.path].get(MEMORY.name, 0) + tensor.bytes
         elif not (is_even and tensor.category == "params"):
             elsewhere[tensor.category] += tensor.bytes
     for values in own.values() if is_even else ():
         values[MEMORY.name] = values.get(MEMORY.name, 0) + values[PARAMS.name] * (params.bytes // params.total)
-    elsewhere["other"] += max(report.memory.get("other", 0), 0)
+    elsewhere["other"] += max(run.memory.get("other", 0), 0)
     return {f"({name})": {MEMORY.name: nbytes} for name, nbytes in elsewhere.items() if nbytes}
 
 
@@ -195,9 +198,9 @@ def _ops_by_cost(counted: Iterable[Counted]) -> dict[str, list[str]]:
     return {path: sorted(ops, key=lambda op: ops[op], reverse=True) for path, ops in costs.items()}
 
 
-def _memory(report: CountedRun) -> MemoryTimeline:
+def _memory(run: Run) -> MemoryTimeline:
     """Return the memory over the run, with one owner for all tensors of a category in :data:`ONE_ROW`."""
-    tensors = report.live_at_peak
+    tensors = run.history.at_peak
     owners = [Owner(t.category, t.path, t.op, repr(t.spec), t.bytes) for t in tensors if t.category not in ONE_ROW]
     # Optimizer state and caches by their kinds: "exp_avg", "keys".
     kept = grouped(
@@ -206,11 +209,11 @@ def _memory(report: CountedRun) -> MemoryTimeline:
         if t.category in ONE_ROW
     )
     owners += [Owner(category, "", name, "", sum(sizes), len(sizes)) for (category, name), sizes in kept.items()]
-    other = report.memory.get("other", 0)
+    other = run.memory.get("other", 0)
     if other > 0:
         owners.append(Owner("other", "", "", "held by the allocator", other, 0))
     owners.sort(key=lambda owner: -owner.bytes)
-    return MemoryTimeline(report.timeline, report.max_memory or 0, report.memory.at, owners, report.memory.source)
+    return MemoryTimeline(run.history.timeline, run.peak or 0, run.memory.at, owners, run.memory.source)
 
 
 def _roofline_data(rooflines: Mapping[str, Roofline], mfu: float | None) -> RooflineData:

@@ -12,7 +12,7 @@ from typing import Any
 from ..counting.counted_run import CountedRun
 from ..errors import InputError
 from ..meters.history import History, LiveTensor
-from ..records import prefixes
+from ..records import PHASES, prefixes
 
 Event = dict[str, Any]
 ALIGNMENT = 512
@@ -21,13 +21,13 @@ UNKNOWN: Event = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "fram
 """The end of the trace. Its category makes the viewer known to "unknown": a viewer of torch 2.14 fails to add it itself."""
 
 
-def memory_snapshot(report: CountedRun) -> dict[str, Any]:
+def memory_snapshot(counted_run: CountedRun) -> dict[str, Any]:
     """Return every allocation of the run, in order, and the storages alive at its end.
 
     The frames of an allocation are the operation that made it, or the name of a tensor alive before, and its modules.
     Raises InputError if the report does not know single allocations.
     """
-    history = report._run.history
+    history = counted_run.run.history
     if not isinstance(history, History):
         raise InputError(
             "this report does not hold single allocations, only the memory after each call and the tensors at the peak: "
@@ -43,21 +43,23 @@ def memory_snapshot(report: CountedRun) -> dict[str, Any]:
             size += before["size"]
             trace += [{**before, "action": action} for action in ("free_requested", "free_completed", "segment_free")]
         if size > 0:
-            frames = _frames(report, tensor)
-            made = {"addr": address, "size": size, "stream": 0, "frames": frames, "category": tensor.category}
-            alive[storage] = {"action": "alloc", **made}
-            trace += [{"action": "segment_alloc", **made}, alive[storage]]
+            frames = _frames(counted_run, tensor)
+            block = {"addr": address, "size": size, "stream": 0, "frames": frames, "category": tensor.category}
+            alive[storage] = {"action": "alloc", **block}
+            trace += [{"action": "segment_alloc", **block}, alive[storage]]
             address += -(-size // ALIGNMENT) * ALIGNMENT
     snapshot = {"segments": [_segment(event) for event in alive.values()], "device_traces": [[*trace, UNKNOWN]]}
-    return {**snapshot, "provenance": report.environment.provenance}
+    return {**snapshot, "provenance": counted_run.provenance}
 
 
-def _frames(report: CountedRun, tensor: LiveTensor) -> list[Event]:
-    """Return the frames of an allocation, the innermost first."""
-    modules = report.by_module()
-    path = [(tensor.category, f"{tensor.op or tensor.name} {tensor.spec!r}".strip())]
-    path += [(each or report.model, modules[each].cls) for each in [*prefixes(tensor.path)][::-1] if each in modules]
-    return [{"filename": file, "line": 0, "name": name} for file, name in path]
+def _frames(counted_run: CountedRun, tensor: LiveTensor) -> list[Event]:
+    """Return the frames of an allocation, the innermost first: the viewer shows them as files and functions."""
+    modules = counted_run.modules(PHASES[0])
+    frames = [(tensor.category, f"{tensor.op or tensor.name} {tensor.spec!r}".strip())]
+    for path in [*prefixes(tensor.path)][::-1]:
+        if path in modules:
+            frames.append((path or counted_run.run.model, modules[path].cls))
+    return [{"filename": file, "line": 0, "name": name} for file, name in frames]
 
 
 def _segment(event: Event) -> dict[str, Any]:

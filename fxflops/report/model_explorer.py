@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import units
 from ..counting.counted_run import CountedRun
+from ..records import PHASES
 from ..render.data import GraphNode
 from ..render.text import plain
 from .graph import COSTS, costed_nodes, graph_nodes
@@ -16,29 +17,29 @@ from .graph import COSTS, costed_nodes, graph_nodes
 GRADIENT = ({"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#e8590c"})
 
 
-def graph(report: CountedRun) -> dict[str, Any]:
+def graph(counted_run: CountedRun) -> dict[str, Any]:
     """Return a collection of one graph: a node for each call, in layers that are the modules."""
-    modules = report.by_module()
-    nodes = graph_nodes(report)
+    modules = counted_run.modules(PHASES[0])
+    nodes = graph_nodes(counted_run)
     groups = {
         _layer(path): {"class": row.cls, "FLOPs": units.count(row.total.flops), "MACs": units.count(row.total.macs)}
         | ({} if row.params is None else {"params": units.count(row.params)})
         | ({} if row.total.seconds is None else {"time": units.seconds(row.total.seconds)})
         for path, row in modules.items()
     }
-    groups.setdefault("", {})["provenance"] = plain(report.environment.provenance)  # of the graph as a whole
-    made = [_node(node, modules[node.path].cls if node.path in modules else "") for node in nodes]
-    name = plain(report.model)
-    return {"label": name, "graphs": [{"id": name, "nodes": made, "groupNodeAttributes": groups}]}
+    groups.setdefault("", {})["provenance"] = plain(counted_run.provenance)  # of the graph as a whole
+    name = plain(counted_run.run.model)
+    data = [_node(node, modules[node.path].cls if node.path in modules else "") for node in nodes]
+    return {"label": name, "graphs": [{"id": name, "nodes": data, "groupNodeAttributes": groups}]}
 
 
-def node_data(report: CountedRun, by: str) -> dict[str, Any]:
+def node_data(counted_run: CountedRun, by: str) -> dict[str, Any]:
     """Return the value of each node in ``by``, with the colours of the least and the most. InputError if it is not known."""
-    values = {node.name: node.costs[by] for node in costed_nodes(report, by) if by in node.costs}
+    values = {node.name: node.costs[by] for node in costed_nodes(counted_run, by) if by in node.costs}
     results = {name: {"value": value} for name, value in values.items()}
     data = {"name": COSTS[by][0], "results": results, "gradient": list(GRADIENT)}
     # A key of our own: the viewer leaves out those that it does not know.
-    return {plain(report.model): {**data, "provenance": report.environment.provenance}}
+    return {plain(counted_run.run.model): {**data, "provenance": counted_run.provenance}}
 
 
 def _node(node: GraphNode, cls: str) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from __future__ import annotations
 import json
 import marshal
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import lru_cache, partial
 from itertools import zip_longest
@@ -41,6 +41,7 @@ from operator import itemgetter
 from typing import Any
 
 from ..conventions import CONVENTIONS, Convention, find_convention
+from ..counting.counted_run import CountedRun
 from ..counting.masked import dense
 from ..errors import InputError
 from ..meters.history import CATEGORIES, LiveTensor, Moment, Place, Remembered
@@ -83,25 +84,17 @@ PLACE = ("path", "node", "site", "seconds", "phase", "origin")
 """The fields of a call that tell where and when it was made."""
 
 
-def to_json_data(
-    run: Run,
-    counted: Iterable[Counted],
-    convention: str,
-    attention: str,
-    users: Mapping[int, Counted],
-    totals: Mapping[str, Any],
-) -> dict[str, Any]:
+def to_json_data(counted_run: CountedRun, users: Mapping[int, Counted], totals: Mapping[str, Any]) -> dict[str, Any]:
     """Return a counted run as data that JSON can hold.
 
-    ``counted`` are the calls, then the module charges of the convention; ``users`` are the counts of formulas of the
-    user's own, by the index of the call.
+    ``users`` are the counts of formulas of the user's own, by the index of the call.
     """
-    whole = list(counted)
-    made = [each._replace(call=call) for each, call in zip(whole, run.calls, strict=False)]
-    call_of, ran_of = per_operation(_call), lru_cache(None)(_operation)
-    entries = [
-        call_of(each) | {name: getattr(each.call, name) for name in PLACE} for each in (*made, *whole[len(made) :])
-    ]
+    run, counted = counted_run.run, counted_run.counted
+    # A count has the call as its convention sees it; a file holds the run's own, from which any convention can count.
+    calls = [each._replace(call=call) for each, call in zip(counted, run.calls, strict=False)]
+    charges = counted[len(calls) :]
+    call_data, operation_data = per_operation(_call), lru_cache(None)(_operation)
+    entries = [call_data(each) | {name: getattr(each.call, name) for name in PLACE} for each in (*calls, *charges)]
     classes = {call.target for call in run.calls if isinstance(call.target, type)}
     classes |= {scope.cls for scope in run.scopes}
     return {
@@ -111,17 +104,17 @@ def to_json_data(
         "inputs": run.inputs,
         "trace": run.trace,
         "trace_reason": run.trace_reason,
-        "convention": convention,
-        "attention": attention,
+        "convention": counted_run.convention,
+        "attention": counted_run.attention,
         "environment": run.environment._asdict(),
         "params": None if run.params is None else run.params._asdict(),
         "totals": dict(totals),
-        "calls": entries[: len(made)],
-        "charges": entries[len(made) :],
+        "calls": entries[: len(calls)],
+        "charges": entries[len(calls) :],
         "users": {str(i): _counted(each) for i, each in users.items()},
         "scopes": [
             {"path": scope.path, "cls": name_of(scope.cls), "params": encoded(dict(scope.params))}
-            | ran_of(scope.operation)
+            | operation_data(scope.operation)
             | {"has_children": scope.has_children, "seconds": scope.seconds}
             for scope in run.scopes
         ],
@@ -159,9 +152,14 @@ def _spelled(target: Any) -> Any:
     return {"class": name_of(target)} if isinstance(target, type) else name_of(target)
 
 
-def _operation(ran: Operation) -> dict[str, Any]:
+def _operation(operation: Operation) -> dict[str, Any]:
     """Return the values of an operation, without its op and target."""
-    values = {"args": ran.args, "kwargs": dict(ran.kwargs), "out": ran.out, "settings": dict(ran.settings)}
+    values = {
+        "args": operation.args,
+        "kwargs": dict(operation.kwargs),
+        "out": operation.out,
+        "settings": dict(operation.settings),
+    }
     return {name: encoded(value) for name, value in values.items()}
 
 

@@ -1,164 +1,283 @@
-"""A counted run whose sums are tables: each has the exports of :class:`~fxflops.render.exports.Tabular`."""
+"""The tables of a counted run: its operations in run order, and its sums as mappings that print as tables."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping
 
 from ..conventions import title_of
+from ..counting import totals
 from ..counting.counted_run import CountedRun
-from ..counting.rollup import ModuleRow, OperatorRow, by_module_and_operator, by_operator, check_phase
-from ..counting.steps import StepTime
+from ..counting.rollup import ModuleRow, OperatorRow, Sums, by_module_and_operator, by_operator, check_phase
+from ..counting.steps import NO_OPERATION, StepTime, by_step, unsteady
 from ..errors import InputError, near, no_calls
-from ..records import PHASES, prefixes
-from ..render.columns import MODULES, STEP_TIMES, titled
-from ..render.exports import Rows, Table
-from ..roofline.devices import Device
-from .per_token import PerToken, per_token
-from .rows import kernel_table, module_and_operator_rows, module_cells, operations, operator_rows, step_time_cells
-from .training_run import TrainingRun, training_run
+from ..meters.nodes import Node
+from ..names import name_of
+from ..records import PHASES, Counted, per_operation, prefixes, specs_in
+from ..render.columns import MODULES, OPERATIONS, STEP_TIMES, SUMS, Column, module_values, titled
+from ..render.costs import OTHER, costs
+from ..render.data import Summary, TreeRow
+from ..render.exports import Cells, Rows, Table
+from ..render.parts import Part
+from ..render.summary import notes
+from ..run.outcome import Run
+
+NOT_COMPUTING = ("Memcpy", "Memset")
+"""The beginnings of the names under which torch.profiler shows copies and fills of a device's memory."""
+KERNELS = (
+    Column("operator", "operator"),
+    Column("kernel", "kernel"),
+    Column("calls", "calls", "number"),
+    Column("seconds", "time", "s"),
+    Column("flops", "FLOPs", "flops"),
+    Column("flops_per_second", "FLOP/s", "flops"),
+)
+PARTS = (
+    Column("module", "module"),
+    Column("class", "class"),
+    Column("modules", "modules", "number"),
+    Column("params", "params", "elements"),
+    Column("macs", "MACs", "flops"),
+    Column("flops", "FLOPs", "flops"),
+    Column("flops%", "FLOPs %", "%"),
+    Column("seconds", "time", "s"),
+    Column("time%", "time %", "%"),
+)
+VALUES_OF_PARTS = ("params", "macs", "flops", "flops%", "time", "time%")
+"""The values of a module in the last columns of :data:`PARTS`."""
 
 
-class TabledRun(CountedRun):
-    """A counted run with the tables of its operations, modules, operators, dtypes and steps.
+# Sums
 
-    Each method returns a mapping that prints as a table and has ``to_csv``, ``to_dataframe`` and the other exports.
+
+def checked_modules(counted_run: CountedRun, phase: str) -> dict[str, ModuleRow]:
+    """Return each module's sums in a phase. InputError for an unknown phase, and one in which no calls were made."""
+    if not counted_run.items(check_phase(phase)) and phase != PHASES[0]:
+        raise no_calls(phase)
+    return counted_run.modules(phase)
+
+
+def module_table(counted_run: CountedRun, phase: str) -> Rows[ModuleRow]:
+    """Return a table with a row for each module. Raises as :func:`checked_modules`."""
+    rows, columns = checked_modules(counted_run, phase), titled(MODULES, counted_run.title)
+    return Rows(rows, "modules", columns, _module_cells, counted_run.provenance)
+
+
+def module_at(counted_run: CountedRun, path: str) -> ModuleRow:
+    """Return the row of the module at a path. InputError for an unknown path; it names similar ones."""
+    modules = counted_run.modules(PHASES[0])
+    if path not in modules:
+        first_path = _first_path(counted_run.run, str(path))
+        is_alias = first_path != str(path) and first_path in modules
+        hint = f": it is the same module as {first_path!r}" if is_alias else near(str(path), modules)
+        raise InputError(f"{counted_run.run.model} has no module {path!r}{hint}; report.by_module() lists them")
+    return modules[path]
+
+
+def _first_path(run: Run, path: str) -> str:
+    """Return the path under which a module is listed, of one that has several; ``path`` of another."""
+    first_path = path
+    for _ in path.split("."):  # a module inside an aliased one may be an alias too: each time the rest is shorter
+        alias = next((prefix for prefix in prefixes(first_path) if prefix in run.aliases), "")
+        first_path = f"{run.aliases.get(alias, '')}{first_path[len(alias) :]}".lstrip(".")
+    return first_path
+
+
+def operator_table(counted_run: CountedRun, phase: str) -> Rows[OperatorRow]:
+    """Return a table with a row for each operator, the largest FLOPs first."""
+    return _operator_rows(counted_run, by_operator(counted_run.items(check_phase(phase))), "operator")
+
+
+def dtype_table(counted_run: CountedRun, phase: str) -> Rows[OperatorRow]:
+    """Return a table with a row for each dtype of outputs."""
+    rows = by_operator(counted_run.items(check_phase(phase)), lambda item: item.dtype or "(no tensor)")
+    return _operator_rows(counted_run, rows, "dtype")
+
+
+def step_table(counted_run: CountedRun) -> Rows[OperatorRow]:
+    """Return a table with a row for each step of a profiled block, in run order."""
+    return _operator_rows(counted_run, by_step(counted_run.run, counted_run.counted), "step")
+
+
+def module_and_operator_table(counted_run: CountedRun, phase: str) -> Rows[Rows[OperatorRow]]:
+    """Return a table with a row for each operator in each module."""
+    sums = by_module_and_operator(counted_run.items(check_phase(phase)), counted_run.run.modules)
+    rows = {path: _operator_rows(counted_run, operators, "operator") for path, operators in sums.items()}
+    keys = (Column("module", "module"), Column("operator", "operator"), Column("calls", "calls", "number"))
+    columns = (*keys, *titled(SUMS, counted_run.title))
+    return Rows(rows, "operators of modules", columns, _nested_cells, counted_run.provenance)
+
+
+def step_time_table(counted_run: CountedRun) -> Rows[StepTime]:
+    """Return a table of where the time of each step of a profiled block went."""
+    return Rows(counted_run.step_times, "step times", STEP_TIMES, _step_time_cells, counted_run.provenance)
+
+
+def _operator_rows(counted_run: CountedRun, rows: Mapping[str, OperatorRow], key: str) -> Rows[OperatorRow]:
+    """Return a table of rows, each for one ``key``: an operator, a dtype or a step."""
+    columns = (Column(key, key), Column("calls", "calls", "number"), *titled(SUMS, counted_run.title))
+    return Rows(rows, f"{key}s", columns, _operator_cells, counted_run.provenance)
+
+
+# The cells of these are made by functions of the module: a lambda cannot be pickled with its table.
+
+
+def _module_cells(path: str, row: ModuleRow) -> list[Cells]:
+    own = (None, None) if _is_unknown(row.own) else (row.own.macs, row.own.flops)
+    return [(path, row.cls, row.calls, row.params, row.own_params, *_cells(row.total), *own, row.own.seconds)]
+
+
+def _operator_cells(key: str, row: OperatorRow) -> list[Cells]:
+    return [(key, row.calls, *_cells(row.total))]
+
+
+def _nested_cells(path: str, rows: Rows[OperatorRow]) -> list[Cells]:
+    return [(path, op, row.calls, *_cells(row.total)) for op, row in rows.items()]
+
+
+def _step_time_cells(name: str, row: StepTime) -> list[Cells]:
+    return [(name, *row, row.flops / row.seconds)]
+
+
+def _cells(sums: Sums) -> Cells:
+    counts = (None, None, None) if _is_unknown(sums) else (sums.macs, sums.flops, sums.int_ops)
+    return *counts, sums.activations, sums.seconds, sums.missing
+
+
+def _is_unknown(sums: Sums) -> bool:
+    """Return True if none of the calls has a formula; their counts are shown as None, since unknown is not zero."""
+    return 0 < sums.calls == sums.missing
+
+
+# Operations
+
+
+def operation_table(counted_run: CountedRun) -> Table:
+    """Return a table with a row for each call in run order, and for each graph node that takes time but makes no call.
+
+    ``params`` are a leaf module's own, at its first call. Memory is that of the call's node, in the backward that of the
+    node's backward. The counts of a call without a formula are None. Remarks on calls stand in the column ``counts``,
+    which says what is counted.
     """
+    run, counted, remarks = counted_run.run, counted_run.counted, counted_run.remarks
+    node_at = {node.name: node for node in run.nodes}
+    params_left = {module.path: module.params for module in run.modules}
+    described = per_operation(_described)
 
-    @property
-    def provenance(self) -> str:
-        """The origin of the figures on one line: the name that was asked for, versions, date and machine."""
-        return self.environment.provenance
+    def row(each: Counted) -> Cells:
+        call, (target, inputs, output) = each.call, described(each)
+        counts = (None, None, None) if each.missing else (each.macs, each.flops, each.int_ops)
+        return (
+            call.node,
+            call.op,
+            call.path,
+            target,
+            call.phase,
+            inputs,
+            output,
+            params_left.pop(call.path, 0) if isinstance(call.target, type) else None,
+            *counts,
+            call.seconds,
+            *_memory(call.phase, node_at.get(call.node)),
+            f"{each.how}; {remarks[each]}" if remarks and each in remarks else each.how,
+        )
 
-    @property
-    def rules(self) -> str:
-        """The convention and, of a model with attention, how that is counted: "convention fxflops, attention dense"."""
-        return f"convention {self.convention}" + (f", attention {self.attention}" if self._attends else "")
-
-    @property
-    def _title(self) -> str:
-        return title_of(self.convention)
-
-    @cached_property
-    def _attends(self) -> bool:
-        return any("attention" in call.op for call in self.calls)
-
-    @property
-    def name(self) -> str:
-        """The model's class name, with the name that was asked for: "ResNet (timm:resnet18)"."""
-        return f"{self.model} ({self.environment.asked})" if self.environment.asked else self.model
-
-    def by_module(self, phase: str = "forward") -> Rows[ModuleRow]:
-        """Return each module's total and own sums by its path; "" is the model.
-
-        ``phase`` is "forward" (which includes "gradient"), "backward", "recompute" (forward work that gradient
-        checkpointing does again), "optimizer" or "gradient" (gradients taken inside the forward). InputError for one in
-        which no calls were made.
-        """
-        if not self._items(check_phase(phase)) and phase != PHASES[0]:
-            raise no_calls(phase)
-        return Rows(super().by_module(phase), "modules", titled(MODULES, self._title), module_cells, self.provenance)
-
-    def by_operator(self, phase: str = "forward") -> Rows[OperatorRow]:
-        """Return each operator's sums by its name, largest FLOPs first.
-
-        ``(no op)`` is the time of graph nodes that compute nothing: an input, an index into a tuple, a shape.
-        """
-        return operator_rows(super().by_operator(phase), "operator", self._title, self.provenance)
-
-    def by_dtype(self, phase: str = "forward") -> Rows[OperatorRow]:
-        """Return the sums by the dtype of the output ("f32", "bf16", ...)."""
-        rows = by_operator(self._items(check_phase(phase)), lambda item: item.dtype or "(no tensor)")
-        return operator_rows(rows, "dtype", self._title, self.provenance)
-
-    def by_module_and_operator(self, phase: str = "forward") -> Rows[Rows[OperatorRow]]:
-        """Return, for each module's path, the sums of each operator in its subtree."""
-        rows = by_module_and_operator(self._items(check_phase(phase)), self._run.modules)
-        return module_and_operator_rows(rows, self._title, self.provenance)
-
-    def by_step(self) -> Rows[OperatorRow]:
-        """Return the sums of each call of the model under :func:`fxflops.profile`, in run order; work outside them is last.
-
-        The steps of ``generate()`` are "prefill", "decode 1", "decode 2" ...; other steps are "step 1", "step 2" ... If
-        there are several models, each step has the name of its model. In a loop that calls ``p.step()`` the steps are its
-        iterations. What follows until the next step has rows of its own: "step 1 backward", "step 1 optimizer". A report
-        of one call has one step.
-        """
-        return operator_rows(super().by_step(), "step", self._title, self.provenance)
-
-    def step_times(self) -> Rows[StepTime]:
-        """Return where the time of each step of a profiled block went; the steps add up to ``block_time``.
-
-        A step lasts from the beginning of one call of the model, or iteration, to that of the next. "between" is the time
-        outside the model, the backward pass and the optimizer: of loading data, computing a loss, choosing a token.
-        """
-        return Rows(super().step_times(), "step times", STEP_TIMES, step_time_cells, self.provenance)
-
-    @property
-    def table(self) -> Table:
-        """The operations in run order, with module, shapes, MACs, FLOPs, seconds and bytes as raw values.
-
-        ``params`` are a leaf module's own, at its first call; memory is that of the call's node; counts are None if no formula is known.
-        """
-        params = {module.path: module.params for module in self._run.modules}
-        table = operations(self.counted, self.nodes, params, self.remarks)
-        times = (("latency", self.latency), ("backward_latency", self._backward_latency), ("unsteady", self.unsteady))
-        whole = tuple((key, value) for key, value in times if value)
-        return replace(table, columns=titled(table.columns, self._title), provenance=self.provenance, whole=whole)
-
-    @property
-    def _backward_latency(self) -> float | None:
-        return None if self.backward_timing is None else self.backward_timing.median
-
-    @property
-    def kernels(self) -> Table:
-        """The kernels of each operator, the longest first, of ``analyze(kernels=True)`` and of a trace."""
-        return replace(kernel_table(self.counted, self.nodes), provenance=self.provenance)
-
-    def training_run(
-        self, tokens: float, device: str | Device, mfu: float = 0.4, *, tokens_per_step: int | None = None
-    ) -> TrainingRun:
-        """Return the GPU-hours of training on so many tokens, with the formula in its text, beside those by 6ND.
-
-        ``mfu`` is the share of the device's peak that is reached, in the dtype of the largest product of the step that was
-        counted. ``tokens_per_step`` is as ``tokens`` for :meth:`per_token`. Raises InputError if no backward pass was counted.
-        """
-        return training_run(self, tokens, device, mfu, tokens_per_step)
-
-    def per_token(self, tokens: int | None = None) -> PerToken:
-        """Return the cost of a token: FLOPs, MACs and seconds of the run over the number of ``tokens``.
-
-        By default they are the integers that the calls of the model were given; of ``generate()`` under
-        :func:`fxflops.profile`, those of the prompt and each that was fed back. Raises InputError if there are none.
-        """
-        return per_token(self, tokens)
-
-    def __getitem__(self, path: str) -> ModuleRow:
-        """Return the row of the module at this path: ``report["blocks.3"]``. InputError for an unknown path."""
-        modules = self._modules_of("forward")
-        if path not in modules:
-            known = self._first_path(str(path)) or near(str(path), modules)
-            raise InputError(f"{self.model} has no module {path!r}{known}; report.by_module() lists them")
-        return modules[path]
-
-    def __contains__(self, path: object) -> bool:
-        return path in self._modules_of("forward")
-
-    __iter__ = None  # which would otherwise ask for the modules 0, 1, 2 ...
-
-    def _first_path(self, path: str) -> str:
-        """Return a note on the path under which a module that has several is listed; "" for another."""
-        first, aliases = path, self._run.aliases
-        for _ in path.split("."):  # each time the end that may have an alias is shorter
-            alias = next((each for each in prefixes(first) if each in aliases), "")
-            first = f"{aliases.get(alias, '')}{first[len(alias) :]}".lstrip(".")
-        return f": it is the same module as {first!r}" if first != path and first in self else ""
+    rows: list[Cells] = []
+    shown = 0  # the calls that have their row
+    for node in run.nodes:
+        if node.calls:
+            rows += map(row, counted[shown : node.calls.stop])
+            shown = node.calls.stop
+        elif node.timing is not None:
+            where = (node.name, NO_OPERATION, node.path, node.target, PHASES[0], "", "", None)
+            rows.append((*where, 0, 0, 0, node.timing.median, *_memory(PHASES[0], node), ""))
+    rows += map(row, counted[shown:])
+    columns = titled(OPERATIONS, counted_run.title)
+    return Table("operations", columns, tuple(rows), provenance=counted_run.provenance, whole=_times_of_run(run))
 
 
-def provenance_now() -> str:
-    """Return the origin of figures that are worked out now, of no run."""
-    import torch
+def _times_of_run(run: Run) -> tuple[tuple[str, object], ...]:
+    """Return the times of the run as a whole, which stand in each row of a file."""
+    times = (
+        ("latency", totals.latency(run)),
+        ("backward_latency", totals.backward_latency(run)),
+        ("unsteady", unsteady(run, totals.nodes_seconds(run))),
+    )
+    return tuple((key, value) for key, value in times if value)
 
-    from ..run.environment import environment_of
 
-    return environment_of(torch.device("meta"), "", False).provenance
+def _described(counted: Counted) -> tuple[str, str, str]:
+    """Return a call's target, inputs and output as text; they are the same for all calls of one operation."""
+    inputs, output = (" ".join(map(repr, specs)) for specs in (counted.call.inputs(), specs_in(counted.call.out)))
+    return name_of(counted.call.target), inputs, output
+
+
+def _memory(phase: str, node: Node | None) -> tuple[int | None, int | None, int | None]:
+    if node is None:
+        return None, None, None
+    if phase == "backward":
+        return None, node.backward_bytes_after, node.backward_bytes_peak
+    return node.bytes_before, node.bytes_after, node.bytes_peak
+
+
+def kernel_table(counted_run: CountedRun) -> Table:
+    """Return a table with a row for each kernel of each operator, the longest first.
+
+    A kernel has FLOPs if its operator made no other one, but for copies and fills of memory; otherwise they are None.
+    """
+    sums: dict[tuple[str, str], tuple[int, float, int | None]] = {}
+    for node in counted_run.run.nodes:
+        flops = sum(each.flops for each in counted_run.counted[node.calls.start : node.calls.stop])
+        is_alone = sum(not kernel.name.startswith(NOT_COMPUTING) for kernel in node.kernels) == 1
+        for name, calls, seconds in node.kernels:
+            key = node.function or node.name, name
+            calls_before, seconds_before, flops_before = sums.get(key, (0, 0.0, 0))
+            own = flops if is_alone and node.calls and not name.startswith(NOT_COMPUTING) else None
+            total = None if own is None or flops_before is None else flops_before + own
+            sums[key] = calls_before + calls, seconds_before + seconds, total
+    longest_first = sorted(sums.items(), key=lambda item: -item[1][1])
+    rows = (
+        (*key, calls, seconds, flops, flops / seconds if flops and seconds else None)
+        for key, (calls, seconds, flops) in longest_first
+    )
+    return Table("kernels", KERNELS, tuple(rows), provenance=counted_run.provenance)
+
+
+def highest(nodes: Iterable[Node], phase: str, keys: Callable[[Node], Iterable[str]]) -> dict[str, int]:
+    """Return, for each key, the highest memory peak of the nodes that have this key; ``keys`` gives the keys of a node.
+
+    Peaks are read in forward and backward only; any other phase gives no keys.
+    """
+    peaks: dict[str, int] = {}
+    for node in nodes:
+        peak = _memory(phase, node)[2] if phase in PHASES[:2] else None
+        if peak is not None:
+            peaks.update({key: max(peaks.get(key, 0), peak) for key in keys(node)})
+    return peaks
+
+
+# Papers
+
+
+def costs_table(data: Summary) -> Table:
+    """Return the parts that cost most, and the model as a whole, as a table."""
+    parts = [*costs(data)]
+    params_left = (data.root.params or 0) - sum(part.row.params or 0 for part in parts)
+    if params_left > 0 and parts and all(part.row.path != OTHER for part in parts):
+        parts.append(
+            Part(TreeRow("", "", OTHER, 0, params_left, 0, 0))
+        )  # modules that cost nothing may have parameters
+    parts.append(Part(data.root._replace(path="total"), (data.root,)))
+    rows: list[Cells] = [_part_cells(part, data.root) for part in parts]
+    # Operations are timed one by one: their sum is not the latency, which is that of the model's own run.
+    for name, timing in (("latency", data.latency), ("backward latency", data.backward_latency)):
+        if timing is not None:
+            doubt = " (unsteady)" if data.unsteady else ""
+            rows.append((name + doubt, data.root.cls, *[None] * 5, timing.median, None))
+    columns = titled(PARTS, title_of(data.convention))
+    return Table("parts", columns, tuple(rows), provenance=data.provenance, notes=tuple(notes(data)))
+
+
+def _part_cells(part: Part, root: TreeRow) -> Cells:
+    path = f"{part.row.path or '(root)'} (a lower bound)" if part.row.missing else part.row.path
+    values = module_values(part.row, root)
+    return path, part.row.cls, len(part.modules) or None, *(values[key] for key in VALUES_OF_PARTS)

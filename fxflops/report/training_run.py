@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..counting import totals
 from ..counting.counted_run import CountedRun
 from ..errors import InputError, of_kind
 from ..roofline.devices import Device, find_device
@@ -42,9 +43,9 @@ class TrainingRun:
 
 
 def training_run(
-    report: CountedRun, tokens: float, device: str | Device, mfu: float, tokens_per_step: int | None
+    counted_run: CountedRun, tokens: float, device: str | Device, mfu: float, tokens_per_step: int | None
 ) -> TrainingRun:
-    """Return the training run of a report; see :meth:`~fxflops.report.tables.TabledRun.training_run`."""
+    """Return the training run of which a counted run is one step; see :meth:`~fxflops.report.report.Report.training_run`."""
     from ..roofline.traffic import compute_dtype  # it loads torch
 
     if not (tokens > 0 and 0 < mfu <= 1):
@@ -52,11 +53,13 @@ def training_run(
             InputError(f"training_run() needs tokens above 0 and an mfu from 0 to 1, not {tokens!r}, {mfu!r}"),
             ValueError,
         )
-    backward, params = report.total_backward_macs, report.total_params
-    if not backward or not params:
-        raise InputError(f"no backward pass of {report.model} was counted: count(model, args, backward=True) counts it")
-    found = find_device(device)
-    dtype = compute_dtype(max(report.counted, key=lambda each: each.macs).call)
-    per_step = per_token(report, tokens_per_step).tokens
-    flops = 2 * (report.total_macs + backward) / per_step
-    return TrainingRun(tokens, flops, found, dtype, found.peak(dtype), mfu, params)
+    model, params = counted_run.run.model, totals.params(counted_run)
+    backward_macs = totals.backward_macs(counted_run)
+    if not backward_macs or not params:
+        raise InputError(f"no backward pass of {model} was counted: count(model, args, backward=True) counts it")
+    hardware = find_device(device)
+    largest_product = max(counted_run.counted, key=lambda counted: counted.macs)
+    dtype = compute_dtype(largest_product.call)
+    flops_per_step = 2 * (counted_run.forward.macs + backward_macs)
+    flops_per_token = flops_per_step / per_token(counted_run, tokens_per_step).tokens
+    return TrainingRun(tokens, flops_per_token, hardware, dtype, hardware.peak(dtype), mfu, params)

@@ -6,19 +6,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..conventions import OF_MACS
+from ..counting import totals
 from ..counting.collectives import by_group, collectives
 from ..counting.counted_run import CountedRun
-from ..counting.rollup import items_of, sums_of, together
-from ..counting.steps import OUTSIDE, captured, outside, unobserved
-from ..records import Counted, Spec, grouped, prefixes, specs_in
+from ..counting.rollup import by_operator, items_of, sums_of, together
+from ..counting.steps import OUTSIDE, captured, outside, unobserved, unsteady
+from ..counting.uncounted import recipe
+from ..records import PHASES, Counted, Spec, grouped, prefixes, specs_in
 from ..render.columns import MODULES, Column, module_values, titled
 from ..render.data import Summary, TreeRow
 from ..render.exports import Table, Tabular
 from ..render.fold import work_name
 from ..render.tree import Options, check_options, notes_on, rows_of, tree
 from .compiled import compiled_view
-from .rows import PARTS, highest
-from .tables import TabledRun
+from .tables import PARTS, checked_modules, highest
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -70,21 +71,22 @@ def _shapes(calls: Iterable[Iterable[Spec]]) -> str:
     return " ".join(repr(spec) for spec, _ in first) + (f" and {len(others)} more" if others else "")
 
 
-def tree_row(report: CountedRun, phase: str) -> TreeRow:
-    """Return the root of the module tree, with the costs of one phase in each row."""
-    modules = report.by_module(phase)
-    own = sums_of(((item.path, item.op), item.sums) for item in report._items(phase))
-    own_ops: dict[str, dict[str, int]] = {}  # by module, its own operators with their calls, the most FLOPs first
-    for (path, op), sums in sorted(own.items(), key=lambda item: -item[1].flops):
-        if sums.flops or sums.missing:
-            own_ops.setdefault(path, {})[op] = sums.calls
-    scopes = grouped((scope.path, scope) for scope in report.scopes)
+def tree_row(counted_run: CountedRun, phase: str, with_shapes: bool = True) -> TreeRow:
+    """Return the root of the module tree, with the costs of one phase in each row.
+
+    The summary shows no shapes of modules, and does without: reading them takes as long as all the rest.
+    """
+    run = counted_run.run
+    modules = checked_modules(counted_run, phase)
+    own_ops = _own_operators(counted_run, phase)
+    scopes = grouped((scope.path, scope) for scope in run.scopes)
+    calls_shown = scopes if with_shapes else {}
     children = grouped((path.rpartition(".")[0], path) for path in modules if path)
-    if scopes and report.counted and all(isinstance(each.call.target, str) for each in report.counted):
+    if scopes and counted_run.counted and all(isinstance(each.call.target, str) for each in counted_run.counted):
         # No operations were observed, and of modules only those of which there are calls.
-        looked_at = {prefix for path in scopes for prefix in prefixes(path)}
-        children = {path: [each for each in inside if each in looked_at] for path, inside in children.items()}
-    peaks = highest(report.nodes, phase, lambda node: prefixes(node.path))
+        observed = {prefix for path in scopes for prefix in prefixes(path)}
+        children = {path: [each for each in inside if each in observed] for path, inside in children.items()}
+    peaks = highest(run.nodes, phase, lambda node: prefixes(node.path))
 
     def of(path: str) -> TreeRow:
         row = modules[path]
@@ -105,21 +107,31 @@ def tree_row(report: CountedRun, phase: str) -> TreeRow:
             seconds=row.total.seconds,
             own_seconds=row.own.seconds,
             bytes_peak=peaks.get(path),
-            inputs=_shapes(scope.inputs() for scope in scopes.get(path, ())),
-            output=_shapes(specs_in(scope.out) for scope in scopes.get(path, ())),
+            inputs=_shapes(scope.inputs() for scope in calls_shown.get(path, ())),
+            output=_shapes(specs_in(scope.out) for scope in calls_shown.get(path, ())),
             children=tuple(map(of, children.get(path, ()))),
         )
 
-    return _without(of("")._replace(cls=report.model), outside(report._run, report.counted, phase))
+    return _with_outside(of("")._replace(cls=run.model), outside(run, counted_run.counted, phase))
 
 
-def _without(root: TreeRow, others: Sequence[Counted]) -> TreeRow:
+def _own_operators(counted_run: CountedRun, phase: str) -> dict[str, dict[str, int]]:
+    """Return, for each module, the operators that it calls itself with their calls, the most FLOPs first."""
+    sums_by_place = sums_of(((item.path, item.op), item.sums) for item in counted_run.items(phase))
+    operators: dict[str, dict[str, int]] = {}
+    for (path, op), sums in sorted(sums_by_place.items(), key=lambda item: -item[1].flops):
+        if sums.flops or sums.missing:
+            operators.setdefault(path, {})[op] = sums.calls
+    return operators
+
+
+def _with_outside(root: TreeRow, outside_calls: Sequence[Counted]) -> TreeRow:
     """Return the root with the calls made outside the model as a row of their own, instead of in the model's own work."""
-    if not others:
+    if not outside_calls:
         return root
-    by_op = sums_of((item.op, item.sums) for item in items_of(others))
+    by_op = sums_of((item.op, item.sums) for item in items_of(outside_calls))
     sums = together([*by_op.values()])
-    ops = {op: each.calls for op, each in by_op.items() if each.flops or each.missing}
+    ops = {op: of_op.calls for op, of_op in by_op.items() if of_op.flops or of_op.missing}
     row = TreeRow(
         work_name("outside", ops), "", OUTSIDE, 1, 0, sums.macs, sums.flops, missing=sums.missing, seconds=sums.seconds
     )
@@ -132,48 +144,51 @@ def _without(root: TreeRow, others: Sequence[Counted]) -> TreeRow:
     )
 
 
-def summary_of(report: TabledRun, root: TreeRow, utilization: float | None) -> Summary:
+def summary_of(counted_run: CountedRun, root: TreeRow, utilization: float | None) -> Summary:
     """Return the data of the one-screen summary; ``utilization`` is the MFU, None if it is not known."""
-    where, compiled = report.environment, compiled_view(report)
+    run, counted, environment = counted_run.run, counted_run.counted, counted_run.run.environment
+    compiled = compiled_view(counted_run)
+    nodes_seconds = totals.nodes_seconds(run)
+    on_run = filter(None, [unobserved(run), captured(run)])
+    on_calls = (
+        f"{each.call.op} in {each.call.path or 'the root'}: {text}" for each, text in counted_run.remarks.items()
+    )
     return Summary(
-        title=report.name,
-        inputs=report.inputs,
-        setting=" · ".join(filter(None, [where.device, where.mode, where.grad, report.trace])),
+        title=counted_run.name,
+        inputs=run.inputs,
+        setting=" · ".join(filter(None, [environment.device, environment.mode, environment.grad, run.trace])),
         root=root,
-        int_ops=report.total_int_ops,
-        backward_flops=report.total_backward_flops,
-        recompute_flops=report._flops_of("recompute"),
-        optimizer_flops=report.total_optimizer_flops,
-        gradient_flops=report.total_gradient_flops,
-        compiled=where.compiled,
+        int_ops=counted_run.forward.int_ops,
+        backward_flops=totals.backward_flops(counted_run),
+        recompute_flops=totals.flops_of(counted_run, "recompute"),
+        optimizer_flops=totals.flops_of(counted_run, "optimizer"),
+        gradient_flops=totals.flops_of(counted_run, "gradient"),
+        compiled=environment.compiled,
         compiled_run=None if compiled is None else compiled.shown,
-        convention=report.convention,
-        unit=OF_MACS.get(report.convention, "FLOPs"),
-        attention=report.attention if report._attends else "",
-        counted_calls=sum(not each.missing for each in report.counted),
-        calls=len(report.counted),
-        params=report.params,
-        latency=report.timing,
-        nodes_seconds=report.total_time,
-        backward_latency=report.backward_timing,
-        backward_nodes_seconds=sum(n.backward_timing.median for n in report.nodes if n.backward_timing) or None,
-        on_accelerator=any(node.host_timing is not None for node in report.nodes),
-        steps=report.step_times(),
-        instruments=report.instrument_time,
-        device_seconds=report.device_time,
-        unsteady=report.unsteady,
-        collectives=by_group(collectives(report.counted)),
-        bytes_peak=report.max_memory,
-        memory=report.memory,
-        peak_at=report.memory.at,
-        peak_phase=report.memory.phase,
-        operators=[*report.by_operator().values()],
-        missing=report.missing,
-        paste=report.recipe(),
+        convention=counted_run.convention,
+        unit=OF_MACS.get(counted_run.convention, "FLOPs"),
+        attention=counted_run.attention if counted_run.has_attention else "",
+        counted_calls=len(counted) - sum(op.calls for op in counted_run.missing),
+        calls=len(counted),
+        params=run.params,
+        latency=run.latency,
+        nodes_seconds=nodes_seconds,
+        backward_latency=run.backward_latency,
+        backward_nodes_seconds=sum(n.backward_timing.median for n in run.nodes if n.backward_timing) or None,
+        on_accelerator=any(node.host_timing is not None for node in run.nodes),
+        steps=counted_run.step_times,
+        instruments=run.instruments,
+        device_seconds=run.device_busy,
+        unsteady=unsteady(run, nodes_seconds),
+        collectives=by_group(collectives(counted)),
+        bytes_peak=run.peak,
+        memory=run.memory,
+        peak_at=run.memory.at,
+        peak_phase=run.memory.phase,
+        operators=[*by_operator(counted_run.items(PHASES[0])).values()],
+        missing=counted_run.missing,
+        paste=recipe(counted) if counted_run.missing else "",
         utilization=utilization,
-        provenance=report.provenance,
-        remarks=[
-            *filter(None, [unobserved(report._run), captured(report._run)]),
-            *(f"{each.call.op} in {each.call.path or 'the root'}: {said}" for each, said in report.remarks.items()),
-        ],
+        provenance=counted_run.provenance,
+        remarks=[*on_run, *on_calls],
     )

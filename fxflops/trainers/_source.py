@@ -20,7 +20,7 @@ from ..model.inventory import Inventory
 from ..model.modules import parameters_of
 from ..records import PARTS, Module, specs_in
 from ..report.report import Report
-from ..report.tables import provenance_now
+from ..run.environment import environment_of
 from ..symbolic.costs import PHASES
 from ..symbolic.forms import ClosedForm
 from ..symbolic.polynomials import value
@@ -77,7 +77,7 @@ class Source:
         """The origin of the figures: that of the report, or of what is worked out now."""
         if isinstance(self._given, Report):
             return self._given.provenance
-        return provenance_now()
+        return environment_of(torch.device("meta"), "", False).provenance
 
     def needed_config(self, what: str) -> Any:
         """Return the config. Raises InputError if there is none."""

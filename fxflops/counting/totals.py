@@ -1,0 +1,68 @@
+"""The totals of a counted run: FLOPs by phase, and seconds. A phase that did not run has None, never 0."""
+
+from __future__ import annotations
+
+from ..run.outcome import Run
+from .counted_run import CountedRun
+from .rollup import Sums
+
+
+def of_phase(counted_run: CountedRun, phase: str) -> Sums | None:
+    """Return the sums of a phase over the whole model; None if no calls were made in it."""
+    return counted_run.modules(phase)[""].total if phase in counted_run.phases else None
+
+
+def flops_of(counted_run: CountedRun, phase: str) -> int | None:
+    """Return the FLOPs of a phase; None if no calls were made in it."""
+    sums = of_phase(counted_run, phase)
+    return None if sums is None else sums.flops
+
+
+def backward_flops(counted_run: CountedRun) -> int | None:
+    """Return the FLOPs of the backward pass; None if none ran, or the convention has no rules for it."""
+    sums = of_phase(counted_run, "backward")
+    # FLOPs of 0 beside MACs: the convention counts nothing there, which does not make the pass free.
+    return None if sums is None or (sums.macs and not sums.flops) else sums.flops
+
+
+def backward_macs(counted_run: CountedRun) -> int | None:
+    """Return the multiply-accumulates of the backward pass; None if none ran."""
+    sums = of_phase(counted_run, "backward")
+    return None if sums is None else sums.macs
+
+
+def recompute_flops(counted_run: CountedRun) -> int | None:
+    """Return the FLOPs of forward work that the backward pass did again; None if no backward pass ran."""
+    return flops_of(counted_run, "recompute") or (0 if "backward" in counted_run.phases else None)
+
+
+def training_flops(counted_run: CountedRun) -> int | None:
+    """Return the FLOPs of forward and backward; None where those of the backward are."""
+    backward = backward_flops(counted_run)
+    return None if backward is None else counted_run.forward.flops + backward
+
+
+def params(counted_run: CountedRun) -> int | None:
+    """Return the number of the model's parameters; None for a trace, which does not show them."""
+    return None if counted_run.run.params is None else counted_run.run.params.total
+
+
+def latency(run: Run) -> float | None:
+    """Return the median seconds of the model's own forward; None if it was not timed."""
+    return None if run.latency is None else run.latency.median
+
+
+def backward_latency(run: Run) -> float | None:
+    """Return the median seconds of the backward pass of the model's own run; None if it was not timed."""
+    return None if run.backward_latency is None else run.backward_latency.median
+
+
+def block_seconds(counted_run: CountedRun) -> float | None:
+    """Return the seconds of a profiled block; None if it was not timed."""
+    return sum(time.seconds for time in counted_run.step_times.values()) or None
+
+
+def nodes_seconds(run: Run) -> float | None:
+    """Return the sum of the median seconds of the graph's nodes; None if none was timed."""
+    medians = [node.timing.median for node in run.nodes if node.timing is not None]
+    return sum(medians) if medians else None
