@@ -29,6 +29,9 @@ OPERATIONS, MODULES, STEPS = DETAILS = ("operations", "modules", "steps")
 class BlockWatch(Watch):
     """The instruments of a block; ``device`` is that of its models' first parameter, the CPU for none.
 
+    A model whose parameters are all on meta may load them for each call, as accelerate's offloading does. Only the results
+    of its calls show where it runs; until then it is timed by the CPU's clock.
+
     ``detail`` is one of :data:`DETAILS`. Without operations, no storages are known either, and the observer is told of
     the steps of ``optimizers`` alone. ``paths`` are the modules to observe.
     """
@@ -44,7 +47,9 @@ class BlockWatch(Watch):
         optimizers: Iterable[torch.optim.Optimizer] = (),
     ) -> None:
         self.device = torch.device("cpu") if parameter is None else parameter.device
-        self._timed, self._wanted = is_timed(parameter), detail
+        self._is_on_meta = self.device.type == "meta"
+        self._has_device = parameter is not None and not self._is_on_meta
+        self._timed, self._wanted = is_timed(None if self._is_on_meta else parameter), detail
         timed_clock = observed_clock_of if detail == OPERATIONS else clock_of
         clock = timed_clock(self.device) if self._timed else StoppedStopwatch
         super().__init__(paths, registry, backward=True, clock=clock)
@@ -53,7 +58,8 @@ class BlockWatch(Watch):
             self.release()
             self.observer = ModuleTimes(paths, optimizers, clock)
         else:
-            self.observer.device = self.device
+            self.observer.device = self.device if self._has_device else None
+            self.storages.note_placeholders()
         if (
             detail == OPERATIONS and self._timed and not isinstance(watch, EventStopwatch)
         ):  # it has no clock of the host's
@@ -74,6 +80,7 @@ class BlockWatch(Watch):
 
         ``raised`` is the class of the exception that ended the block, "" for none, ``why`` its text.
         """
+        self._find_device()
         environment = environment_of(self.device, mode, compiled)
         inputs = inputs_of(self.observer.scopes)
         how = f"profiled until it raised {raised}" if raised else "profiled as it ran"
@@ -98,6 +105,16 @@ class BlockWatch(Watch):
             interrupted=interrupted,
             captured=captured,
         )
+
+    def _find_device(self) -> None:
+        """Find the device of models whose parameters are on meta, now that they have run; leave out what is a placeholder."""
+        if self._is_on_meta:
+            ran_on = self.observer.ran_on
+            self._has_device = ran_on is not None and ran_on.type != "meta"
+            self.device = ran_on if self._has_device else self.device
+            self._timed = self._timed and self.device.type == "cpu"
+        if self._has_device:
+            self.storages.leave_out_placeholders()
 
 
 def _known_seconds(parts: Mapping[str, float]) -> dict[str, float]:

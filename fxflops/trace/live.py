@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ..meters.live_storages import LiveStorages, Span
-from ..model.pytree import tensors_given
+from ..model.pytree import device_of, tensors_given
 from ..model.snapshot import counting
 from ..ops import ESCAPE, Formula
 from ..ops._traits import EMPTY
@@ -40,7 +40,7 @@ from .functions import origin_of
 from .modes import transformed
 from .observe import Observer
 from .operators import QUERY, VIEW
-from .phases import FORWARD
+from .phases import FORWARD, OPTIMIZER
 from .plans import NAMED, Unknown, key_of
 from .spelling import WRITTEN_AS
 from .stack import Running
@@ -79,10 +79,16 @@ class Known(NamedTuple):
 
 
 class LiveObserver(Observer):
-    """The observer of ``profile()``. ``device`` is that of the profiled models."""
+    """The observer of ``profile()``.
+
+    ``device`` is that of the profiled models: of tensors that were there before, only those on it are entered. It is None for
+    models whose weights are all on meta, as those of a model are that loads them for each call: their results show
+    where they ran, and ``ran_on`` is the device of the first one.
+    """
 
     _storages: LiveStorages
     device: torch.device | None = None
+    ran_on: torch.device | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -98,11 +104,8 @@ class LiveObserver(Observer):
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in ASKED:  # over before the clock could be read
             return func(*args, **kwargs)
-        if (
-            not self._stack.running and self.phases.now() == FORWARD
-        ):  # targets of the loss, data that is cut into batches
-            with self.lock, DisableTorchFunction():
-                self._storages.add_given(tensors_given((args, kwargs)), self.device)
+        if not self._stack.leaf_depth:
+            self._meet(args, kwargs)
         if self._stack.leaf_depth or not self._metadata_suffices(modes=0):  # ours is off in its handler
             return super().function(func, args, kwargs)
         try:
@@ -127,6 +130,34 @@ class LiveObserver(Observer):
                 self.log.call(self._registry.find(func), written, specs, path, seconds, origin=origin_of(func))
                 self._owns((out, args))
         return out
+
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not (self._in_call or self._inside_leaf()):
+            self._meet(args, kwargs)
+        return super().operator(func, args, kwargs)
+
+    def _meet(self, args: Any, kwargs: Any) -> None:
+        """Enter the tensors that a call is given and that were there before the block, by where it runs.
+
+        Outside of the models these are targets of a loss and data that is cut into batches; in a model, what it holds by
+        other means than as buffers; in a backward pass, activations of an earlier forward.
+        """
+        with DisableTorchFunction():
+            if not kwargs and self._storages.has_all(args):  # most are the results of earlier calls
+                return
+            with self.lock:
+                phase = self.phases.now()
+                if phase == FORWARD:
+                    category = "buffers" if self._stack.running else "inputs"
+                else:
+                    category = "optimizer" if phase == OPTIMIZER else ""
+                self._storages.add_given(tensors_given((args, kwargs)), category, self.device)
+
+    def _end_step(self, number: int, module: nn.Module, out: Any) -> None:
+        super()._end_step(number, module, out)
+        if self.device is None and self.ran_on is None:
+            with DisableTorchFunction():
+                self.ran_on = device_of(out)
 
     def _learn(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call, and keep its operation for those that are like it."""
@@ -179,6 +210,8 @@ class LiveObserver(Observer):
             super()._leave_module(module, args, kwargs, out)
 
     def _begin_leaf(self, module: nn.Module, running: Running, args: Any, kwargs: Any) -> None:
+        # Its weights, too: others may have been put in their place for this call.
+        self._meet((*args, *module._parameters.values(), *module._buffers.values()), kwargs)
         if module._modules or not self._metadata_suffices(modes=1):
             super()._begin_leaf(module, running, args, kwargs)
             return

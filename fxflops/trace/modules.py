@@ -181,8 +181,8 @@ class ModuleObserver:
             parts = [part for _, part in walk(given, INPUT_DEPTH) if issubclass(type(part), torch.Tensor)]
             caches = caches_in(given)
             made_before = [part for part in parts if not isinstance(part, torch.nn.Parameter)]
-            self._storages.label(caches, "cache")
             self._storages.add_given(made_before)
+            self._storages.label(caches, "cache")
             own = [part for part in parts if self._is_made_outside(self._storages.maker_of(part))]
             self._storages.label([("", part) for part in own], "inputs")
 
