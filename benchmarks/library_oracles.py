@@ -15,10 +15,12 @@ from typing import Any
 import numpy
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry, shape_wrapper
 
+aten: Any = torch.ops.aten
 ENDS = ModuleType, type
 LONGEST = 10_000
 
@@ -64,8 +66,27 @@ def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [tensor] if tensor.layout is torch.strided and tensor.device.type != "meta" else []
 
 
+def held_by(model: nn.Module, *optimizers: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return what a training step finds: parameters, buffers, gradients, plain attributes that are tensors or lists and dicts of them,
+    and the state of optimizers."""
+    tensors = [*model.parameters(), *model.buffers()]
+    attributes = [
+        value for module in model.modules() for name, value in vars(module).items() if name not in vars(nn.Module())
+    ]
+    tensors += [each for each in tree_flatten(attributes)[0] if isinstance(each, torch.Tensor)]
+    return (
+        tensors
+        + [each.grad for each in tensors if each.is_leaf and each.grad is not None]
+        + tensors_behind(*optimizers)
+    )
+
+
 class Storages(TorchDispatchMode):
-    """The most bytes of storages that were alive at once: those of ``held`` tensors, and those that operators return."""
+    """The most bytes of storages that were alive at once: those of ``held`` tensors, and those that operators take or return.
+
+    A storage that an operator takes and that no operator returned was there from the beginning, unless something outside of
+    torch made it, as numpy may have: then it counts from now on.
+    """
 
     def __init__(self, held: Iterable[torch.Tensor]) -> None:
         super().__init__()
@@ -75,19 +96,24 @@ class Storages(TorchDispatchMode):
             self._see(tensor)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not aten.lift_fresh.default:  # its tensor was made just now
+            for value in tree_flatten((args, kwargs))[0]:
+                if isinstance(value, torch.Tensor):
+                    self._see(value, was_there=True)
         out = func(*args, **(kwargs or {}))
         for value in tree_flatten(out)[0]:
             if isinstance(value, torch.Tensor):
                 self._see(value)
         return out
 
-    def _see(self, tensor: torch.Tensor) -> None:
+    def _see(self, tensor: torch.Tensor, was_there: bool = False) -> None:
         for part in parts_of(tensor):
             storage = part.untyped_storage()
             key = storage._cdata
             if key not in self._known or self._known[key]() is not storage:
                 nbytes = storage.nbytes()
                 self.live += nbytes
+                self.peak += nbytes if was_there and storage.resizable() else 0
                 self._known[key] = weakref.ref(storage, lambda _, key=key, nbytes=nbytes: self._leave(key, nbytes))
         self.peak = max(self.peak, self.live)
 
@@ -102,12 +128,11 @@ def _attention(q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> int:
 
 
 def _attention_back(grad: Any, q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> int:
-    """Of scores again, and of the gradients of values, weights, queries and keys."""
+    """Of the gradients of values, weights, queries and keys; the kernel computes the scores again, which is no part of these."""
     batch, heads, queries, size = q
-    return 2 * batch * heads * queries * k[2] * (3 * size + 2 * v[3])
+    return 2 * batch * heads * queries * k[2] * (2 * size + 2 * v[3])
 
 
-aten: Any = torch.ops.aten
 BY_HAND: dict[Any, Callable[..., int]] = {
     aten.dot: lambda a, b, *args, **kwargs: 2 * a[0],
     aten.vdot: lambda a, b, *args, **kwargs: 2 * a[0],
@@ -120,12 +145,67 @@ BY_HAND: dict[Any, Callable[..., int]] = {
 """FLOPs of contractions that torch's counter does not count."""
 
 
-def macs_of(step: Callable[[], Any]) -> float:
-    """Return the multiply-accumulates of a step, by torch's own counter with :data:`BY_HAND`."""
-    counter = FlopCounterMode(display=False, custom_mapping=BY_HAND)
-    with counter:
+FORMULAS: dict[Any, Callable[..., Any]] = {
+    **flop_registry,
+    **{op: shape_wrapper(count) for op, count in BY_HAND.items()},
+}
+
+
+class Flops(TorchDispatchMode):
+    """FLOPs by the formulas of torch's FlopCounterMode and :data:`BY_HAND`.
+
+    It is what that mode does, without its hooks on modules, which refuse some backward passes (captum's).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        formula = FORMULAS.get(getattr(func, "overloadpacket", None))
+        if formula is None and isinstance(func, torch._ops.OpOverload):
+            with self:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        out = func(*args, **kwargs)
+        if formula is not None:
+            complexity = (
+                4 if isinstance(out, torch.Tensor) and out.is_complex() else 1
+            )  # real products in one of complex numbers
+            self.total += complexity * formula(*args, **kwargs, out_val=out)
+        return out
+
+
+class Functions(TorchFunctionMode):
+    """What operators do not show: products of einsums that sum nothing, and tensors that leave torch for numpy.
+
+    Each element of such a product is a multiply-accumulate, as that of any other einsum; to torch's counter it is elementwise.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.macs = 0
+        self.escapes = set[str]()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is torch.einsum and isinstance(args[0], str):
+            given, _, wanted = args[0].replace(" ", "").partition("->")
+            if "," in given and wanted and set(given) - {",", "."} == set(wanted) - {"."}:
+                self.macs += out.numel()
+        if func in (torch.Tensor.__array__, torch.Tensor.numpy):
+            self.escapes.add(func.__name__)
+        return out
+
+
+def macs_of(step: Callable[[], Any]) -> tuple[float, list[str]]:
+    """Return the multiply-accumulates of a step, and the functions by which its tensors left torch."""
+    flops, functions = Flops(), Functions()
+    with functions, flops:
         step()
-    return counter.get_total_flops() / 2
+    return flops.total / 2 + functions.macs, sorted(functions.escapes)
 
 
 def values_of(*roots: Any) -> list[Any]:

@@ -24,6 +24,7 @@ from .model.inventory import Inventory
 from .model.modules import ByIdentity, all_modules, children_of, named_buffers, named_parameters
 from .model.optimizer import gradients_of, of_another, states_of
 from .model.pytree import is_training
+from .model.snapshot import attribute_tensors
 from .ops import BASE
 from .records import FormulaFunction, Step
 from .report.report import Report
@@ -147,7 +148,10 @@ class profile:
         self._paths = ByIdentity((m, path) for m, path in inventory.paths.items() if not isinstance(m, Models))
         parts = {*map(id, self._parts)}
         seen = ByIdentity((m, p) for m, p in self._paths.items() if self._wanted != STEPS or id(m) in parts)
-        parameter = params[0][1] if params else None
+        placed = [
+            param for _, param in params if param.device.type != "meta"
+        ]  # the others are loaded when they are needed
+        parameter = next(iter(placed), params[0][1] if params else None)
         self._watch = BlockWatch(seen, self._registry, parameter, self._wanted, self._optimizers)
         self._storages, self._observer = self._watch.storages, self._watch.observer
         self._observer.phases.on_step = self._stepping
@@ -155,6 +159,7 @@ class profile:
         self._iterations: dict[int, int] = {}
         for category, tensors in held.items():
             self._storages.add_held(tensors, category)
+        self._storages.add_given(attribute_tensors(inventory.paths), "buffers")
         self._open = ExitStack()
         for module, path in self._paths.items():
             if callable(getattr(type(module), "generate", None)):

@@ -11,7 +11,7 @@ import torch
 from ..errors import InputError
 from ..model.pytree import stored, tensors_given
 from ..records import Call, Spec
-from ..records.tensors import ORDINARY, spec_of
+from ..records.tensors import NUMBERS, ORDINARY, spec_of
 from ..torch_internals import DisableTorchFunction
 from ..units import size
 from .history import Entries, History, triples
@@ -69,6 +69,8 @@ class LiveStorages:
         self._most_in = -1
         self._held: dict[int, int] = {}
         self._earlier: set[int] = set()
+        self._met: dict[int, str] = {}  # storages that a call was given, with the category of those that get no other
+        self._placeholders: set[int] | None = None
         self._aliases: dict[int, tuple[weakref.ref[Any], Any]] = {}
         self._kept: list[Any] = []  # meta storages for what is held: kept alive, so that no other gets their address
         for category, named in (held or {}).items():
@@ -135,6 +137,8 @@ class LiveStorages:
         entry = len(entries.specs)
         entries.specs.append(spec)
         entries.calls.append(call)
+        if self._placeholders is not None and storage.device.type == "meta":
+            self._placeholders.add(entry)
         self._watch(storage, nbytes, entry)
         self.live = live = self.live + nbytes
         self._changes += (entry, nbytes, call)
@@ -264,19 +268,17 @@ class LiveStorages:
         if self.call >= 0:
             self._put_first(range(first, self.entered))
 
-    def add_given(self, tensors: Iterable[torch.Tensor], device: torch.device | None = None) -> None:
+    def add_given(
+        self, tensors: Iterable[torch.Tensor], category: str = "inputs", device: torch.device | None = None
+    ) -> None:
         """Enter tensors that a call was given and that no observed call made: they were there before the run.
 
-        Inputs that the user made before a profiled block are met only here. With ``device`` those on other devices are
-        left out. Memory that numpy or another process shares may have been made within the run, unseen: it counts from
-        now on; other storages from the beginning (:meth:`hold_earlier`).
+        What the user made before a profiled block is met only here. It is of this category, unless it is a parameter or is
+        labelled later; "" leaves it without one. With ``device`` tensors on other devices are left out. Memory that numpy or
+        another process shares may have been made within the run, unseen: it counts from now on; other storages from the
+        beginning (:meth:`hold_earlier`).
         """
         for tensor in tensors:
-            if type(tensor) in ORDINARY:  # most are the result of an earlier call
-                own = _storage_of(tensor)
-                known = self._known.get(id(own))
-                if known is not None and known() is own:
-                    continue
             for part in stored(tensor) if device is None or tensor.device.type == device.type else ():
                 storage = _storage_of(part)
                 if storage is None or self._entry_of(storage) is not None:
@@ -284,9 +286,27 @@ class LiveStorages:
                 entry = self.entered
                 self.enter(storage, storage.nbytes(), spec_of(part))
                 self._entries.calls[entry] = -1
-                self._entries.categories[entry] = "params" if isinstance(tensor, torch.nn.Parameter) else "inputs"
+                if met_as := "params" if isinstance(tensor, torch.nn.Parameter) else category:
+                    self._met[entry] = met_as
                 if storage.resizable():
                     self._earlier.add(entry)
+
+    def has_all(self, values: Iterable[Any]) -> bool:
+        """Return whether these are plain tensors whose storages are entered, and numbers."""
+        known = self._known
+        try:
+            for value in values:
+                kind = type(value)
+                if kind in ORDINARY and value.layout is torch.strided:
+                    storage = value.untyped_storage()
+                    entered = known.get(id(storage))
+                    if entered is None or entered() is not storage:
+                        return False
+                elif kind not in NUMBERS:
+                    return False
+        except NotImplementedError:  # a vmap's tensors have no storage
+            return False
+        return True
 
     def maker_of(self, tensor: torch.Tensor) -> int:
         """Return the number of the call that made a tensor's storage; -1 for none, or if it is not known."""
@@ -308,6 +328,22 @@ class LiveStorages:
         if self._earlier:
             self._put_first(self._earlier, only_made=True)
             self._earlier = set()
+
+    def note_placeholders(self) -> None:
+        """Note from now on which storages are on meta, for :meth:`leave_out_placeholders`."""
+        self._placeholders = set()
+
+    def leave_out_placeholders(self) -> None:
+        """Rewrite the history without the storages on meta: in a run on another device they hold no memory."""
+        placeholders, call = self._placeholders, self.call
+        if not placeholders:
+            return
+        changes, self._changes = self._changes, []
+        self._reset()
+        for entry, change, self.call in triples(changes):
+            if entry not in placeholders:
+                self._change(entry, change)
+        self.call = call
 
     def hold_written(self, calls: Sequence[Call]) -> None:
         """Let the living storages that autograd itself wrote to, and did not make, be gradients that were there from the beginning: the
@@ -336,12 +372,16 @@ class LiveStorages:
             else:
                 then.append((entry, change, number))
         self._changes = []
-        self.live = self.peak = self.most = self._most_after = 0
-        self._most_in = -1
+        self._reset()
         for entry, change, self.call in (*first, *then):
             self._entries.calls[entry] = -1 if entry in entries else self._entries.calls[entry]
             self._change(entry, change)
         self.call = call
+
+    def _reset(self) -> None:
+        """Forget the bytes and the peaks of the changes so far, to go through them again."""
+        self.live = self.peak = self.most = self._most_after = 0
+        self._most_in = -1
 
     def reset_peak(self) -> None:
         """Set the peak to the bytes alive now."""
@@ -384,6 +424,8 @@ class LiveStorages:
 
     def history(self, calls: Sequence[Call]) -> History:
         """Return the history so far; ``calls`` are the calls by their numbers."""
+        for entry, category in self._met.items():
+            self._entries.categories.setdefault(entry, category)
         # A copy: storages that outlive the run, such as a model's weights, may be freed after it.
         changes = self._changes.copy()
         return History(self.most, calls, self._entries, changes, self._most_after, self._most_in)

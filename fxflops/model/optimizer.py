@@ -151,7 +151,14 @@ class StandIns:
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         is_empty = self._is_on_meta and tensor.ndim > 0 and tensor.device.type in (self._device.type, "meta")
         made = tensor.detach()
-        if not _is_plain(tensor):
+        if hasattr(
+            tensor, "__tensor_flatten__"
+        ):  # a wrapper, such as quantized state, which need not know how to be copied
+            names, context = tensor.__tensor_flatten__()
+            parts = {name: self.of(getattr(tensor, name)) for name in names}
+            unflatten: Any = type(tensor)
+            made = unflatten.__tensor_unflatten__(parts, context, tensor.shape, tensor.stride())
+        elif not _is_plain(tensor):
             made = torch.empty_like(made, device="meta") if is_empty else made.clone()
         else:
             storage = tensor.untyped_storage()

@@ -120,6 +120,12 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return [part for _, part in walk(value) if issubclass(type(part), torch.Tensor)]
 
 
+def device_of(value: Any) -> torch.device | None:
+    """Return the device of the first tensor in a value that is not on meta, the meta device if all are; None for no tensor."""
+    devices = [tensor.device for tensor in tensors_in(value)]
+    return next((device for device in devices if device.type != "meta"), devices[0] if devices else None)
+
+
 def caches_in(value: Any) -> list[tuple[str, torch.Tensor]]:
     """Return the tensors of the KV caches in a model's output by their places in these: ``layers.0.keys``.
 

@@ -366,6 +366,14 @@ def _parts(value: Any, depth: int = 1000) -> Iterator[Any]:
             yield from (inner for _, inner in walk(vars_of(part), depth))
 
 
+def attribute_tensors(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
+    """Return the tensors that modules hold by plain attributes, as deep as a :class:`Snapshot` looks for them."""
+    readers = cache(_readers_of)
+    held = [value for module in modules for value in readers(tuple(vars(module)))[2](vars(module))]
+    looked_into = [value for value in held if type(value) not in ATOMS and not _is_plain(value)]
+    return [part for part in _parts(looked_into, DEPTH) if issubclass(type(part), torch.Tensor)]
+
+
 def _is_array(value: Any) -> bool:
     """Return whether a value is a writable numpy array."""
     numpy = sys.modules.get("numpy")

@@ -29,6 +29,9 @@ OPERATIONS, MODULES, STEPS = DETAILS = ("operations", "modules", "steps")
 class BlockWatch(Watch):
     """The instruments of a block; ``device`` is that of its models' first parameter, the CPU for none.
 
+    A model whose parameters are all on meta may load them for each call, as accelerate's offloading does. Only the results
+    of its calls show where it runs; until then it is timed by the CPU's clock.
+
     ``detail`` is one of :data:`DETAILS`. Without operations, no storages are known either, and the observer is told of
     the steps of ``optimizers`` alone. ``paths`` are the modules to observe.
     """
@@ -44,14 +47,20 @@ class BlockWatch(Watch):
         optimizers: Iterable[torch.optim.Optimizer] = (),
     ) -> None:
         self.device = torch.device("cpu") if parameter is None else parameter.device
-        self._timed, self._wanted = is_timed(parameter), detail
+        self._is_on_meta = self.device.type == "meta"
+        self._has_device = parameter is not None and not self._is_on_meta
+        self._timed, self._wanted = is_timed(None if self._is_on_meta else parameter), detail
         timed_clock = observed_clock_of if detail == OPERATIONS else clock_of
         clock = timed_clock(self.device) if self._timed else StoppedStopwatch
-        super().__init__(paths, registry, world_of_block(self.device), backward=True, clock=clock)
+        super().__init__(
+            paths, registry, world_of_block(self.device if self._has_device else None), backward=True, clock=clock
+        )
         watch = self.observer.stopwatch
         if detail != OPERATIONS:
             self.release()
             self.observer = ModuleTimes(paths, optimizers, clock)
+        else:
+            self.storages.note_placeholders()
         if (
             detail == OPERATIONS and self._timed and not isinstance(watch, EventStopwatch)
         ):  # it has no clock of the host's
@@ -72,6 +81,7 @@ class BlockWatch(Watch):
 
         ``raised`` is the class of the exception that ended the block, "" for none, ``why`` its text.
         """
+        self._find_device()
         until = f" until it raised {raised}" if raised else ""
         source, trace, measured = "storages", f"profiled{until or ' as it ran'}", dict[str, Any]()
         if self._wanted != OPERATIONS:
@@ -101,6 +111,16 @@ class BlockWatch(Watch):
             timed=self._timed,
             **measured,
         )
+
+    def _find_device(self) -> None:
+        """Find the device of models whose parameters are on meta, now that they have run; leave out what is a placeholder."""
+        if self._is_on_meta:
+            ran_on = self.observer.ran_on
+            self._has_device = ran_on is not None and ran_on.type != "meta"
+            self.device = ran_on if self._has_device else self.device
+            self._timed = self._timed and self.device.type == "cpu"
+        if self._has_device:
+            self.storages.leave_out_placeholders()
 
 
 def _known_seconds(parts: Mapping[str, float]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from ..meters.stopwatch import PhaseTimes, Stopwatch
 from ..model.modules import ByIdentity, unique
-from ..model.pytree import tensors_in
+from ..model.pytree import device_of, tensors_in
 from ..model.snapshot import counting
 from ..records import EMPTY_MAPPING, UNSEEN, Call, Operation, Scope, Step
 from ..torch_internals import current_graph_task_id, queue_callback
@@ -29,6 +29,7 @@ class ModuleTimes:
     Each outermost call is a step. Of each module, and of what is outside, there is one call of which nobody knows what it
     computed. A backward pass begins where it reaches a model's output; the steps of ``optimizers`` are told by hooks on
     these. Calls in other threads, and those that checkpoint makes again in a backward pass, belong to the time around them.
+    ``ran_on`` is the device of the first result.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class ModuleTimes:
         self.stopwatch = clock()
         self.times = PhaseTimes(self.stopwatch.now)
         self.on_step: Callable[[Optimizer], None] = lambda optimizer: None
+        self.ran_on: torch.device | None = None
         self._modules = modules
         self._optimizers = optimizers
         self._hooks = Hooks()
@@ -121,6 +123,7 @@ class ModuleTimes:
     def _end_step(self, out: Any) -> None:
         self.stopwatch.stop()
         self.times.end(FORWARD)
+        self.ran_on = self.ran_on or device_of(out)
         if torch.is_grad_enabled():  # be told when a backward pass reaches the output
             for tensor in tensors_in(out):
                 if (node := node_of(tensor)) is not None:

@@ -26,7 +26,7 @@ from torch import nn
 
 from ..meters.live_storages import LiveStorages
 from ..meters.stopwatch import MODULE, PhaseTimes, Stopwatch
-from ..model.pytree import caches_in, tensors_given, tensors_in, walk
+from ..model.pytree import caches_in, device_of, tensors_given, tensors_in, walk
 from ..model.snapshot import counting
 from ..ops import ESCAPE, QUERY, VIEW, Formula, FormulaRegistry
 from ..ops._rules import UNWATCHED
@@ -80,7 +80,7 @@ from .modes import (
     function_mode_on,
     transformed,
 )
-from .phases import BACKWARD, FORWARD, Phases, is_comparing
+from .phases import BACKWARD, FORWARD, OPTIMIZER, Phases, is_comparing
 from .processes import Collectives, communicates, copies_gathered, has_shards, is_between_processes, runs_in_parts
 from .python_functions import PlainFunctions
 from .real_world import is_like
@@ -111,7 +111,7 @@ class Observer:
 
     ``calls`` and ``scopes`` are what was recorded; ``steps`` are the outermost module calls, named by the module's path.
     ``stopwatch`` shows the run's time without the observer's. ``lock`` is held while a call is made and recorded, so that a
-    run's threads take turns. ``path`` is the path of calls made outside all modules. ``failed`` has name, path and argument
+    run's threads take turns. ``ran_on`` is the device of the first result of a model. ``path`` is the path of calls made outside all modules. ``failed`` has name, path and argument
     specs of the first call that raised.
     """
 
@@ -135,6 +135,7 @@ class Observer:
         self.failed: tuple[str, str, Any] | None = None
         self.scopes: list[Scope] = []
         self.steps: list[Step] = []
+        self.ran_on: torch.device | None = None
         self.bodies: Bodies = {}
         self._records = {id(module): ModuleRecord(module, path) for module, path in modules.items()}
         self._registry = registry
@@ -307,6 +308,8 @@ class Observer:
     def _begin_leaf(self, record: ModuleRecord, running: Running, args: Any, kwargs: Any) -> None:
         """Prepare for the call of a leaf by its hooks."""
         world, module = self._world, record.module
+        if world.meets_tensors:  # its weights, too: others may have been put in their place for this call
+            self._meet((*args, *module._parameters.values(), *module._buffers.values()), kwargs)
         remembers = world.memo is not None and not world.skips_forwards and not module._modules
         if not (remembers and self._metadata_suffices(own_modes=1)):
             self._parts.clear()
@@ -346,8 +349,8 @@ class Observer:
             parts = [part for _, part in walk(given, INPUT_DEPTH) if issubclass(type(part), torch.Tensor)]
             caches = caches_in(given)
             made_before = [part for part in parts if not isinstance(part, torch.nn.Parameter)]
-            self._storages.label(caches, "cache")
             self._storages.add_given(made_before)
+            self._storages.label(caches, "cache")
             own = [part for part in parts if self._is_made_outside(self._storages.maker_of(part))]
             self._storages.label([("", part) for part in own], "inputs")
 
@@ -362,6 +365,7 @@ class Observer:
         """Note which calls an outermost module call has made, also if it raised, and which tensors are its KV cache."""
         with DisableTorchFunction():
             self._storages.label(caches_in(out), "cache")
+            self.ran_on = self.ran_on or device_of(out)
         calls = range(self._begun, len(self.calls))
         self.steps[number] = self.steps[number]._replace(name=self._records[id(module)].path, calls=calls)
         self._step = None
@@ -550,9 +554,8 @@ class Observer:
             return func(*args, **kwargs)
         if func in world.answers and not self._owners.follows_backward and not transformed():
             return world.answers[func]
-        if world.meets_tensors and not self._stack.running and self.phases.now() == FORWARD:
-            with self.lock, DisableTorchFunction():  # targets of the loss, data that is cut into batches
-                self._storages.add_given(tensors_given((args, kwargs)), world.device)
+        if world.meets_tensors and not self._stack.leaf_depth:
+            self._meet(args, kwargs)
         if world.memo is None or not self._metadata_suffices(own_modes=0):  # ours is off in its handler
             return self._observed(func, args, kwargs)
         target = self._spelling.of(func) if func in WRITTEN_AS else func
@@ -572,6 +575,23 @@ class Observer:
                     return self._learn(key, entry, target, func, args, kwargs)
         with self.lock:
             return self._repeat(known, target, func, args, kwargs)
+
+    def _meet(self, args: Any, kwargs: Any) -> None:
+        """Enter the tensors that a call is given and that were there before the run, by where it runs.
+
+        Outside of the models these are targets of a loss and data that is cut into batches; in a model, what it holds by
+        other means than as buffers; in a backward pass, activations of an earlier forward.
+        """
+        with DisableTorchFunction():
+            if not kwargs and self._storages.has_all(args):  # most are the results of earlier calls
+                return
+            with self.lock:
+                phase = self.phases.now()
+                if phase == FORWARD:
+                    category = "buffers" if self._stack.running else "inputs"
+                else:
+                    category = "optimizer" if phase == OPTIMIZER else ""
+                self._storages.add_given(tensors_given((args, kwargs)), category, self._world.device)
 
     def _metadata_suffices(self, own_modes: int) -> bool:
         """Return whether all that the record of a call takes from it follows now from the metadata of its tensors.
@@ -804,6 +824,8 @@ class Observer:
             key = given = known = None
             world = self._world
             is_call = not (self._in_call or self._inside_leaf())
+            if is_call and world.meets_tensors:
+                self._meet(args, kwargs)
             # An operator inside a call that is being learned runs this once.
             if world.memo is not None and not (self._unwritten.storages or (self._is_learning and not is_call)):
                 try:

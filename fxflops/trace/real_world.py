@@ -52,7 +52,10 @@ PROPERTIES = (
 
 
 class RealWorld(World):
-    """Real tensors on ``device``, that of the profiled models."""
+    """Real tensors on ``device``, that of the profiled models: of tensors that were there before, only those on it are entered.
+
+    It is None for models whose weights are all on meta, as those of a model are that loads them for each call.
+    """
 
     # They compute nothing, dispatch no operator, and are over before the clock could be read.
     unrecorded = frozenset(QUERIES | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES})
