@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import InputError
+from ..model.holders import Holders
 from ..model.pytree import stored, tensors_given
 from ..records import Call, Spec
 from ..records.tensors import ORDINARY, spec_of
@@ -47,7 +48,8 @@ class LiveStorages:
     most of all; ``call`` is the number of the call to which changes are put down.
 
     ``held`` are the tensors alive from beginning to end, by category and name; ``spec`` returns the spec of one. Above
-    ``cap`` bytes InputError is raised, before memory runs out.
+    ``cap`` bytes InputError is raised, before memory runs out. ``holders`` knows which of them the run lets go of
+    nevertheless; ``stand_in_of(tensor)`` returns the tensor that stood for one in the run, and forgets it.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class LiveStorages:
         self.live = 0
         self.peak = 0
         self.cap = cap
+        self.holders: Holders | None = None
+        self.stand_in_of: Callable[[torch.Tensor], torch.Tensor | None] = lambda tensor: None
         self._known: dict[int, _Living] = {}
         self._moved: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._resized: dict[int, list[_Living]] = {}
@@ -70,7 +74,9 @@ class LiveStorages:
         self._held: dict[int, int] = {}
         self._earlier: set[int] = set()
         self._aliases: dict[int, tuple[weakref.ref[Any], Any]] = {}
-        self._kept: list[Any] = []  # meta storages for what is held: kept alive, so that no other gets their address
+        self._kept: dict[
+            int, Any
+        ] = {}  # meta storages for what is held: kept alive, so that no other gets their address
         for category, named in (held or {}).items():
             self._hold(named, category, spec)
 
@@ -131,6 +137,8 @@ class LiveStorages:
         """Enter a new storage with the spec of its tensor."""
         if self._resized:
             self._read_sizes()
+        if self.live + nbytes > self.peak and self.holders is not None:
+            self._let_go()
         entries, call = self._entries, self.call
         entry = len(entries.specs)
         entries.specs.append(spec)
@@ -140,6 +148,23 @@ class LiveStorages:
         self._changes += (entry, nbytes, call)
         if live > self.peak:
             self._rise()
+
+    def _let_go(self) -> None:
+        """Let the storages leave that the model held when the run began, and has replaced. Only a new peak needs to know."""
+        for tensors in () if self.holders is None else self.holders.let_go():
+            stand_ins = [each for t in tensors if (each := self.stand_in_of(t)) is not None]
+            storage = tensors[0].untyped_storage()
+            entry = self._held.get(storage._cdata)
+            if entry is None or len(stand_ins) > 1:
+                continue
+            nbytes = storage.nbytes()
+            if not stand_ins:
+                self._change(entry, -nbytes)
+                continue
+            storage = stand_ins.pop().untyped_storage()  # a view of it, or autograd, may still need it
+            self._held.pop(storage._cdata, None)
+            self._kept.pop(storage._cdata, None)
+            self._watch(storage, nbytes, entry)
 
     def _watch(self, storage: Any, nbytes: int, entry: int) -> None:
         """Keep a weak reference to the storage of an entry, which leaves when Python frees it."""
@@ -177,7 +202,7 @@ class LiveStorages:
         before, storage = tensor.untyped_storage(), meta.untyped_storage()
         if before._cdata in self._held:
             self._held[storage._cdata] = self._held[before._cdata]
-            self._kept.append(storage)
+            self._kept[storage._cdata] = storage
             return
         known = self._known.get(id(before))
         if known is not None and storage.nbytes() < known.nbytes:
@@ -376,6 +401,8 @@ class LiveStorages:
         """Enter storages that live only within the current call, and remove them again, if they make a new peak."""
         if self.live + sum([nbytes for _, nbytes in passing if nbytes > 0]) <= self.peak:
             return
+        if self.holders is not None:
+            self._let_go()
         entered = [(self._entries.add(spec, self.call), nbytes) for spec, nbytes in passing]
         for entry, nbytes in entered:
             self._change(entry, nbytes)

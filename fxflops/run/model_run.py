@@ -17,6 +17,7 @@ from ..meters.accelerator import accelerator_of
 from ..meters.event_stopwatch import with_seconds
 from ..meters.live_storages import LiveStorages, Named
 from ..meters.stopwatch import StoppedStopwatch, Stopwatch
+from ..model.holders import Holders
 from ..model.inputs import as_leaves, bind
 from ..model.inventory import Inventory
 from ..model.modules import parameters_of
@@ -213,6 +214,7 @@ class Watch:
         self.mirror = mirror
         if mirror is not None:
             mirror.on_mirrored = self.storages.move
+            self.storages.stand_in_of = mirror.let_go
         is_left_alone, results = recorder is None and before_write is None, results_on()
         observer: Any = LiveObserver if results is None else partial(SimulatedObserver, results)
         self.observer: Observer = (FastObserver if mirror is not None else observer if is_left_alone else Observer)(
@@ -234,7 +236,7 @@ class Watch:
     def observe(self, subject: Subject) -> Watch:
         """Observe a run of the model, with its backward pass and optimizer step if it has them; return this Watch."""
         with noting_live(self.storages, self.observer.calls, subject.held["params"]):
-            out = _watch(subject, self.observer)  # alive until the step is over, as in a training loop
+            out = _watch(subject, self.observer, self.storages)  # alive until the step is over, as in a training loop
         if self.mirror is not None:
             self.mirror.check_origin(out)
         if self.owners is not None:
@@ -396,8 +398,12 @@ def meta_run(subject: Subject, registry: FormulaRegistry, facts: bool, observe_d
     return watch.observe(subject)
 
 
-def _watch(subject: Subject, observer: Observer) -> Any:
+def _watch(subject: Subject, observer: Observer, storages: LiveStorages) -> Any:
     args, kwargs = subject.inputs()
+    storages.holders = Holders(
+        subject.inventory.paths, (*args, *kwargs.values()), [*subject.state, *subject.snapshot.others()]
+    )
+    storages.holders.begin()
     try:
         with uncompiled(), unoptimized(False), observer:
             out = run_to_end(subject.model(*args, **kwargs))
