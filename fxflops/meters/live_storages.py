@@ -271,15 +271,24 @@ class LiveStorages:
             if entry is not None and entry not in self._entries.categories:
                 self._entries.categories[entry], self._entries.names[entry] = category, name
 
-    def make_permanent(self, category: str) -> None:
-        """Rewrite the history as if the storages of a category had been alive from the beginning, made by no call, and
-        stayed so.
+    def keep(self, named: Named, earlier: Iterable[torch.Tensor]) -> None:
+        """Let the storages of tensors stay to the end of the history, as an optimizer's state outlives the step.
 
-        An optimizer's state is, in every step but the first.
+        Those of the tensors in ``earlier`` were there when it began.
         """
-        held = {entry for entry, known in self._entries.categories.items() if known == category}
-        self._known = {key: known for key, known in self._known.items() if known.entry not in held}
-        self._put_first(held)
+        known = {
+            id(part): each for _, tensor in named for part in stored(tensor) if (each := self._of(part)) is not None
+        }
+        first = {each.entry for tensor in earlier for part in stored(tensor) if (each := self._of(part)) is not None}
+        for each in known.values():
+            self._known.pop(each.key, None)
+        if first:
+            self._put_first(first)
+
+    def _of(self, tensor: torch.Tensor) -> _Living | None:
+        storage = _storage_of(tensor)
+        known = self._known.get(id(storage))
+        return known if known is not None and known() is storage else None
 
     def add_held(self, named: Named, category: str) -> None:
         """Enter tensors that were alive when the run began, and are found only now, unless they are known; and label them."""
@@ -318,6 +327,10 @@ class LiveStorages:
         storage = _storage_of(tensor)
         entry = None if storage is None else self._entry_of(storage)
         return -1 if entry is None else self._entries.calls[entry]
+
+    def was_made(self, tensor: torch.Tensor) -> bool:
+        """Return whether a call of the run made a tensor's storage."""
+        return self.maker_of(tensor) >= 0
 
     def _entry_of(self, storage: Any) -> int | None:
         if storage._cdata in self._held:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -80,15 +81,21 @@ class StandIns:
 
     ``mirrors`` are pairs: a tensor of the model, and the one that stands for it in the run. All other tensors get a copy,
     without values on meta if the run ``is_on_meta`` and they are on the model's ``device``; scalars, such as the number of
-    steps, keep theirs. Tensors that share memory get stand-ins that do.
+    steps, keep theirs. Tensors that share memory get stand-ins that do. Tensors that the run itself has made, as
+    ``was_made(tensor)`` says, need none: gradients of single examples, noted on the parameters.
     """
 
     def __init__(
-        self, mirrors: Iterable[tuple[torch.Tensor, torch.Tensor]], is_on_meta: bool, device: torch.device
+        self,
+        mirrors: Iterable[tuple[torch.Tensor, torch.Tensor]],
+        is_on_meta: bool,
+        device: torch.device,
+        was_made: Callable[[torch.Tensor], bool],
     ) -> None:
         self._made = {id(tensor): (tensor, mirror) for tensor, mirror in mirrors}
         self._is_on_meta = is_on_meta
         self._device = device
+        self._was_made = was_made
         self._storages: dict[int, Any] = {}
         self._bases: list[Any] = []  # kept alive, so that no other storage gets the address of one
         for tensor, mirror in self._made.values():
@@ -139,7 +146,7 @@ class StandIns:
         kind = type(value)
         if issubclass(kind, torch.Tensor):
             if id(value) not in self._made:
-                self._made[id(value)] = value, self._copy(value)
+                self._made[id(value)] = value, value if self._was_made(value) else self._copy(value)
             return self._made[id(value)][1]
         if issubclass(kind, tuple):
             items = items_of(value)
@@ -184,6 +191,33 @@ def states_of(optimizer: Any, parameters: Iterable[torch.Tensor] = ()) -> list[t
         # A fake tensor says by an attribute that it is a parameter.
         if issubclass(type(each), torch.Tensor) and not isinstance(each, nn.Parameter) and id(each) not in apart
     ]
+
+
+@contextmanager
+def gradients_kept(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Restore, after the block, the gradients of parameters and what was noted on these and is dropped in the block, such as
+    gradients of single examples. What is noted besides, a state, stays."""
+    before = [(parameter, parameter.grad, dict(vars(parameter))) for parameter in parameters]
+    tensors = [each for _, gradient, noted in before for each in (gradient, *noted.values())]
+    marks = [(vars(each), dict(vars(each))) for each in tensors if issubclass(type(each), torch.Tensor)]
+    try:
+        yield
+    finally:
+        for parameter, gradient, noted in before:
+            parameter.grad = gradient
+            now = vars(parameter)
+            now.update({name: value for name, value in noted.items() if now.get(name) is None})
+        for marked, attributes in marks:  # opacus marks those that a step has used
+            marked.clear()
+            marked.update(attributes)
+
+
+def zero_gradients(optimizer: Any, parameters: Iterable[torch.Tensor]) -> None:
+    """Let an optimizer drop the gradients, and whatever else it drops with them. It finds none that it could set to zero."""
+    for parameter in parameters:
+        parameter.grad = None
+    if callable(zero := getattr(optimizer, "zero_grad", None)):
+        zero()
 
 
 def holders_in(optimizer: OptimizerLike | None) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -25,11 +26,13 @@ from ..model.optimizer import (
     INSTEAD,
     OptimizerLike,
     StandIns,
+    gradients_kept,
     gradients_of,
     held_by_hooks,
     holders_in,
     made_optimizer,
     states_of,
+    zero_gradients,
 )
 from ..model.pytree import tensors_in
 from ..model.snapshot import Snapshot
@@ -354,31 +357,46 @@ def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
     """Observe a step of the optimizer, with stand-ins for its tensors; the subject's snapshot has all that is changed for it.
 
     An optimizer without state steps once unobserved: its first step creates the state, and every later one finds it. What it
-    makes for itself is on the CPU, not on a default device of meta: Adam reads how many steps it made."""
+    makes for itself is on the CPU, not on a default device of meta: Adam reads how many steps it made.
+
+    The step begins with the state that is left after a step and the optimizer's ``zero_grad``. What else the step makes comes
+    and goes in it, as gradients of single examples that an optimizer notes on the parameters, or a state that replaces the one before.
+    """
     storages, name = watch.storages, getattr(given, "__name__", type(given).__name__)
     watch.observer.phases.on_step = lambda optimizer: None  # this one is kept already
     own = parameters_of(subject.model)
     mirrors = [(tensor, watch.mirror_of(tensor)) for tensor in subject.state]
-    stand_ins = StandIns(mirrors, watch.mirror is not None, subject.device)
+    apart = [mirror for _, mirror in mirrors]
     try:
         with torch.device("cpu") if torch.get_default_device().type == "meta" else nullcontext(), torch.no_grad():
+            stand_ins = StandIns(mirrors, watch.mirror is not None, subject.device, storages.was_made)
             stand_ins.put_into(subject.holders)
-            optimizer = made_optimizer(given, [watch.mirror_of(parameter) for parameter in own])
-            apart = [mirror for _, mirror in mirrors]
-            if not any(state.ndim for _, state in states_of(optimizer, apart)):
+            del stand_ins  # it would hold the state that the step replaces
+            stepped = [watch.mirror_of(parameter) for parameter in own]
+            optimizer = made_optimizer(given, stepped)
+            if not any(state.ndim and not storages.was_made(state) for _, state in states_of(optimizer, apart)):
                 subject.snapshot.before_write(own)  # it may reach them where we do not look
-                optimizer.step()
-            storages.add_all([state for _, state in states_of(optimizer, apart)])
-            storages.label(states_of(optimizer, apart), "optimizer")
+                with gradients_kept(stepped):
+                    optimizer.step()
+                    zero_gradients(optimizer, stepped)
+            storages.add_held(states_of(optimizer, apart), "optimizer")
+            before = Counter(state for state, _ in states_of(optimizer, apart))
             with watch.observer:
                 optimizer.step()
+            after = states_of(optimizer, apart)
+            storages.label(after, "optimizer")
+            with gradients_kept(stepped):
+                zero_gradients(optimizer, stepped)
+                left = states_of(optimizer, apart)
     except FxflopsError:
         raise
     except Exception as error:
         said = f"{name} raised in its step\n  {type(error).__name__}: {error}\n  {INSTEAD}"
         raise RunError(said) from error
-    storages.label(states_of(optimizer, apart), "optimizer")
-    storages.make_permanent("optimizer")
+    more = (
+        Counter(state for state, _ in left) - before
+    )  # made in the first step that finds gradients for all parameters
+    storages.keep(after, [state for name, state in left if name in more])
 
 
 def cap_of(device: torch.device) -> int:
