@@ -216,6 +216,16 @@ class LiveStorages:
         elif id(before) not in self._moved and id(storage) not in self._known:
             self.add_held([("", meta)], "buffers")
 
+    def share(self, tensor: torch.Tensor, stand_in: torch.Tensor) -> None:
+        """Count the storage of a stand-in as that of its tensor, if that is held from beginning to end: an optimizer's state that
+        is noted on a parameter was taken for an attribute of the model."""
+        for before, after in zip(stored(tensor), stored(stand_in), strict=True):
+            own, other = _storage_of(before), _storage_of(after)
+            if own is not None and other is not None and own._cdata in self._held:
+                self._held[other._cdata] = entry = self._held[own._cdata]
+                self._kept[other._cdata] = other
+                self._entries.categories[entry] = "optimizer"
+
     def _stand_for(self, storage: Any, before: Any, entry: int) -> None:
         """Let a meta storage that has a part of ``before`` keep that alive, as a view does, and count for nothing itself."""
         held, aliases, key, cdata = self._held, self._aliases, id(storage), storage._cdata

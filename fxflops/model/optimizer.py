@@ -6,7 +6,7 @@ import inspect
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import nn
@@ -76,13 +76,23 @@ def made_optimizer(optimizer: OptimizerLike, parameters: Sequence[torch.Tensor])
     return made
 
 
+class Storages(Protocol):
+    """The live storages of a run."""
+
+    def was_made(self, tensor: torch.Tensor) -> bool:
+        """Return whether a call of the run made a tensor's storage."""
+
+    def share(self, tensor: torch.Tensor, stand_in: torch.Tensor) -> None:
+        """Count the storage of a stand-in as that of its tensor, if the model holds this."""
+
+
 class StandIns:
     """Stand-ins for the tensors of an optimizer, in whose place they are put.
 
     ``mirrors`` are pairs: a tensor of the model, and the one that stands for it in the run. All other tensors get a copy,
     without values on meta if the run ``is_on_meta`` and they are on the model's ``device``; scalars, such as the number of
     steps, keep theirs. Tensors that share memory get stand-ins that do. Tensors that the run itself has made, as
-    ``was_made(tensor)`` says, need none: gradients of single examples, noted on the parameters.
+    ``storages`` know, need none: gradients of single examples, noted on the parameters.
     """
 
     def __init__(
@@ -90,12 +100,12 @@ class StandIns:
         mirrors: Iterable[tuple[torch.Tensor, torch.Tensor]],
         is_on_meta: bool,
         device: torch.device,
-        was_made: Callable[[torch.Tensor], bool],
+        storages: Storages,
     ) -> None:
         self._made = {id(tensor): (tensor, mirror) for tensor, mirror in mirrors}
         self._is_on_meta = is_on_meta
         self._device = device
-        self._was_made = was_made
+        self._live = storages
         self._storages: dict[int, Any] = {}
         self._bases: list[Any] = []  # kept alive, so that no other storage gets the address of one
         for tensor, mirror in self._made.values():
@@ -146,7 +156,8 @@ class StandIns:
         kind = type(value)
         if issubclass(kind, torch.Tensor):
             if id(value) not in self._made:
-                self._made[id(value)] = value, value if self._was_made(value) else self._copy(value)
+                self._made[id(value)] = value, value if self._live.was_made(value) else self._copy(value)
+                self._live.share(*self._made[id(value)])
             return self._made[id(value)][1]
         if issubclass(kind, tuple):
             items = items_of(value)

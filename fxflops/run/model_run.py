@@ -369,7 +369,7 @@ def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
     apart = [mirror for _, mirror in mirrors]
     try:
         with torch.device("cpu") if torch.get_default_device().type == "meta" else nullcontext(), torch.no_grad():
-            stand_ins = StandIns(mirrors, watch.mirror is not None, subject.device, storages.was_made)
+            stand_ins = StandIns(mirrors, watch.mirror is not None, subject.device, storages)
             stand_ins.put_into(subject.holders)
             del stand_ins  # it would hold the state that the step replaces
             stepped = [watch.mirror_of(parameter) for parameter in own]
