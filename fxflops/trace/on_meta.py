@@ -15,7 +15,7 @@ from ..records import Operation
 from ..records.tensors import spec_of
 from ..torch_internals import OpOverload, batch_norm_backward, is_any_autocast_enabled
 from .autocast import AutocastOfAbsentGpu, open_regions
-from .device_kernels import DeviceKernels
+from .device_kernels import BY_NAME, DeviceKernels
 from .dtypes import check_dtypes
 from .meta_results import RESULTS
 from .modes import dispatch_mode_on
@@ -36,7 +36,8 @@ class MetaObserver(Observer):
             self._modes.enter_context(AutocastOfAbsentGpu())
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        is_whole = not isinstance(func, OpOverload) and (self._in_call or self._inside_leaf())
+        is_operator = isinstance(func, OpOverload) and func not in BY_NAME
+        is_whole = not is_operator and (self._in_call or self._inside_leaf())
         if not (is_whole and self._makes(func, args, kwargs)):
             return super()._run(func, args, kwargs)
         return self._run_tracked(super()._run, func, args, kwargs)
