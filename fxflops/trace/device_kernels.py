@@ -42,7 +42,16 @@ ON_GPUS = frozenset(
 )
 """Those that meta takes as the CPU does."""
 COMPOSITES = frozenset({ATTENTION, *RECURRENT, *ON_GPUS})
-NAMESAKES = ATTENTION, *RECURRENT, torch.dropout, torch.softmax, torch.log_softmax, torch.lstm_cell, torch.rms_norm, F.mish
+NAMESAKES = (
+    ATTENTION,
+    *RECURRENT,
+    torch.dropout,
+    torch.softmax,
+    torch.log_softmax,
+    torch.lstm_cell,
+    torch.rms_norm,
+    F.mish,
+)
 
 
 def _spelled_by_name() -> dict[Any, Any]:

@@ -18,6 +18,7 @@ from ..records import EMPTY_MAPPING, Call, Operation, typed
 from ..records.pairs import ATTENTIONS, LOOKUP
 from ..records.tensors import ORDINARY, spec_of
 from ..torch_internals import DisableTorchFunction, assertion
+from .device_kernels import BY_NAME
 from .device_mirror import DeviceMirror
 from .functions import origin_of
 from .lookups import with_row
@@ -99,7 +100,7 @@ class PlanningObserver(MetaObserver):
         self, key: Any, op: str, target: Any, args: Any, kwargs: Any, settings: Mapping[str, Any] = EMPTY_MAPPING
     ) -> Plan | None:
         """Plan a call by the shape rule of its target, and keep the plan for this key; None if there is none that applies."""
-        rule, given = rule_for(target), forms_in(key)
+        rule, given = rule_for(BY_NAME.get(target, target)), forms_in(key)
         if rule is None or all(form.kind is REAL for form in given):  # the call computes values, which no plan has
             return None
         specs, kwspecs = specs_given(key, len(args), kwargs)
