@@ -105,9 +105,10 @@ class DeviceKernels:
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the result of a call of a composite on meta tensors; NotImplemented for any other call."""
-        func = BY_NAME.get(func, func)
+        is_operator, func = func in BY_NAME, BY_NAME.get(func, func)
         whole = self._whole.get(func)
-        if whole is not None and torch.is_grad_enabled() and not transformed():
+        # Without gradients a function follows its shape rule; an operator that meta takes apart does not get there.
+        if whole is not None and (torch.is_grad_enabled() or is_operator) and not transformed():
             return whole(*args, **kwargs)
         if func not in COMPOSITES:
             return NotImplemented
