@@ -56,7 +56,7 @@ NAMESAKES = (
 
 def _spelled_by_name() -> dict[Any, Any]:
     """Return the functions here that have the name and the arguments of an operator, by that operator and its overloads."""
-    found = {}
+    found: dict[Any, Any] = {}
     for function in NAMESAKES:
         packet = getattr(torch.ops.aten, function.__name__)
         found |= dict.fromkeys((packet, *(getattr(packet, name) for name in packet.overloads())), function)
