@@ -141,6 +141,17 @@ _VMAP: Any = torch._C._parse_dispatch_key("VmapMode")  # asking by the name take
 in_autograds_vmap: Callable[[], bool] = partial(torch._C._dispatch_tls_is_dispatch_key_included, _VMAP)
 # Tells whether autocast is on for any device. Without it it counts as on, and counting is slower.
 is_any_autocast_enabled: Callable[[], bool] = _optional("torch._C._is_any_autocast_enabled", lambda: True)
+# How often C++ refers to a tensor, and to its storage: autograd saves tensors, views share storages. Without them a tensor that a
+# forward replaces counts as held to the end.
+_uses: Callable[[torch.Tensor], int] = _optional("torch.Tensor._use_count", lambda _: sys.maxsize)
+_storage_uses: Callable[[int], int] = _optional("torch._C._storage_Use_Count", lambda _: sys.maxsize)
+
+
+def use_counts(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return how often C++ refers to a tensor, and to its storage."""
+    return _uses(tensor), _storage_uses(tensor.untyped_storage()._cdata)
+
+
 # The weights that parametrize.cached() keeps, which are brought back after a count. Necessary.
 cached_weights: Callable[[], dict[Any, Any]] = partial(getattr, torch.nn.utils.parametrize, "_cache")
 # The hooks by which autograd saves tensors now. Without it they count as set, and profiling is slower.

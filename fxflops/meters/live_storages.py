@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import InputError
+from ..model.holders import Holders
 from ..model.pytree import stored, tensors_given
 from ..records import Call, Spec
 from ..records.tensors import NUMBERS, ORDINARY, spec_of
@@ -47,7 +48,8 @@ class LiveStorages:
     most of all; ``call`` is the number of the call to which changes are put down.
 
     ``held`` are the tensors alive from beginning to end, by category and name; ``spec`` returns the spec of one. Above
-    ``cap`` bytes InputError is raised, before memory runs out.
+    ``cap`` bytes InputError is raised, before memory runs out. ``holders`` knows which of them the run lets go of
+    nevertheless; ``stand_in_of(tensor)`` returns the tensor that stood for one in the run, and forgets it.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class LiveStorages:
         self.live = 0
         self.peak = 0
         self.cap = cap
+        self.holders: Holders | None = None
+        self.stand_in_of: Callable[[torch.Tensor], torch.Tensor | None] = lambda tensor: None
         self._known: dict[int, _Living] = {}
         self._moved: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._resized: dict[int, list[_Living]] = {}
@@ -72,7 +76,9 @@ class LiveStorages:
         self._met: dict[int, str] = {}  # storages that a call was given, with the category of those that get no other
         self._placeholders: set[int] | None = None
         self._aliases: dict[int, tuple[weakref.ref[Any], Any]] = {}
-        self._kept: list[Any] = []  # meta storages for what is held: kept alive, so that no other gets their address
+        self._kept: dict[
+            int, Any
+        ] = {}  # meta storages for what is held: kept alive, so that no other gets their address
         for category, named in (held or {}).items():
             self._hold(named, category, spec)
 
@@ -133,6 +139,8 @@ class LiveStorages:
         """Enter a new storage with the spec of its tensor."""
         if self._resized:
             self._read_sizes()
+        if self.live + nbytes > self.peak and self.holders is not None:
+            self._let_go()
         entries, call = self._entries, self.call
         entry = len(entries.specs)
         entries.specs.append(spec)
@@ -144,6 +152,23 @@ class LiveStorages:
         self._changes += (entry, nbytes, call)
         if live > self.peak:
             self._rise()
+
+    def _let_go(self) -> None:
+        """Let the storages leave that the model held when the run began, and has replaced. Only a new peak needs to know."""
+        for tensors in () if self.holders is None else self.holders.let_go():
+            stand_ins = [each for t in tensors if (each := self.stand_in_of(t)) is not None]
+            storage = tensors[0].untyped_storage()
+            entry = self._held.get(storage._cdata)
+            if entry is None or len(stand_ins) > 1:
+                continue
+            nbytes = storage.nbytes()
+            if not stand_ins:
+                self._change(entry, -nbytes)
+                continue
+            storage = stand_ins.pop().untyped_storage()  # a view of it, or autograd, may still need it
+            self._held.pop(storage._cdata, None)
+            self._kept.pop(storage._cdata, None)
+            self._watch(storage, nbytes, entry)
 
     def _watch(self, storage: Any, nbytes: int, entry: int) -> None:
         """Keep a weak reference to the storage of an entry, which leaves when Python frees it."""
@@ -181,7 +206,7 @@ class LiveStorages:
         before, storage = tensor.untyped_storage(), meta.untyped_storage()
         if before._cdata in self._held:
             self._held[storage._cdata] = self._held[before._cdata]
-            self._kept.append(storage)
+            self._kept[storage._cdata] = storage
             return
         known = self._known.get(id(before))
         if known is not None and storage.nbytes() < known.nbytes:
@@ -194,6 +219,16 @@ class LiveStorages:
             self._change(known.entry, storage.nbytes() - known.nbytes)
         elif id(before) not in self._moved and id(storage) not in self._known:
             self.add_held([("", meta)], "buffers")
+
+    def share(self, tensor: torch.Tensor, stand_in: torch.Tensor) -> None:
+        """Count the storage of a stand-in as that of its tensor, if that is held from beginning to end: an optimizer's state that
+        is noted on a parameter was taken for an attribute of the model."""
+        for before, after in zip(stored(tensor), stored(stand_in), strict=True):
+            own, other = _storage_of(before), _storage_of(after)
+            if own is not None and other is not None and own._cdata in self._held:
+                self._held[other._cdata] = entry = self._held[own._cdata]
+                self._kept[other._cdata] = other
+                self._entries.categories[entry] = "optimizer"
 
     def _stand_for(self, storage: Any, before: Any, entry: int) -> None:
         """Let a meta storage that has a part of ``before`` keep that alive, as a view does, and count for nothing itself."""
@@ -250,15 +285,24 @@ class LiveStorages:
             if entry is not None and entry not in self._entries.categories:
                 self._entries.categories[entry], self._entries.names[entry] = category, name
 
-    def make_permanent(self, category: str) -> None:
-        """Rewrite the history as if the storages of a category had been alive from the beginning, made by no call, and
-        stayed so.
+    def keep(self, named: Named, earlier: Iterable[torch.Tensor]) -> None:
+        """Let the storages of tensors stay to the end of the history, as an optimizer's state outlives the step.
 
-        An optimizer's state is, in every step but the first.
+        Those of the tensors in ``earlier`` were there when it began.
         """
-        held = {entry for entry, known in self._entries.categories.items() if known == category}
-        self._known = {key: known for key, known in self._known.items() if known.entry not in held}
-        self._put_first(held)
+        known = {
+            id(part): each for _, tensor in named for part in stored(tensor) if (each := self._of(part)) is not None
+        }
+        first = {each.entry for tensor in earlier for part in stored(tensor) if (each := self._of(part)) is not None}
+        for each in known.values():
+            self._known.pop(each.key, None)
+        if first:
+            self._put_first(first)
+
+    def _of(self, tensor: torch.Tensor) -> _Living | None:
+        storage = _storage_of(tensor)
+        known = self._known.get(id(storage))
+        return known if known is not None and known() is storage else None
 
     def add_held(self, named: Named, category: str) -> None:
         """Enter tensors that were alive when the run began, and are found only now, unless they are known; and label them."""
@@ -313,6 +357,10 @@ class LiveStorages:
         storage = _storage_of(tensor)
         entry = None if storage is None else self._entry_of(storage)
         return -1 if entry is None else self._entries.calls[entry]
+
+    def was_made(self, tensor: torch.Tensor) -> bool:
+        """Return whether a call of the run made a tensor's storage."""
+        return self.maker_of(tensor) >= 0
 
     def _entry_of(self, storage: Any) -> int | None:
         if storage._cdata in self._held:
@@ -416,6 +464,8 @@ class LiveStorages:
         """Enter storages that live only within the current call, and remove them again, if they make a new peak."""
         if self.live + sum([nbytes for _, nbytes in passing if nbytes > 0]) <= self.peak:
             return
+        if self.holders is not None:
+            self._let_go()
         entered = [(self._entries.add(spec, self.call), nbytes) for spec, nbytes in passing]
         for entry, nbytes in entered:
             self._change(entry, nbytes)

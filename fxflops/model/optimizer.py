@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, cast
 
 import torch
 from torch import nn
@@ -75,20 +76,36 @@ def made_optimizer(optimizer: OptimizerLike, parameters: Sequence[torch.Tensor])
     return made
 
 
+class Storages(Protocol):
+    """The live storages of a run."""
+
+    def was_made(self, tensor: torch.Tensor) -> bool:
+        """Return whether a call of the run made a tensor's storage."""
+
+    def share(self, tensor: torch.Tensor, stand_in: torch.Tensor) -> None:
+        """Count the storage of a stand-in as that of its tensor, if the model holds this."""
+
+
 class StandIns:
     """Stand-ins for the tensors of an optimizer, in whose place they are put.
 
     ``mirrors`` are pairs: a tensor of the model, and the one that stands for it in the run. All other tensors get a copy,
     without values on meta if the run ``is_on_meta`` and they are on the model's ``device``; scalars, such as the number of
-    steps, keep theirs. Tensors that share memory get stand-ins that do.
+    steps, keep theirs. Tensors that share memory get stand-ins that do. Tensors that the run itself has made, as
+    ``storages`` know, need none: gradients of single examples, noted on the parameters.
     """
 
     def __init__(
-        self, mirrors: Iterable[tuple[torch.Tensor, torch.Tensor]], is_on_meta: bool, device: torch.device
+        self,
+        mirrors: Iterable[tuple[torch.Tensor, torch.Tensor]],
+        is_on_meta: bool,
+        device: torch.device,
+        storages: Storages,
     ) -> None:
         self._made = {id(tensor): (tensor, mirror) for tensor, mirror in mirrors}
         self._is_on_meta = is_on_meta
         self._device = device
+        self._live = storages
         self._storages: dict[int, Any] = {}
         self._bases: list[Any] = []  # kept alive, so that no other storage gets the address of one
         for tensor, mirror in self._made.values():
@@ -139,7 +156,8 @@ class StandIns:
         kind = type(value)
         if issubclass(kind, torch.Tensor):
             if id(value) not in self._made:
-                self._made[id(value)] = value, self._copy(value)
+                self._made[id(value)] = value, value if self._live.was_made(value) else self._copy(value)
+                self._live.share(*self._made[id(value)])
             return self._made[id(value)][1]
         if issubclass(kind, tuple):
             items = items_of(value)
@@ -191,6 +209,33 @@ def states_of(optimizer: Any, parameters: Iterable[torch.Tensor] = ()) -> list[t
         # A fake tensor says by an attribute that it is a parameter.
         if issubclass(type(each), torch.Tensor) and not isinstance(each, nn.Parameter) and id(each) not in apart
     ]
+
+
+@contextmanager
+def gradients_kept(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Restore, after the block, the gradients of parameters and what was noted on these and is dropped in the block, such as
+    gradients of single examples. What is noted besides, a state, stays."""
+    before = [(parameter, parameter.grad, dict(vars(parameter))) for parameter in parameters]
+    tensors = [each for _, gradient, noted in before for each in (gradient, *noted.values())]
+    marks = [(vars(each), dict(vars(each))) for each in tensors if issubclass(type(each), torch.Tensor)]
+    try:
+        yield
+    finally:
+        for parameter, gradient, noted in before:
+            parameter.grad = gradient
+            now = vars(parameter)
+            now.update({name: value for name, value in noted.items() if now.get(name) is None})
+        for marked, attributes in marks:  # opacus marks those that a step has used
+            marked.clear()
+            marked.update(attributes)
+
+
+def zero_gradients(optimizer: Any, parameters: Iterable[torch.Tensor]) -> None:
+    """Let an optimizer drop the gradients, and whatever else it drops with them. It finds none that it could set to zero."""
+    for parameter in parameters:
+        parameter.grad = None
+    if callable(zero := getattr(optimizer, "zero_grad", None)):
+        zero()
 
 
 def holders_in(optimizer: OptimizerLike | None) -> list[Any]:

@@ -20,8 +20,9 @@ from ..errors import InputError
 from ..records.containers import SEQUENCES, items_of, pairs_of
 from ..torch_internals import DisableTorchFunction, cached_weights, disable_current_modes
 from .generators import Generator, generator_of, global_states
+from .outside import Outside
 from .pytree import VALUES, Reader, is_object, reader_of, vars_of, walk
-from .reach import places_in, set_at, value_at
+from .reach import CELL, places_in, set_at, value_at
 from .shards import reshard
 from .tensor_state import TensorState
 
@@ -39,7 +40,7 @@ class Snapshot:
     """The current state of a model and its inputs; :meth:`rewind` restores it, any number of times.
 
     It has the class and attributes of every module, a few levels deep, and the inputs, with all containers, objects,
-    arrays, random generators and tensors in them, and the states of the global generators. A parameter's bytes are copied
+    arrays, random generators and tensors in them, what its classes and the globals of its files bind, and the states of the global generators. A parameter's bytes are copied
     only when :meth:`before_write` is called with it, before a call writes to its memory or shares it. With ``lazy`` this
     holds for all tensors, until :meth:`keep_all`.
 
@@ -107,6 +108,11 @@ class Snapshot:
             elif _is_array(other):
                 self._arrays.append((other, other.copy()))
             self._places += [(place, other, value_at(place, other)) for place in places_in(other)]
+        self._outside = Outside(
+            {*self._classes}, [each for part in hooks for each in _users(part).values()] if any(hooks) else ()
+        )
+        self._containers += self._outside.containers
+        self._places += [(CELL, cell, value_at(CELL, cell)) for cell in self._outside.cells]
         found = [tensor for tensor in tensors if tensor is not None]
         noted += map(vars, found)
         self._containers += filter(None, (*sets, *noted))
@@ -174,6 +180,7 @@ class Snapshot:
                 _refill(container, items)
         for container in self._empty if any(self._empty) else ():
             container.clear()
+        self._outside.restore()
         for place, owner, value in self._places:
             if value_at(place, owner) is not value:
                 set_at(place, owner, value)

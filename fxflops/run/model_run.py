@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -14,16 +15,19 @@ from torch.optim import Optimizer
 from ..errors import FxflopsError, InputError, RunError
 from ..meters.accelerator import accelerator_of
 from ..meters.live_storages import LiveStorages
+from ..model.holders import Holders
 from ..model.modules import parameters_of
 from ..model.optimizer import (
     INSTEAD,
     OptimizerLike,
     StandIns,
+    gradients_kept,
     gradients_of,
     held_by_hooks,
     holders_in,
     made_optimizer,
     states_of,
+    zero_gradients,
 )
 from ..model.snapshot import Snapshot
 from ..ops import FormulaRegistry
@@ -35,7 +39,6 @@ from ..trace.dtypes import MixedDtypesError
 from ..trace.memo import Memo
 from ..trace.meta_mirror import MetaMirror
 from ..trace.meta_world import MetaWorld
-from ..trace.observe import Observer
 from ..trace.processes import is_sharded
 from ..trace.record import Recorder
 from ..trace.source import line_that_raised
@@ -93,7 +96,7 @@ def _stepping(snapshot: Snapshot, storages: LiveStorages, is_on_meta: bool, opti
 def observe(subject: Subject, watch: Watch) -> Watch:
     """Run the model under the watch, with its backward pass and optimizer step if it has them; return the watch."""
     with noting_live(watch.storages, watch.observer.calls, subject.held["params"]):
-        out = _forward_and_backward(subject, watch.observer)  # alive until the step is over, as in a training loop
+        out = _forward_and_backward(subject, watch)  # alive until the step is over, as in a training loop
     watch.world.check_origin(out)
     if subject.backward:
         params = [(name, watch.world.of(parameter)) for name, parameter in subject.held["params"]]
@@ -199,31 +202,45 @@ def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
     """Observe a step of the optimizer, with stand-ins for its tensors; the subject's snapshot has all that is changed for it.
 
     An optimizer without state steps once unobserved: its first step creates the state, and every later one finds it. What it
-    makes for itself is on the CPU, not on a default device of meta: Adam reads how many steps it made."""
-    storages, name = watch.storages, getattr(given, "__name__", type(given).__name__)
+    makes for itself is on the CPU, not on a default device of meta: Adam reads how many steps it made.
+
+    The step begins with the state that is left after a step and the optimizer's ``zero_grad``. What else the step makes comes
+    and goes in it, as gradients of single examples that an optimizer notes on the parameters, or a state that replaces the one before.
+    """
+    storages, world, name = watch.storages, watch.world, getattr(given, "__name__", type(given).__name__)
     watch.observer.phases.on_step = lambda optimizer: None  # this one is kept already
     own = parameters_of(subject.model)
-    mirrors = [(tensor, watch.world.of(tensor)) for tensor in subject.state]
-    stand_ins = StandIns(mirrors, watch.world.is_meta, subject.device)
+    mirrors = [(tensor, world.of(tensor)) for tensor in subject.state]
+    apart = [mirror for _, mirror in mirrors]
     try:
         with torch.device("cpu") if torch.get_default_device().type == "meta" else nullcontext(), torch.no_grad():
+            stand_ins = StandIns(mirrors, world.is_meta, subject.device, storages)
             stand_ins.put_into(subject.holders)
-            optimizer = made_optimizer(given, [watch.world.of(parameter) for parameter in own])
-            apart = [mirror for _, mirror in mirrors]
-            if not any(state.ndim for _, state in states_of(optimizer, apart)):
+            del stand_ins  # it would hold the state that the step replaces
+            stepped = [world.of(parameter) for parameter in own]
+            optimizer = made_optimizer(given, stepped)
+            if not any(state.ndim and not storages.was_made(state) for _, state in states_of(optimizer, apart)):
                 subject.snapshot.before_write(own)  # it may reach them where we do not look
-                optimizer.step()
-            storages.add_all([state for _, state in states_of(optimizer, apart)])
-            storages.label(states_of(optimizer, apart), "optimizer")
+                with gradients_kept(stepped):
+                    optimizer.step()
+                    zero_gradients(optimizer, stepped)
+            storages.add_held(states_of(optimizer, apart), "optimizer")
+            before = Counter(state for state, _ in states_of(optimizer, apart))
             with watch.observer:
                 optimizer.step()
+            after = states_of(optimizer, apart)
+            storages.label(after, "optimizer")
+            with gradients_kept(stepped):
+                zero_gradients(optimizer, stepped)
+                left = states_of(optimizer, apart)
     except FxflopsError:
         raise
     except Exception as error:
         said = f"{name} raised in its step\n  {type(error).__name__}: {error}\n  {INSTEAD}"
         raise RunError(said) from error
-    storages.label(states_of(optimizer, apart), "optimizer")
-    storages.make_permanent("optimizer")
+    # What the step has made and left is made in the first step that finds gradients for all parameters.
+    more = Counter(state for state, _ in left) - before
+    storages.keep(after, [state for name, state in left if name in more])
 
 
 def cap_of(device: torch.device) -> int:
@@ -245,9 +262,12 @@ def meta_run(
     return mirror, observe(subject, watch)
 
 
-def _forward_and_backward(subject: Subject, observer: Observer) -> Any:
+def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
     """Run the model observed, and its backward pass if it has one; return its output."""
-    args, kwargs = subject.inputs()
+    observer, (args, kwargs) = watch.observer, subject.inputs()
+    known = [*subject.state, *subject.snapshot.others()]
+    watch.storages.holders = Holders(subject.inventory.paths, (*args, *kwargs.values()), known)
+    watch.storages.holders.begin()
     try:
         with uncompiled(), unoptimized(False), observer:
             out = run_to_end(subject.model(*args, **kwargs))

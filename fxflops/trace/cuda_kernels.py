@@ -202,7 +202,6 @@ def _layer(mode: int, cells: bool) -> Any:
 
 STAND_INS: dict[Any, Any] = {
     F.scaled_dot_product_attention: attention,
-    torch.ops.aten.scaled_dot_product_attention.default: attention,
     **{getattr(torch, name): _layer(mode, name == "lstm") for name, mode in MODES.items()},
 }
 """The stand-ins, by the functions for which they stand."""

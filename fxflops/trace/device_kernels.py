@@ -35,14 +35,37 @@ from .modes import transformed
 from .whole_kernels import WHOLE, WHOLE_ON_GPUS
 
 RECURRENT = [getattr(torch, name) for name in "lstm gru rnn_tanh rnn_relu".split()]
-ATTENTIONS = F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default
+ATTENTION = F.scaled_dot_product_attention
 ON_GPUS = frozenset(
-    [F.dropout, torch.dropout, torch.ops.aten.dropout.default]
+    [F.dropout, torch.dropout]
     + [function for name in ("softmax", "log_softmax") for function in spelled(name, F, torch, torch.Tensor)]
     + [torch.lstm_cell]
 )
 """Those that meta takes as the CPU does."""
-COMPOSITES = frozenset({*ATTENTIONS, *RECURRENT, *ON_GPUS})
+COMPOSITES = frozenset({ATTENTION, *RECURRENT, *ON_GPUS})
+NAMESAKES = (
+    ATTENTION,
+    *RECURRENT,
+    torch.dropout,
+    torch.softmax,
+    torch.log_softmax,
+    torch.lstm_cell,
+    torch.rms_norm,
+    F.mish,
+)
+
+
+def _spelled_by_name() -> dict[Any, Any]:
+    """Return the functions here that have the name and the arguments of an operator, by that operator and its overloads."""
+    found: dict[Any, Any] = {}
+    for function in NAMESAKES:
+        packet = getattr(torch.ops.aten, function.__name__)
+        found |= dict.fromkeys((packet, *(getattr(packet, name) for name in packet.overloads())), function)
+    return found
+
+
+BY_NAME = _spelled_by_name()
+"""``torch.ops.aten.lstm(...)`` asks the device just as ``torch.lstm(...)`` does."""
 
 NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
@@ -83,8 +106,10 @@ class DeviceKernels:
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the result of a call of a composite on meta tensors; NotImplemented for any other call."""
+        is_operator, func = func in BY_NAME, BY_NAME.get(func, func)
         whole = self._whole.get(func)
-        if whole is not None and torch.is_grad_enabled() and not transformed():
+        # Without gradients a function follows its shape rule; an operator that meta takes apart does not get there.
+        if whole is not None and (torch.is_grad_enabled() or is_operator) and not transformed():
             return whole(*args, **kwargs)
         if func not in COMPOSITES:
             return NotImplemented
@@ -100,7 +125,7 @@ class DeviceKernels:
         except Unknown:
             key = None
         if key is None or key not in self._decompositions:
-            find = self._attention if func in ATTENTIONS else self._decompose
+            find = self._attention if func is ATTENTION else self._decompose
             with outside_transforms():
                 alone = [_alike(tensor) for tensor in tensors]
                 self._decompositions[key] = find(func, template, alone)

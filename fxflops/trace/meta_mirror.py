@@ -180,6 +180,11 @@ class MetaMirror:
                 raise NotImplementedError(CUT)
         return known[1]
 
+    def let_go(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return the meta tensor that stands for this one, if there is one, and forget it: the model has replaced the tensor."""
+        known = self._mirror.pop(id(tensor), None)
+        return None if known is None else known[1]
+
     def replace(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], func: Any
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -33,7 +33,7 @@ from ..torch_internals import (
 )
 from .autocast import Autocast, AutocastOfAbsentGpu, open_regions
 from .call_log import CallLog
-from .device_kernels import DeviceKernels
+from .device_kernels import BY_NAME, DeviceKernels
 from .device_mirror import DeviceMirror
 from .dtypes import check_dtypes
 from .forms import META, OWN, REAL, Form
@@ -94,6 +94,7 @@ class MetaWorld(World):
     def begin(self, log: CallLog, storages: LiveStorages) -> None:
         super().begin(log, storages)
         self._mirror.on_mirrored = storages.move
+        storages.stand_in_of = self._mirror.let_go
 
     def contexts(self) -> Iterable[AbstractContextManager[Any]]:
         return [AutocastOfAbsentGpu()] if self._kernels.is_absent() else []
@@ -211,7 +212,7 @@ class MetaWorld(World):
         given = forms_in(key)
         if func is assertion and args[0] is True:
             return self._keep(key, Known(Operation(op, func, args, kwargs, None), NONE, given=given))
-        rule = rule_for(func)
+        rule = rule_for(BY_NAME.get(func, func))
         if rule is None or all(
             form.kind is REAL for form in given
         ):  # the call computes values, which nothing known has

@@ -55,6 +55,7 @@ from .attention_pairs import has_causal_bias, with_learning, with_pairs_left
 from .autograd_owners import NoOwners, loss_in, roots_of
 from .call_log import CallLog, Made
 from .compiler import is_importing_compiler, run_operator, unseen
+from .device_kernels import BY_NAME
 from .forwards import UNKNOWN, ModuleRecord, has_plain_call, hidden_kernels, is_hooked, is_torchs
 from .functions import (
     PYTHON_FUNCTIONS,
@@ -962,7 +963,8 @@ class Observer:
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function or an operator, and track the tensors that it returns."""
-        is_whole = not isinstance(func, OpOverload) and (self._in_call or self._inside_leaf())
+        is_operator = isinstance(func, OpOverload) and func not in BY_NAME
+        is_whole = not is_operator and (self._in_call or self._inside_leaf())
         if is_whole and self._world.makes_more(func, args, kwargs):
             return self._run_tracked(func, args, kwargs, self._run_once)
         return self._run_once(func, args, kwargs)

@@ -1,0 +1,159 @@
+"""What holds a model's tensors when a run begins, and which of them the run lets go of by replacing them.
+
+A forward may replace a mask, a cache or a running mean that an attribute, a list or an object holds. From then on its
+memory is free. Python does not say when, since the snapshot of the model keeps the tensor, to put it back after the run.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..records.tensors import ORDINARY, is_dense
+from ..torch_internals import DisableTorchFunction, use_counts
+from .pytree import attributes_in, is_object, parts
+
+DEPTH = 4
+"""The levels of objects and containers below a module that are looked into, as in a snapshot."""
+ROOT = 0
+"""Stands for the id of what the run does not let go of: a module, an input."""
+STANDARD = frozenset(vars(nn.Module()))
+PLAIN = frozenset({int, float, bool, str, bytes, complex, type(None), torch.Size, torch.dtype, torch.device, type})
+
+
+class Link:
+    """A container's hold on an object, which came about before the run."""
+
+    __slots__ = ("container", "held", "is_of_dict", "key", "references")
+
+    def __init__(self, container: Any, key: Any, held: Any) -> None:
+        self.container, self.key, self.held = container, key, held
+        self.is_of_dict = type(container) is dict and type(key) is str
+        self.references = 0
+
+    def holds(self) -> bool:
+        """Return whether the container still holds the object."""
+        if self.is_of_dict:
+            return self.container.get(self.key) is self.held
+        return issubclass(type(self.container), tuple) or any(part is self.held for _, part in parts(self.container))
+
+    def is_broken(self) -> bool:
+        """Return whether the container has let go of the object, and no variable of a function has taken hold of it."""
+        return not self.holds() and sys.getrefcount(self.held) < self.references
+
+
+class Holders:
+    """The links from a model's modules and inputs to the tensors that a run may replace.
+
+    ``tensors`` are all that are there when the run begins. Parameters, tensors that are an input themselves, and buffers of
+    torch's own layers stay.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module], inputs: Iterable[Any], tensors: Iterable[torch.Tensor]) -> None:
+        # By the id of what is held, with the id of the object that holds it: a variable would be one more reference.
+        self._links: defaultdict[int, list[tuple[Link, int]]] = defaultdict(list)
+        self._groups: list[tuple[list[torch.Tensor], list[tuple[int, int]]]] = []
+        self._dicts: list[dict[str, Any]] = []
+        self._names: list[str] = []
+        self._values: list[Any] = []
+        self._others: list[Link] = []
+        modules, inputs, tensors = [*modules], [*inputs], [*tensors]
+        staying = {*map(id, inputs)}
+        buffers: list[tuple[dict[str, Any], str, Any]] = []
+        for module in modules:
+            for name, buffer in module._buffers.items() if module._buffers else ():
+                if type(module).__module__.startswith("torch."):
+                    staying.add(id(buffer))
+                else:
+                    buffers.append((module._buffers, name, buffer))
+        loose = {id(t): t for t in tensors if type(t) is torch.Tensor and id(t) not in staying}
+        if not loose:
+            return
+        for place in buffers:
+            self._add(*place, owner=ROOT)
+        if loose.keys() - self._links.keys():
+            seen: set[int] = set()
+            for module in modules:
+                held = module.__dict__
+                for name in held.keys() - STANDARD:
+                    self._enter(held, name, held[name], ROOT, DEPTH, seen)
+            for value in inputs:
+                self._enter_parts(value, ROOT, sys.maxsize, seen)
+        with DisableTorchFunction():
+            self._group([t for t in tensors if type(t) in ORDINARY and is_dense(t)], loose)
+
+    def begin(self) -> None:
+        """Count the references to all that is held, right before the run."""
+        links, keys = list[Link](), [id(tensor) for tensors, _ in self._groups for tensor in tensors]
+        for key in keys:  # it grows meanwhile
+            for link, owner in self._links[key]:
+                links.append(link)
+                if owner not in keys and owner != ROOT:
+                    keys.append(owner)
+        # Lists, for speed: it is asked at each new peak whether they are all as they were.
+        named = [link for link in links if link.is_of_dict]
+        self._dicts = [link.container for link in named]
+        self._names = [link.key for link in named]
+        self._values = [link.held for link in named]
+        self._others = [link for link in links if not link.is_of_dict]
+        for link in links:
+            link.references = sys.getrefcount(link.held)
+
+    def _add(self, container: Any, key: Any, held: Any, owner: int) -> None:
+        self._links[id(held)].append((Link(container, key, held), owner))
+
+    def _enter(self, container: Any, key: Any, held: Any, owner: int, depth: int, seen: set[int]) -> None:
+        """Add the link to an object, and those that lead on from it. ``owner`` is the id of the object whose container it is, ROOT
+        for a module or an input."""
+        if type(held) in PLAIN or issubclass(type(held), nn.Module):
+            return
+        self._add(container, key, held, owner)
+        if depth and id(held) not in seen:
+            seen.add(id(held))
+            self._enter_parts(held, id(held), depth - 1, seen)
+
+    def _enter_parts(self, value: Any, owner: int, depth: int, seen: set[int]) -> None:
+        container = attributes_in(value) if is_object(value) else value
+        for (_, key), part in parts(value):
+            self._enter(container, key, part, owner, depth, seen)
+
+    def _group(self, tensors: list[torch.Tensor], loose: dict[int, torch.Tensor]) -> None:
+        """Keep the tensors that may be replaced by the storage that they share, with none that stays."""
+        groups: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
+        for tensor in tensors:
+            groups[tensor.untyped_storage()._cdata].append(tensor)
+        for group in groups.values():
+            if all(id(t) in loose and id(t) in self._links for t in group):
+                self._groups.append((group, [use_counts(t) for t in group]))
+
+    def let_go(self) -> Iterator[list[torch.Tensor]]:
+        """Yield the tensors of each storage that nothing holds any more, once."""
+        is_as_before = all(map(operator.is_, map(dict.get, self._dicts, self._names), self._values))
+        if is_as_before and all(link.holds() for link in self._others):
+            return
+        for number, (tensors, uses) in reversed([*enumerate(self._groups)]):
+            if not any(self._is_held(key, set()) for key in map(id, tensors)):
+                with DisableTorchFunction():
+                    is_used = any(
+                        now > before
+                        for t, use in zip(tensors, uses, strict=True)
+                        for now, before in zip(use_counts(t), use, strict=True)
+                    )
+                if not is_used:
+                    del self._groups[number]
+                    yield tensors
+
+    def _is_held(self, key: int, asked: set[int]) -> bool:
+        if key == ROOT:
+            return True
+        asked.add(key)
+        return any(
+            owner not in asked and not link.is_broken() and self._is_held(owner, asked)
+            for link, owner in self._links[key]
+        )
