@@ -95,7 +95,7 @@ class DeviceKernels:
         if not all(tensor.is_meta for tensor in tensors):
             return NotImplemented
         forms = tuple((tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in tensors)
-        key = func, repr(template), forms, torch.is_grad_enabled(), _enabled_kernels()
+        key = func, repr(template), forms, torch.is_grad_enabled(), enabled_kernels()
         if key not in self._decompositions:
             find = self._attention if func in ATTENTIONS else self._decompose
             with outside_transforms():
@@ -255,7 +255,7 @@ class _RecordedSteps(DispatchMode):
             self.steps[-1].freed.append(number)
 
 
-def _enabled_kernels() -> tuple[Any, ...]:
+def enabled_kernels() -> tuple[Any, ...]:
     """Return the settings that decide which kernels torch may choose: of ``sdpa_kernel``, oneDNN and cuDNN."""
     names = ("flash_sdp_enabled", "mem_efficient_sdp_enabled", "math_sdp_enabled", "cudnn_sdp_enabled")
     attention = [getattr(torch.backends.cuda, name)() for name in names]

@@ -22,6 +22,8 @@ from ..torch_internals import (
     current_graph_task_id,
     is_any_autocast_enabled,
 )
+from .device_kernels import ATTENTIONS as ATTENTION_FUNCTIONS
+from .device_kernels import enabled_kernels
 from .forwards import StandIns, is_hooked, is_torchs
 from .leaves import ModuleSettings, holds_tensors
 from .lookups import with_row
@@ -67,7 +69,9 @@ class FastObserver(PlanningObserver):
         if not self._metadata_suffices() or (self._facts and self._is_attention(func)):
             return super().function(func, args, kwargs)
         try:
-            key = call_key((func,), args, kwargs, self._mirror.form)
+            # Which kernel attention takes depends on settings, too: those that sdpa_kernel() changes.
+            what = (func, enabled_kernels()) if func in ATTENTION_FUNCTIONS else (func,)
+            key = call_key(what, args, kwargs, self._mirror.form)
             plan = self._plans.get(key)
         except (Unknown, TypeError):
             return super().function(func, args, kwargs)
