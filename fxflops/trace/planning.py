@@ -19,11 +19,12 @@ from ..records.pairs import ATTENTIONS, LOOKUP
 from ..records.tensors import ORDINARY, spec_of
 from ..torch_internals import DisableTorchFunction, assertion
 from .device_mirror import DeviceMirror
-from .functions import origin_of
+from .functions import origin_of, writes
 from .lookups import with_row
 from .meta_mirror import META, OWN, REAL, Form, MetaMirror
 from .on_meta import MetaObserver
 from .operators import QUERY, RNN_BACKWARD
+from .operators import VIEW as VIEWS
 from .plans import NEW, NONE, SAME, VIEW, Plan, Unknown, alike, forms_in, specs_given
 from .spelling import WRITTEN_AS
 
@@ -124,6 +125,10 @@ class PlanningObserver(MetaObserver):
 
     def _learn(self, key: Any, entry: Formula, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call without a plan, and keep one if the result followed from metadata."""
+        if entry.reason == VIEWS and not writes(func, kwargs):
+            views = self._learn_views(key, entry, func, args, kwargs)
+            if views is not None:
+                return views
         given, span = forms_in(key), self._storages.begin()
         if func is assertion and args[0] is True:
             checked = self._plans[key] = Plan(Operation(entry.op, func, args, kwargs, None), NONE, (), None, given)
@@ -171,6 +176,30 @@ class PlanningObserver(MetaObserver):
             plan = self._plans[key] = Plan(operation, VIEW, (view,), None, given)
         if plan is not None:
             plan.names_device = func is torch.Tensor.to or "device" in kwargs
+        return out
+
+    def _learn_views(self, key: Any, entry: Formula, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call that returns views of its first argument, keep a plan for it, and return them; None for any other call."""
+        given = forms_in(key)
+        if {form.kind for form in given} != {META}:
+            return None
+        try:
+            out = func(*args, **kwargs)
+        except Exception:  # the slow path makes the call again, and reports the error
+            return None
+        sequence = type(out) if type(out) in (tuple, list) else None
+        outs = out if sequence is not None else (out,)
+        forms = tuple([form for each in outs if (form := self._view(args, each)) is not None])
+        if not forms or len(forms) < len(outs):
+            return None
+        result = forms[0].spec if sequence is None else tuple([form.spec for form in forms])
+        specs, kwspecs = specs_given(key, len(args), kwargs)
+        operation = self._shared_operation(
+            (alike(key), typed(result)), (entry.op, func, specs, kwspecs, result, EMPTY_MAPPING)
+        )
+        self._plans[key] = Plan(operation, VIEW, forms, sequence, given)
+        self._storages.call = len(self.calls)
+        self._called(operation, origin_of(func))
         return out
 
     def _view(self, args: tuple[Any, ...], out: Any) -> Form | None:
