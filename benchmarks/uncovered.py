@@ -68,7 +68,9 @@ def uncovered_timed(times: Times) -> Iterator[None]:
         return f"nn.{type(module).__name__}" if observer._leaves.get(module) is not None else None
 
     with (
-        patch.object(FastObserver, "_learn", timed(FastObserver._learn, lambda _, key, entry, func, *rest: spelled(func))),
+        patch.object(
+            FastObserver, "_learn", timed(FastObserver._learn, lambda _, key, entry, func, *rest: spelled(func))
+        ),
         patch.object(Observer, "function", timed(Observer.function, function_name)),
         patch.object(FastObserver, "_entered_module", timed(FastObserver._entered_module, leaf_name)),
     ):
@@ -78,7 +80,11 @@ def uncovered_timed(times: Times) -> Iterator[None]:
 def spelled(func: Any) -> str:
     module = str(getattr(func, "__module__", None) or "torch").removeprefix("torch.").removesuffix("._C._nn")
     name = str(getattr(func, "__qualname__", func))
-    return f"F.{name}" if module == "nn.functional" else name.replace("_VariableFunctionsClass", "torch").replace("TensorBase", "Tensor")
+    return (
+        f"F.{name}"
+        if module == "nn.functional"
+        else name.replace("_VariableFunctionsClass", "torch").replace("TensorBase", "Tensor")
+    )
 
 
 def measured(name: str) -> tuple[dict[str, tuple[int, float]], float]:
@@ -116,7 +122,7 @@ def table(found: dict[str, tuple[dict[str, tuple[int, float]], float]]) -> str:
             models[what].append((spent, model))
     whole = sum(total for _, total in found.values())
     lines = [
-        f"# Calls without a rule: what a first count learns from torch's meta kernels\n",
+        "# Calls without a rule: what a first count learns from torch's meta kernels\n",
         f"{processor()}, torch {torch.__version__}: CPU milliseconds of one thread, the median of {RUNS} counts in one process for "
         f"each of {len(found)} models. All counts together take {whole:.0f} ms, of which such calls take "
         f"{sum(milliseconds.values()):.0f} ms. Most expensive first.\n",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..records import Spec
 
@@ -29,7 +29,8 @@ def parameters_of(function: Any) -> Parameters:
     return named, keywords, of.VAR_POSITIONAL in kinds, of.VAR_KEYWORD in kinds
 
 
-RuleFunction = Callable[..., "Spec | Result | None"]
+RuleFunction = TypeVar("RuleFunction", bound=Callable[..., Any])
+"""A rule: it returns a Spec, with the layout WHOLE a Result, or None."""
 PLAIN, FIRST, ANY, EVEN, KEPT, FORMAT, POINTWISE, ORDERED, WHOLE = (
     "plain first any even kept format pointwise ordered whole".split()
 )
@@ -71,7 +72,7 @@ class Rule(NamedTuple):
     device as the keyword ``device``. Without it no other tensor is alive then. A rule with the layout WHOLE has none.
     """
 
-    function: RuleFunction
+    function: Callable[..., Any]
     layout: str
     parameters: Parameters
     passing: Passed

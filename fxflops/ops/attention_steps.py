@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend
 
-from ..torch_internals import DisableTorchDispatch, fused_sdp_choice
+from ..torch_internals import DisableTorchDispatch, DisableTorchFunction, fused_sdp_choice
 from ._extend import WHOLE, Placed, Result, Spec, broadcast, contiguous, like, placed, pointwise, shape, viewed
 from ._lifetimes import Lifetimes
 
@@ -42,8 +42,11 @@ def attention_shape(
         return None
     if attn_mask is not None and (is_causal or attn_mask.dtype not in (torch.bool, query.dtype)):
         return None
-    with DisableTorchDispatch():
-        small = [None if each is None else few_bytes(each, each.strides, each.dtype) for each in (query, key, value, attn_mask)]
+    with DisableTorchFunction(), DisableTorchDispatch():
+        small = [
+            None if each is None else few_bytes(each, each.strides, each.dtype)
+            for each in (query, key, value, attn_mask)
+        ]
         choice = fused_sdp_choice(*small, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     if choice == SDPBackend.FLASH_ATTENTION.value:
         return _fused(query, attn_mask)
@@ -63,7 +66,7 @@ def _fused(query: Placed, mask: Placed | None) -> Result | None:
     strides = like(query)
     if strides is None or query.dtype not in (torch.float32, *HALVES):
         return None
-    held, *batch, n, d = Lifetimes(), *query
+    held, (*batch, n, _) = Lifetimes(), query
     if mask is not None and mask.dtype is torch.bool:
         _numbers(held, mask, query.dtype)
     out = held.make(Spec(query, query.dtype))
@@ -75,7 +78,11 @@ def _products(query: Placed, key: Placed, value: Placed, mask: Placed | None, is
     """Plain products: the queries and the keys are scaled first, and the scaled queries live to the end."""
     *batch, n, d = query
     s, v = value[-2:]
-    if key != (*batch, s, d) or value != (*batch, s, v) or (mask is not None and broadcast((*batch, n, s), mask) != (*batch, n, s)):
+    if (
+        key != (*batch, s, d)
+        or value != (*batch, s, v)
+        or (mask is not None and broadcast((*batch, n, s), mask) != (*batch, n, s))
+    ):
         return None
     held, dtype = Lifetimes(), query.dtype
     if mask is not None and mask.dtype is torch.bool:
@@ -92,10 +99,14 @@ def _products(query: Placed, key: Placed, value: Placed, mask: Placed | None, is
     lying = pointwise(query, [(query, query.strides)]), pointwise(transposed[0], [transposed])
     if lying[0] is None or lying[1] is None:
         return None
-    copies = [held.make(_batched(each)) for each in (placed(queries, lying[0]), placed(keys, lying[1])) if not _is_batched(each)]
+    copies = [
+        held.make(_batched(each))
+        for each in (placed(queries, lying[0]), placed(keys, lying[1]))
+        if not _is_batched(each)
+    ]
     scores = held.make(Spec((*batch, n, s), dtype))
     held.free(*copies, keys)
-    weights = held.make(Spec(scores, dtype))
+    held.make(Spec(scores, dtype))  # the weights
     held.free(scores)
     if not _is_batched(value):
         held.make(_batched(value))

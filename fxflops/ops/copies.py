@@ -44,7 +44,11 @@ def flatten_shape(input: Placed, start_dim: int = 0, end_dim: int = -1) -> Resul
     if not (-dims <= start_dim < dims and -dims <= end_dim < dims):
         return None
     first, last = start_dim % dims, end_dim % dims
-    return _copied(input, [*input[:first], math.prod(input[first : last + 1]), *input[last + 1 :]]) if first < last else None
+    return (
+        _copied(input, [*input[:first], math.prod(input[first : last + 1]), *input[last + 1 :]])
+        if first < last
+        else None
+    )
 
 
 def _copied(input: Placed, sizes: list[int]) -> Result | None:
@@ -52,7 +56,12 @@ def _copied(input: Placed, sizes: list[int]) -> Result | None:
     if sizes.count(-1) == 1:
         rest = math.prod([size for size in sizes if size != -1])
         sizes[sizes.index(-1)] = input.numel() // rest
-    if not input.numel() or math.prod(sizes) != input.numel() or min(sizes, default=1) < 0 or viewed(input, sizes) is not None:
+    if (
+        not input.numel()
+        or math.prod(sizes) != input.numel()
+        or min(sizes, default=1) < 0
+        or viewed(input, sizes) is not None
+    ):
         return None
     return Result(Spec(tuple(sizes), input.dtype), contiguous(sizes))
 
@@ -90,13 +99,13 @@ def pad_shape(input: Placed, pad: Sequence[int], mode: str = "constant", value: 
     sizes = list(input)
     for at in range(len(pad) // 2):
         sizes[-1 - at] += pad[2 * at] + pad[2 * at + 1]
-    out = Spec(tuple(sizes), input.dtype)
     if min(*input, *sizes) <= 0 or max(pad, default=0) < 0:
         return None
-    if max(pad, default=0) > 0:
-        strides = in_format(out, [(input, input.strides)])
-    else:
-        strides = None if any(pad) else like(input)
+    out = Spec(tuple(sizes), input.dtype)
+    added, cut = any(width > 0 for width in pad), any(width < 0 for width in pad)
+    if cut and not added:  # a copy of a slice, whose strides are not those of the input
+        return None
+    strides = in_format(out, [(input, input.strides)]) if added else like(input)
     return None if strides is None else Result(out, strides)
 
 
@@ -114,7 +123,13 @@ def rows_shape(input: Placed, indices: Any) -> Result | None:
 @shape(*spelled("index_select", torch, torch.Tensor), layout=WHOLE)
 def index_select_shape(input: Placed, dim: int, index: Placed) -> Result | None:
     """x[*, n, *], index[m] -> out[*, m, *]."""
-    if not -input.ndim <= dim < input.ndim or index.ndim != 1 or index.dtype is not torch.int64 or 0 in input or 0 in index:
+    if (
+        not -input.ndim <= dim < input.ndim
+        or index.ndim != 1
+        or index.dtype is not torch.int64
+        or 0 in input
+        or 0 in index
+    ):
         return None
     dim %= input.ndim
     out = Spec((*input[:dim], index[0], *input[dim + 1 :]), input.dtype)

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 import torch.backends.opt_einsum as optimizer
 
-from ..torch_internals import disable_current_modes
-
+from ..torch_internals import DisableTorchFunction, disable_current_modes
 from ._extend import (
     WHOLE,
     Cost,
@@ -170,7 +169,8 @@ def einsum_shape(equation: Any, *operands: Any) -> Result | None:
             (left, (*both, *of_left, *sums), (batch, rows, inner)),
             (right, (*both, *sums, *of_right), (batch, inner, columns)),
         )
-        if viewed(placed(Spec([operand[dim] for dim in order]), [operand.strides[dim] for dim in order]), sizes) is None
+        if viewed(placed(Spec(tuple([operand[dim] for dim in order])), [operand.strides[dim] for dim in order]), sizes)
+        is None
     ]
     held.make(out)
     held.free(*copies)
@@ -180,7 +180,7 @@ def einsum_shape(equation: Any, *operands: Any) -> Result | None:
     if lying is None:
         return None
     strides = dict(zip(order, lying, strict=True))
-    aligned = placed(Spec([1 if dim in sums else sizes[dim] for dim in dims]), [strides[dim] for dim in dims])
+    aligned = placed(Spec(tuple([1 if dim in sums else sizes[dim] for dim in dims])), [strides[dim] for dim in dims])
     final = viewed(aligned, out) if len(dims) > kept else aligned.strides
     return None if final is None else Result(out, final, held.passing(out))
 
@@ -196,22 +196,28 @@ def _aligned(equation: str, tensors: Sequence[Placed]) -> tuple[Placed, Placed, 
         output = [label for token in _tokens(result) for label in (spanned if token is ... else [token])]
     else:
         output = [*spanned, *(letter for letter in letters if counts[letter] == 1)]
-    labels = [*output, *(label for label in (*spanned, *letters) if label not in output)]
+    labels: list[Any] = [*output, *(label for label in (*spanned, *letters) if label not in output)]
     if len({*labels}) < len(labels) or len(labels) != len(counts):
         raise ValueError("a label of the result is repeated, or in no operand")
     operands = []
     for term, tensor in zip(terms, tensors, strict=True):
         if len({*term}) < len(term):
             raise ValueError("a diagonal")
-        # A new dimension has the stride with which it would lie before what follows it: unsqueeze adds them at the end.
-        sizes, strides = dict(zip(term, tensor, strict=True)), dict(zip(term, tensor.strides, strict=True))
-        operands.append(placed(Spec([sizes.get(label, 1) for label in labels], tensor.dtype), [strides.get(label, 1) for label in labels]))
+        # The dimensions that it lacks are added at its end, with the stride 1.
+        sizes: dict[Any, int] = dict(zip(term, tensor, strict=True))
+        strides: dict[Any, int] = dict(zip(term, tensor.strides, strict=True))
+        operands.append(
+            placed(
+                Spec(tuple([sizes.get(label, 1) for label in labels]), tensor.dtype),
+                [strides.get(label, 1) for label in labels],
+            )
+        )
     return operands[0], operands[1], len(output)
 
 
 @cache
 def swaps() -> bool:
     """Return True if this torch swaps the operands whose order in the result is the other one, so that it need not be permuted."""
-    with disable_current_modes():
+    with DisableTorchFunction(), disable_current_modes():
         x = torch.empty(2, 2, device="meta")
-        return torch.einsum("ij,jk->ki", x, x).is_contiguous()
+        return bool(torch.einsum("ij,jk->ki", x, x).is_contiguous())

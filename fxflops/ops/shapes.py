@@ -51,9 +51,7 @@ def rule_for(target: Any) -> Rule | None:
     return RULES.get(target)
 
 
-def shape_of(
-    rule: Rule, ran: Operation, tensors: Sequence[Lying], device: str
-) -> Result | None:
+def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Lying], device: str) -> Result | None:
     """The result of an operation by its rule, its strides, and the tensors alive at the peak; None where the rule cannot tell.
 
     ``tensors`` are the sizes and strides of the tensors given, ``device`` is the type of the device that it runs on. The
@@ -65,12 +63,12 @@ def shape_of(
     try:
         if rule.layout is WHOLE:
             args, kwargs = arguments(rule.parameters, _placed(ran, tensors))
-            result: Result | None = rule.function(*args, **kwargs, **by_device)  # type: ignore[assignment]
+            result: Result | None = rule.function(*args, **kwargs, **by_device)
             if result is None or result.strides is not None:
                 return result
             return Result(ran.args[0], None) if result.out is args[0] else None
         args, kwargs = arguments(rule.parameters, ran)
-        out: Spec | None = rule.function(*args, **kwargs)  # type: ignore[assignment]
+        out: Spec | None = rule.function(*args, **kwargs)
     except Exception:  # arguments that no rule is written for: whether they are right the kernel says
         return None
     if out is None:
@@ -261,7 +259,9 @@ def like(input: Placed) -> Strides | None:
     if 0 in input:
         return None
     step = 1
-    for stride, size in sorted([(stride, size) for size, stride in zip(input, input.strides, strict=True) if size != 1]):
+    for stride, size in sorted(
+        [(stride, size) for size, stride in zip(input, input.strides, strict=True) if size != 1]
+    ):
         if stride != step:
             return pointwise(input, [(input, input.strides)], fast=False)
         step *= size

@@ -16,7 +16,7 @@ from fxflops.ops.shapes import shape_of
 from fxflops.records import Operation
 from fxflops.records.tensors import spec_of
 from tests.kinds.live_bytes import Live
-from tests.ops.draws import Draw, Made, draws, tensor
+from tests.ops.draws import FLOATS, FUNCTION, Draw, Made, draws, tensor
 from tests.ops.test_copies import placed
 
 EXAMPLES = 300
@@ -41,7 +41,11 @@ def check(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | 
         return None
     if rule is None:
         return False
-    shown = [(t.shape, t.stride(), t.dtype) for t in tensors], [each for each in args if not isinstance(each, torch.Tensor)], kwargs.keys()
+    shown = (
+        [(t.shape, t.stride(), t.dtype) for t in tensors],
+        [each for each in args if not isinstance(each, torch.Tensor)],
+        kwargs.keys(),
+    )
     assert (tuple(rule.out), rule.out.dtype, rule.strides) == (tuple(out.shape), out.dtype, out.stride()), shown
     assert out.untyped_storage().nbytes() == rule.out.nbytes, shown
     peak = sum(spec.nbytes for spec in rule.passing) or rule.out.nbytes
@@ -91,7 +95,9 @@ def attended(draw: random.Random) -> tuple[tuple[Any, ...], dict[str, Any]]:
     dtype = draw.choice([torch.float32] * 4 + [torch.float64, torch.bfloat16, torch.float16])
     query, key, value = (placed(draw, sizes, dtype) for sizes in ([*batch, n, d], [*batch, s, d], [*batch, s, v]))
     if draw.random() < 0.2:  # as maxvit has them
-        query, key, value = (placed(draw, [*t.shape[:-2], *t.shape[:-3:-1]], dtype).transpose(-1, -2) for t in (query, key, value))
+        query, key, value = (
+            placed(draw, [*t.shape[:-2], *t.shape[:-3:-1]], dtype).transpose(-1, -2) for t in (query, key, value)
+        )
     kwargs: dict[str, Any] = {}
     if draw.random() < 0.5:
         broadcast = [size if draw.random() < 0.7 else 1 for size in batch]
@@ -107,10 +113,33 @@ def attended(draw: random.Random) -> tuple[tuple[Any, ...], dict[str, Any]]:
 @pytest.mark.parametrize("backend", ["any", "math"])
 def test_attention(backend: str) -> None:
     draw, answers = random.Random(2), []
-    allowed = [torch.nn.attention.SDPBackend.MATH] + [torch.nn.attention.SDPBackend.FLASH_ATTENTION] * (backend == "any")
+    allowed = [torch.nn.attention.SDPBackend.MATH] + [torch.nn.attention.SDPBackend.FLASH_ATTENTION] * (
+        backend == "any"
+    )
     with torch.nn.attention.sdpa_kernel(allowed):
         for _ in range(EXAMPLES):
             args, kwargs = attended(draw)
             answers.append(check(F.scaled_dot_product_attention, args, kwargs))
     known = [answer for answer in answers if answer is not None]
     assert sum(known) > 0.5 * len(known) > 0
+
+
+@draws("einsum")
+def multiplied(draw: Draw, target: Any) -> Made:
+    written = equation(random.Random(draw(st.integers(0, 10**6))))
+    sizes = {letter: draw(st.integers(1, 4)) for letter in written}
+    left, right = (
+        [sizes[letter] for letter in term if letter != "."] for term in written.partition("->")[0].split(",")
+    )
+    dtype = draw(st.sampled_from(FLOATS))
+    return (written, tensor(draw, left, dtype), tensor(draw, right, dtype)), {}
+
+
+@draws("attention", of=FUNCTION)
+def attention(draw: Draw, target: Any) -> Made:
+    batch, dtype = draw(st.lists(st.integers(1, 3), min_size=1, max_size=2)), draw(st.sampled_from(FLOATS))
+    n, s, d = (draw(st.integers(1, 5)) for _ in range(3))
+    query, *others = (tensor(draw, (*batch, size, d), dtype) for size in (n, s, s))
+    return (query, *others), draw(
+        st.sampled_from([{}, {"is_causal": True}, {"attn_mask": tensor(draw, (n, s), dtype)}])
+    )
