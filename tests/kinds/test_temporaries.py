@@ -339,3 +339,24 @@ def test_a_row_of_a_table_of_integers_keeps_the_whole(backward: bool) -> None:
     truth = measured(run, x, edges)
     predicted = fxflops.count(model, (x, edges), backward=backward).max_memory
     assert fits(predicted, truth, bytes_of(x, edges)), (predicted, truth)
+
+
+def test_attention_by_another_kernel_the_second_time() -> None:
+    """Settings decide which kernel runs: equal calls under other settings are not equal."""
+    tensors = tuple(floats(2, 3, 65, 8) for _ in range(3))
+
+    class Both(nn.Module):
+        def forward(self, *tensors: torch.Tensor) -> Any:
+            fused = F.scaled_dot_product_attention(*tensors)
+            with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+                return fused, F.scaled_dot_product_attention(*tensors)
+
+    model = Both()
+
+    def run() -> Any:
+        with torch.no_grad():
+            return model(*tensors)
+
+    truth = measured(run, *tensors)
+    predicted = fxflops.count(model, tensors).max_memory
+    assert fits(predicted, truth, bytes_of(*tensors)), (predicted, truth)
