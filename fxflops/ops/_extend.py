@@ -6,13 +6,47 @@ from ..records import Cost, FormulaFunction, Spec, specs_in
 from ..records.tensors import QUANTIZED, SPARSE
 from ._cost import added_up, contraction, first, reduced, rows_of, summed, times, when
 from ._registry import ESCAPE, formula, zero
-from ._rules import ANY, EVEN, FIRST, FORMAT, KEPT, ORDERED, POINTWISE, Passing, shape, spelled, stores, unwatched
+from ._rules import (
+    ANY,
+    EVEN,
+    FIRST,
+    FORMAT,
+    KEPT,
+    ORDERED,
+    POINTWISE,
+    WHOLE,
+    Passing,
+    Placed,
+    Result,
+    shape,
+    spelled,
+    stores,
+    unwatched,
+)
 from ._spellings import named
-from .shapes import Lying, Sizes, broadcast, contiguous, each, fits, is_one, lies_in
+from .shapes import (
+    LAST,
+    Lying,
+    Sizes,
+    broadcast,
+    contiguous,
+    each,
+    fits,
+    in_format,
+    in_order,
+    is_contiguous,
+    is_odd,
+    is_one,
+    lies_in,
+    like,
+    placed,
+    pointwise,
+    viewed,
+)
 
 __all__ = [
-    "ANY", "ESCAPE", "EVEN", "FIRST", "FORMAT", "KEPT", "ORDERED", "POINTWISE", "QUANTIZED", "SPARSE", "Cost",
-    "FormulaFunction", "Lying", "Passing", "Sizes", "Spec", "added_up", "broadcast", "contiguous", "contraction", "each", "first", "fits",
-    "formula", "is_one", "lies_in", "named", "reduced", "rows_of", "shape", "specs_in", "spelled", "stores", "summed",
-    "times", "unwatched", "when", "zero",
+    "ANY", "ESCAPE", "EVEN", "FIRST", "FORMAT", "KEPT", "LAST", "ORDERED", "POINTWISE", "QUANTIZED", "SPARSE", "WHOLE", "Cost",
+    "FormulaFunction", "Lying", "Passing", "Placed", "Result", "Sizes", "Spec", "added_up", "broadcast", "contiguous",
+    "contraction", "each", "first", "fits", "formula", "in_format", "in_order", "is_contiguous", "is_odd", "is_one", "lies_in", "like", "named",
+    "placed", "pointwise", "reduced", "rows_of", "shape", "specs_in", "spelled", "stores", "summed", "times", "unwatched", "viewed", "when", "zero",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..records import Spec
 
@@ -29,15 +29,20 @@ def parameters_of(function: Any) -> Parameters:
     return named, keywords, of.VAR_POSITIONAL in kinds, of.VAR_KEYWORD in kinds
 
 
-RuleFunction = Callable[..., "Spec | None"]
-PLAIN, FIRST, ANY, EVEN, KEPT, FORMAT, POINTWISE, ORDERED = "plain first any even kept format pointwise ordered".split()
+RuleFunction = TypeVar("RuleFunction", bound=Callable[..., Any])
+"""A rule: it returns a Spec, with the layout WHOLE a Result, or None."""
+PLAIN, FIRST, ANY, EVEN, KEPT, FORMAT, POINTWISE, ORDERED, WHOLE = (
+    "plain first any even kept format pointwise ordered whole".split()
+)
 """Layouts of the result. PLAIN, FIRST and KEPT hold only where the tensors after the first are contiguous.
 
 PLAIN: contiguous where the first tensor is. FIRST: contiguous, whatever the first tensor is. ANY: contiguous, whatever all
 tensors are. KEPT: as the first tensor. FORMAT: channels last if all images are, else contiguous. POINTWISE: by the rules of
 TensorIterator for all operands, broadcast. EVEN is ANY, and ORDERED is POINTWISE, but for tensors with odd strides
-(``is_odd`` in ``shapes.py``), of which they and KEPT say nothing.
+(``is_odd`` in ``shapes.py``), of which they and KEPT say nothing. WHOLE: the rule itself returns a :class:`Result`; it gets each
+tensor as a :class:`Placed`, and the type of the device if it has the keyword ``device``.
 """
+Strides = tuple[int, ...]
 Passing = tuple[Spec, ...]
 """The tensors alive at the peak within a call, its result among them; () for the result alone."""
 
@@ -45,15 +50,29 @@ Passing = tuple[Spec, ...]
 Passed = Callable[..., Passing | None] | None
 
 
+class Placed(Spec):
+    """A tensor with its strides."""
+
+    strides: Strides
+
+
+class Result(NamedTuple):
+    """The result of a call: a new tensor with its strides, or ``input`` itself without; and the tensors alive at the peak."""
+
+    out: Spec
+    strides: Strides | None
+    passing: Passing = ()
+
+
 class Rule(NamedTuple):
     """The shape rule of an op: its function, the layout of the result, the function's parameters, and the rule of the peak.
 
     ``passing`` returns the tensors alive at the peak within a call, or None where it cannot tell. It takes the sizes and
     strides of the tensors given, the result, and the rule's own parameters, and, with ``by_device``, the type of the
-    device as the keyword ``device``. Without it no other tensor is alive then.
+    device as the keyword ``device``. Without it no other tensor is alive then. A rule with the layout WHOLE has none.
     """
 
-    function: RuleFunction
+    function: Callable[..., Any]
     layout: str
     parameters: Parameters
     passing: Passed
@@ -68,8 +87,10 @@ def shape(*targets: Any, layout: str = PLAIN, passing: Passed = None) -> Callabl
     """Register the decorated rule for these module classes, functions and methods."""
 
     def register(rule: RuleFunction) -> RuleFunction:
-        by_device = passing is not None and "device" in parameters_of(passing)[1]
-        RULES.update(dict.fromkeys(targets, Rule(rule, layout, parameters_of(rule), passing, by_device)))
+        names, keywords, more, others = parameters_of(rule)
+        by_device = "device" in (keywords if passing is None else parameters_of(passing)[1])
+        parameters = names, tuple(name for name in keywords if name != "device"), more, others
+        RULES.update(dict.fromkeys(targets, Rule(rule, layout, parameters, passing, by_device)))
         return rule
 
     return register

@@ -5,13 +5,34 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import chain
 from types import EllipsisType
 from typing import Any
 
+import torch
 import torch.backends.opt_einsum as optimizer
 
-from ._extend import Cost, Spec, contraction, formula, named, specs_in, summed
+from ..torch_internals import DisableTorchFunction, disable_current_modes
+from ._extend import (
+    WHOLE,
+    Cost,
+    Placed,
+    Result,
+    Spec,
+    broadcast,
+    contiguous,
+    contraction,
+    formula,
+    is_odd,
+    named,
+    placed,
+    pointwise,
+    specs_in,
+    summed,
+    viewed,
+)
+from ._lifetimes import Lifetimes
 
 Label = str | tuple[EllipsisType, int]
 Sizes = dict[Label, int]
@@ -99,3 +120,104 @@ def _labels(tokens: Sequence[Any], ndim: int) -> list[Label]:
     """One label per dim: those of an Ellipsis are told by their distance from its last."""
     spanned: list[Label] = [(..., -i) for i in range(ndim - len(tokens) + 1, 0, -1)]
     return [label for token in tokens for label in (spanned if token is ... else [token])]
+
+
+# The shape rule
+
+
+@einsum.shape(torch.einsum, layout=WHOLE)
+def einsum_shape(equation: Any, *operands: Any) -> Result | None:
+    """a[m, k], b[k, n] -> out[m, n], by the steps that torch takes; of one operand, of three, and of lists torch decides.
+
+    Both operands get all dimensions, first those of the result, then those to sum, and are multiplied as batches of matrices:
+    https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Linear.cpp
+    """
+    tensors = operands[0] if len(operands) == 1 and isinstance(operands[0], tuple) else operands
+    if not isinstance(equation, str) or len(tensors) != 2 or any(0 in each for each in tensors):
+        return None
+    if tensors[0].dtype is not tensors[1].dtype or not tensors[0].dtype.is_floating_point:
+        return None
+    left, right, kept = _aligned(equation, tensors)
+    sizes = broadcast(left, right)
+    if sizes is None:
+        return None
+    dims = range(len(sizes))
+    sums = [dim for dim in dims if dim >= kept and left[dim] != 1 != right[dim]]
+    if any(left[dim] != right[dim] for dim in dims[kept:]):  # what one of them has alone is summed before
+        return None
+    out = Spec(sizes[:kept], left.dtype)
+    if not sums:
+        if any(is_odd(each, each.strides) for each in (left, right)):
+            return None
+        lying = pointwise(sizes, [(each, each.strides) for each in (left, right)])
+        lying = lying if lying is None or len(sizes) == kept else viewed(placed(Spec(sizes), lying), out)
+        return None if lying is None else Result(out, lying)
+    both = [dim for dim in dims[:kept] if left[dim] != 1 != right[dim]]
+    of_left = [dim for dim in dims[:kept] if left[dim] != 1 == right[dim]]
+    of_right = [dim for dim in dims if dim not in (*both, *of_left, *sums)]
+    if of_left and of_right and of_right[-1] < of_left[0] and swaps():
+        left, right, of_left, of_right = right, left, of_right, of_left
+    # Of dimensions that are 1 in both, and of those to sum, the product has 1.
+    product_of = both, of_left, of_right
+    batch, rows, columns, inner = (
+        math.prod(max(left[dim], right[dim]) for dim in dims) for dims in (*product_of, sums)
+    )
+    held = Lifetimes()
+    copies = [
+        held.make(Spec(sizes, left.dtype))
+        for operand, order, sizes in (
+            (left, (*both, *of_left, *sums), (batch, rows, inner)),
+            (right, (*both, *sums, *of_right), (batch, inner, columns)),
+        )
+        if viewed(placed(Spec(tuple([operand[dim] for dim in order])), [operand.strides[dim] for dim in order]), sizes)
+        is None
+    ]
+    held.make(out)
+    held.free(*copies)
+    order = [*both, *of_left, *sums, *of_right]
+    shape = [1 if dim in sums else sizes[dim] for dim in order]
+    lying = viewed(placed(Spec((batch, rows, columns)), contiguous((batch, rows, columns))), shape)
+    if lying is None:
+        return None
+    strides = dict(zip(order, lying, strict=True))
+    aligned = placed(Spec(tuple([1 if dim in sums else sizes[dim] for dim in dims])), [strides[dim] for dim in dims])
+    final = viewed(aligned, out) if len(dims) > kept else aligned.strides
+    return None if final is None else Result(out, final, held.passing(out))
+
+
+def _aligned(equation: str, tensors: Sequence[Placed]) -> tuple[Placed, Placed, int]:
+    """The two operands with all dimensions in order, and how many of these the result has. A diagonal raises."""
+    inputs, arrow, result = equation.replace(" ", "").partition("->")
+    terms = [_labels(_tokens(term), spec.ndim) for term, spec in zip(inputs.split(","), tensors, strict=True)]
+    counts = Counter(chain(*terms))
+    spanned = sorted((label for label in counts if isinstance(label, tuple)), key=lambda label: label[1])
+    letters = sorted(label for label in counts if isinstance(label, str))
+    if arrow:
+        output = [label for token in _tokens(result) for label in (spanned if token is ... else [token])]
+    else:
+        output = [*spanned, *(letter for letter in letters if counts[letter] == 1)]
+    labels: list[Any] = [*output, *(label for label in (*spanned, *letters) if label not in output)]
+    if len({*labels}) < len(labels) or len(labels) != len(counts):
+        raise ValueError("a label of the result is repeated, or in no operand")
+    operands = []
+    for term, tensor in zip(terms, tensors, strict=True):
+        if len({*term}) < len(term):
+            raise ValueError("a diagonal")
+        # The dimensions that it lacks are added at its end, with the stride 1.
+        sizes: dict[Any, int] = dict(zip(term, tensor, strict=True))
+        strides: dict[Any, int] = dict(zip(term, tensor.strides, strict=True))
+        operands.append(
+            placed(
+                Spec(tuple([sizes.get(label, 1) for label in labels]), tensor.dtype),
+                [strides.get(label, 1) for label in labels],
+            )
+        )
+    return operands[0], operands[1], len(output)
+
+
+@cache
+def swaps() -> bool:
+    """Return True if this torch swaps the operands whose order in the result is the other one, so that it need not be permuted."""
+    with DisableTorchFunction(), disable_current_modes():
+        x = torch.empty(2, 2, device="meta")
+        return bool(torch.einsum("ij,jk->ki", x, x).is_contiguous())

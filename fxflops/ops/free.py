@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from ..torch_internals import assertion
@@ -224,14 +223,3 @@ def roll_shape(input: Spec, shifts: Any, dims: Any = None) -> Spec | None:
     moved, along = ((v,) if isinstance(v, int) else tuple(v or ()) for v in (shifts, dims))
     known = along and len(moved) == len(along) and all(-input.ndim <= dim < input.ndim for dim in along)
     return Spec(input, input.dtype) if known and input.numel() else None
-
-
-@shape(F.pad, layout=FORMAT)
-def pad_shape(input: Spec, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Spec | None:
-    """x[*, s] -> out[*, left + s + right], the last dimension first."""
-    if mode != "constant" or len(pad) % 2 or len(pad) > 2 * input.ndim or max(pad, default=0) <= 0:
-        return None
-    sizes = list(input)
-    for at in range(len(pad) // 2):
-        sizes[-1 - at] += pad[2 * at] + pad[2 * at + 1]
-    return Spec(tuple(sizes), input.dtype) if min(*input, *sizes) > 0 else None

@@ -17,7 +17,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import EVEN, Cost, Lying, Passing, Spec, first, fits, formula, named, rows_of, summed, times, when
+from ._extend import ANY, Cost, Lying, Passing, Spec, first, fits, formula, named, rows_of, summed, times, when
 from .reduce import norm
 
 
@@ -41,7 +41,7 @@ def per_row(input: Spec, normalized_shape: Sequence[int]) -> Spec:
     return Spec((*input[:-dims], *[1] * dims), input.dtype)
 
 
-@layer_norm.shape(nn.LayerNorm, F.layer_norm, layout=EVEN, passing=moments)
+@layer_norm.shape(nn.LayerNorm, F.layer_norm, layout=ANY, passing=moments)
 def layer_norm_shape(
     input: Spec, normalized_shape: Sequence[int], weight: Spec | None = None, bias: Spec | None = None
 ) -> Spec | None:

@@ -8,15 +8,30 @@ property tests (tests/ops/test_shapes.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
 from ..records import Operation, Spec
 from ._apply import arguments
-from ._rules import ANY, EVEN, FIRST, FORMAT, KEPT, ORDERED, POINTWISE, RULES, UNWATCHED, Passing, Rule
+from ._rules import (
+    ANY,
+    EVEN,
+    FIRST,
+    FORMAT,
+    KEPT,
+    ORDERED,
+    POINTWISE,
+    RULES,
+    UNWATCHED,
+    WHOLE,
+    Passing,
+    Placed,
+    Result,
+    Rule,
+    Strides,
+)
 
-Strides = tuple[int, ...]
 Sizes = int | Sequence[int]
 """One setting for all dimensions, or one for each."""
 
@@ -36,9 +51,7 @@ def rule_for(target: Any) -> Rule | None:
     return RULES.get(target)
 
 
-def shape_of(
-    rule: Rule, ran: Operation, tensors: Sequence[Lying], device: str
-) -> tuple[Spec, Strides | None, Passing] | None:
+def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Lying], device: str) -> Result | None:
     """The result of an operation by its rule, its strides, and the tensors alive at the peak; None where the rule cannot tell.
 
     ``tensors`` are the sizes and strides of the tensors given, ``device`` is the type of the device that it runs on. The
@@ -46,15 +59,22 @@ def shape_of(
     """
     if ran.kwargs and "out" in ran.kwargs:
         return None
+    by_device = {"device": device} if rule.by_device else {}
     try:
+        if rule.layout is WHOLE:
+            args, kwargs = arguments(rule.parameters, _placed(ran, tensors))
+            result: Result | None = rule.function(*args, **kwargs, **by_device)
+            if result is None or result.strides is not None:
+                return result
+            return Result(ran.args[0], None) if result.out is args[0] else None
         args, kwargs = arguments(rule.parameters, ran)
-        out = rule.function(*args, **kwargs)
+        out: Spec | None = rule.function(*args, **kwargs)
     except Exception:  # arguments that no rule is written for: whether they are right the kernel says
         return None
     if out is None:
         return None
     if ran.args and out is ran.args[0]:
-        return out, None, ()
+        return Result(out, None)
     if ran.kwargs and any(out is value for value in ran.kwargs.values()):
         return None
     strides = _strides(rule.layout, out, tensors)
@@ -62,8 +82,24 @@ def shape_of(
         return None
     passing: Passing | None = ()
     if rule.passing is not None:
-        passing = rule.passing(tensors, out, *args, **kwargs, **({"device": device} if rule.by_device else {}))
-    return None if passing is None else (out, strides, passing)
+        passing = rule.passing(tensors, out, *args, **kwargs, **by_device)
+    return None if passing is None else Result(out, strides, passing)
+
+
+def _placed(ran: Operation, tensors: Sequence[Lying]) -> Operation:
+    """The operation with the strides of its tensors, which are given in the order of its arguments."""
+    strides = iter([strides for _, strides in tensors])
+    args = tuple([_with_strides(value, strides) for value in ran.args])
+    kwargs = {name: _with_strides(value, strides) for name, value in ran.kwargs.items()}
+    return tuple.__new__(Operation, (ran.op, ran.target, args, kwargs, None, ran.settings))
+
+
+def _with_strides(value: Any, strides: Iterator[Strides]) -> Any:
+    if isinstance(value, Spec):
+        return placed(value, next(strides))
+    if isinstance(value, (tuple, list)) and value and not isinstance(value[0], int):
+        return tuple([_with_strides(item, strides) for item in value])
+    return value
 
 
 def held_unwatched(ran: Operation, tensors: Sequence[Lying], device: str, learns: bool) -> Passing | None:
@@ -182,6 +218,54 @@ def pointwise(out: Sequence[int], operands: Sequence[Lying], fast: bool = True) 
     if any(0 in strides for _, strides in operands) and any(is_odd(*operand) for operand in operands):
         return None
     return in_order(out, order_of(out, [expanded(out, sizes, strides) for sizes, strides in operands]))
+
+
+def placed(spec: Spec, strides: Sequence[int]) -> Placed:
+    """The tensor with these strides."""
+    new = tuple.__new__(Placed, spec)
+    new.dtype, new.layout, new.facts, new.strides = spec.dtype, spec.layout, spec.facts, tuple(strides)
+    return new
+
+
+def viewed(input: Placed, sizes: Sequence[int]) -> Strides | None:
+    """The strides of a view of a tensor with elements in these sizes; None where only a copy can have them."""
+    if not input:
+        return (1,) * len(sizes)
+    strides, at = [0] * len(sizes), len(sizes) - 1
+    # From the last dimension on, those that lie as one dimension does are cut into the new ones.
+    stride, elements, cut = input.strides[-1], 1, 1
+    for dim in reversed(range(len(input))):
+        elements *= input[dim]
+        if dim and (input[dim - 1] == 1 or input.strides[dim - 1] == elements * stride):
+            continue
+        while at >= 0 and (cut < elements or sizes[at] == 1):
+            strides[at] = cut * stride
+            cut *= sizes[at]
+            at -= 1
+        if cut != elements:
+            return None
+        if dim:
+            stride, elements, cut = input.strides[dim - 1], 1, 1
+    return tuple(strides) if at == -1 else None
+
+
+def is_contiguous(input: Placed, order: Sequence[int] | None = None) -> bool:
+    """Return True if torch calls a tensor contiguous, or, with an order of its dimensions, contiguous in that."""
+    return 0 in input or lies_in(input, input.strides, range(len(input)) if order is None else order)
+
+
+def like(input: Placed) -> Strides | None:
+    """The strides of a copy that preserves the format: those of a dense tensor, else dense ones in the same order."""
+    if 0 in input:
+        return None
+    step = 1
+    for stride, size in sorted(
+        [(stride, size) for size, stride in zip(input, input.strides, strict=True) if size != 1]
+    ):
+        if stride != step:
+            return pointwise(input, [(input, input.strides)], fast=False)
+        step *= size
+    return input.strides
 
 
 def lies_in(sizes: Sequence[int], strides: Strides, order: Sequence[int]) -> bool:

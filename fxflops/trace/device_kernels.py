@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend
 
 from ..model.pytree import fill, template_of, tensors_in
 from ..ops._rules import spelled
+from ..ops.attention_steps import few_bytes
 from ..torch_internals import (
     DisableTorchDispatch,
     DispatchMode,
@@ -121,7 +122,7 @@ class DeviceKernels:
         if not all(tensor.is_meta for tensor in tensors):
             return NotImplemented
         try:
-            key: Any = call_key((func, torch.is_grad_enabled(), *_enabled_kernels()), args, kwargs, _form)
+            key: Any = call_key((func, torch.is_grad_enabled(), *enabled_kernels()), args, kwargs, _form)
         except Unknown:
             key = None
         if key is None or key not in self._decompositions:
@@ -153,7 +154,7 @@ class DeviceKernels:
         if fused_sdp_choice is None or self.device.type != "cpu" or any(tensor.ndim < 2 for tensor in tensors):
             return self._decompose(func, template, tensors)
         with DisableTorchDispatch():
-            small = [_small_like(tensor) for tensor in tensors]
+            small = [few_bytes(t.shape, t.stride(), t.dtype).requires_grad_(t.requires_grad) for t in tensors]
             args, kwargs = fill(template, *small)
             if fused_sdp_choice(*args, **kwargs) != SDPBackend.FLASH_ATTENTION.value:
                 return None
@@ -213,16 +214,6 @@ def _alike(tensor: torch.Tensor) -> torch.Tensor:
     with disable_current_modes(), torch.no_grad():
         made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
         return made.requires_grad_(tensor.requires_grad)
-
-
-def _small_like(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a CPU tensor of the same shape whose rows share one storage of a row's size."""
-    strides = *[0] * (tensor.ndim - 1), int(tensor.stride()[-1] == 1)
-    return (
-        torch.zeros(tensor.shape[-1], dtype=tensor.dtype, device="cpu")
-        .as_strided(tensor.shape, strides)
-        .requires_grad_(tensor.requires_grad)
-    )
 
 
 def _without_autograd_copies(steps: list[Step], returned: list[int]) -> list[Step]:
@@ -287,7 +278,7 @@ class _RecordedSteps(DispatchMode):
             self.steps[-1].freed.append(number)
 
 
-def _enabled_kernels() -> tuple[Any, ...]:
+def enabled_kernels() -> tuple[Any, ...]:
     """Return the settings that decide which kernels torch may choose: of ``sdpa_kernel``, oneDNN and cuDNN."""
     names = ("flash_sdp_enabled", "mem_efficient_sdp_enabled", "math_sdp_enabled", "cudnn_sdp_enabled")
     attention = [getattr(torch.backends.cuda, name)() for name in names]

@@ -18,6 +18,7 @@ from torch import empty_strided, get_default_dtype, is_grad_enabled, nn
 from ..meters.live_storages import LiveStorages
 from ..model.pytree import tensors_given
 from ..ops import ESCAPE, QUERY, Formula, FormulaRegistry
+from ..ops import VIEW as RETURNS_VIEW
 from ..ops._rules import STORED, UNWATCHED
 from ..ops._traits import EMPTY, METADATA
 from ..ops.shapes import rule_for, shape_of
@@ -33,7 +34,7 @@ from ..torch_internals import (
 )
 from .autocast import Autocast, AutocastOfAbsentGpu, open_regions
 from .call_log import CallLog
-from .device_kernels import BY_NAME, DeviceKernels
+from .device_kernels import ATTENTION, BY_NAME, DeviceKernels, enabled_kernels
 from .device_mirror import DeviceMirror
 from .dtypes import check_dtypes
 from .forms import META, OWN, REAL, Form
@@ -196,6 +197,10 @@ class MetaWorld(World):
                 self.memo.clear()
         return not (self._follows_operators or is_grad_enabled())
 
+    def settings(self, func: Any) -> tuple[Any, ...]:
+        # Which kernel attention takes depends on settings, too: those that sdpa_kernel() changes.
+        return (enabled_kernels(),) if BY_NAME.get(func, func) is ATTENTION else ()
+
     def operator_key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         return None if transformed() else call_key((func,), args, kwargs, self._mirror.form_of_meta), None
 
@@ -251,6 +256,28 @@ class MetaWorld(World):
         assert self.memo is not None
         self.memo[key] = known
         return known
+
+    def run_views(
+        self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any
+    ) -> tuple[Any, Operation | None]:
+        given = forms_in(key)
+        if entry.reason != RETURNS_VIEW or writes(func, kwargs) or {form.kind for form in given} != {META}:
+            return NotImplemented, None
+        try:
+            out = func(*args, **kwargs)
+        except Exception:  # the call is made again, as any other, and its error reported
+            return NotImplemented, None
+        sequence = type(out) if type(out) in (tuple, list) else None
+        outs = (out,) if sequence is None else out
+        forms = tuple([form for each in outs if (form := self._view_of(args, each)) is not None])
+        if not forms or len(forms) < len(outs):
+            return NotImplemented, None
+        result = forms[0].spec if sequence is None else tuple([form.spec for form in forms])
+        fields = entry.op, target, *specs_given(key, len(args), kwargs), result, EMPTY_MAPPING
+        operation = self._log.shared((alike(key), typed(result)), fields)
+        self._keep(key, Known(operation, VIEW, forms=forms, sequence=sequence, given=given))
+        self._storages.call = len(self._calls)
+        return out, operation
 
     def run_free(
         self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any, tracked: Callable[..., Any]

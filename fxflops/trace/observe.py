@@ -324,7 +324,9 @@ class Observer:
                 settings = self._settings.of(record)
                 own = module._parameters.values() if torch.is_grad_enabled() else ()
                 learning = tuple([p is not None and p.requires_grad for p in own])
-                key = call_key((type(module), settings, learning, *world.settings()), args, kwargs, world.form)
+                key = call_key(
+                    (type(module), settings, learning, *world.settings(type(module))), args, kwargs, world.form
+                )
                 known = world.memo.get(key)  # type: ignore[union-attr]
         except (Unknown, TypeError):
             return
@@ -561,7 +563,7 @@ class Observer:
             return self._observed(func, args, kwargs)
         target = self._spelling.of(func) if func in WRITTEN_AS else func
         try:
-            key = call_key((target, *world.settings()), args, kwargs, world.form)
+            key = call_key((target, *world.settings(func)), args, kwargs, world.form)
             known = world.memo.get(key)
         except (Unknown, TypeError):
             return self._observed(func, args, kwargs)
@@ -644,6 +646,10 @@ class Observer:
         self, key: Any, entry: Formula, target: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Make a call of a kind that is not known, and keep what it teaches."""
+        out, operation = self._world.run_views(key, entry, target, func, args, kwargs)
+        if operation is not None:
+            self._add_call(operation, self._here(), None, origin_of(func), ())
+            return out
         begun, self._is_learning = self._begin_learning(), True
         try:
             out, operation = self._world.run_free(key, entry, target, func, args, kwargs, self._run_tracked)

@@ -83,7 +83,7 @@ class RealWorld(World):
         self._compiler = sys.modules[COMPILER]
         return False
 
-    def settings(self) -> tuple[Any, ...]:
+    def settings(self, func: Any) -> tuple[Any, ...]:
         return (torch.is_grad_enabled(),)
 
     def form(self, tensor: torch.Tensor) -> Any:

@@ -166,8 +166,8 @@ class World:
         """
         return False
 
-    def settings(self) -> tuple[Any, ...]:
-        """Return what else the key of a call has: settings of torch on which its record depends."""
+    def settings(self, func: Any) -> tuple[Any, ...]:
+        """Return what else the key of a call of ``func`` has: settings of torch on which its record depends."""
         return ()
 
     def form(self, tensor: torch.Tensor) -> Any:
@@ -201,6 +201,15 @@ class World:
     ) -> Known | None:
         """Return what is known of a leaf whose forward returns but a view of its input, and keep it; None for any other."""
         return None
+
+    def run_views(
+        self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any
+    ) -> tuple[Any, Operation | None]:
+        """Run a call that does nothing but return views, and keep what it teaches; return its result and its operation.
+
+        The result is NotImplemented if it is any other call.
+        """
+        return NotImplemented, None
 
     def run_free(
         self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any, tracked: Callable[..., Any]

@@ -108,6 +108,48 @@ def convolved(draw: random.Random) -> tuple[Function, tuple[Any, ...]]:
     return lambda x: F.conv2d(x, weight, padding="same"), (floats(b, 2, h, w),)
 
 
+def attended(masked: str = "", flipped: bool = False) -> Any:
+    """Attention; of ``flipped`` tensors a CPU takes plain products, as of any whose rows are not dense."""
+
+    def case(draw: random.Random) -> tuple[Function, tuple[Any, ...]]:
+        b, n, s = three(draw)
+        sizes = ((b, 2, 8, n), (b, 2, 8, s), (b, 2, 8, s)) if flipped else ((b, 2, n, 8), (b, 2, s, 8), (b, 2, s, 8))
+        masks = {"added": [torch.rand(2, n, s)], "boolean": [torch.rand(n, s) > 0.1]}.get(masked, [])
+
+        def attend(*tensors: torch.Tensor) -> torch.Tensor:
+            query, key, value = (t.transpose(-1, -2) for t in tensors[:3]) if flipped else tensors[:3]
+            return F.scaled_dot_product_attention(query, key, value, *tensors[3:], is_causal=masked == "causal")
+
+        return attend, (*(floats(*each) for each in sizes), *masks)
+
+    return case
+
+
+def partitioned(draw: random.Random) -> tuple[Function, tuple[Any, ...]]:
+    """The windows of an image, rolled and padded, and back."""
+    b, h, w = draw.randint(2, 3), 2 * draw.randint(3, 6), 2 * draw.randint(3, 6)
+
+    def windows(x: torch.Tensor) -> torch.Tensor:
+        x = torch.roll(F.pad(x, (0, 0, 0, 0)), (-1, -1), (1, 2))
+        x = x.view(b, h // 2, 2, w // 2, 2, 5).permute(0, 1, 3, 2, 4, 5).contiguous().view(-1, 4, 5)
+        x = x.reshape(b, h // 2, w // 2, 2, 2, 5).transpose(2, 3).reshape(b, h, w, 5)
+        return x.flatten(1, 2)[torch.arange(b)]
+
+    return windows, (floats(b, h, w, 5),)
+
+
+def multiplied(equation: str, *sizes: str) -> Any:
+    """An einsum of two operands, whose dimensions have the letters of the draw's sizes."""
+
+    def case(draw: random.Random) -> tuple[Function, tuple[Any, ...]]:
+        of = dict(zip("abcdef", [draw.randint(5, 15) for _ in range(6)], strict=True))
+        return lambda *tensors: torch.einsum(equation, *tensors), tuple(
+            floats(*[of[letter] for letter in each]) for each in sizes
+        )
+
+    return case
+
+
 def normalized(kind: str) -> Any:
     def case(draw: random.Random) -> tuple[Function, tuple[Any, ...]]:
         n, c, k = draw.randint(20, 30), 2 * draw.randint(2, 4), draw.randint(3, 5)
@@ -151,6 +193,14 @@ CASES: dict[str, Callable[[random.Random], tuple[Function, tuple[Any, ...]]]] = 
     "isclose of integers": on_two(torch.isclose, integers), "integers / integers": on_two(torch.div, integers), "msort": on_integers(torch.msort),
     "diff of integers": on_integers(torch.diff), "argsort": on_integers(torch.argsort), "float_power": on_integers(lambda x: torch.float_power(x, 2)),
     "softsign of integers": on_integers(F.softsign), "one_hot": on_integers(lambda x: F.one_hot(x, 9)), "unique": on_integers(lambda x: torch.unique(x, return_counts=True)),
+    "attention": attended(), "attention, masked": attended("added"), "attention, masked by booleans": attended("boolean"),
+    "causal attention": attended("causal"), "plain attention": attended("", True), "plain attention, masked": attended("added", True),
+    "plain attention, masked by booleans": attended("boolean", True), "plain causal attention": attended("causal", True),
+    "windows": partitioned, "reshape": on(lambda x: x.transpose(0, 1).reshape(-1)), "contiguous": on(lambda x: x.permute(2, 0, 1).contiguous()),
+    "clone": on(lambda x: x[:, ::2].clone()), "index_select": on(lambda x: x.index_select(1, torch.arange(3))),
+    "einsum that copies both": multiplied("abcd,acef->abed", "abcd", "acef"), "einsum, swapped": multiplied("ab,bc->ca", "ab", "bc"),
+    "einsum of heads": multiplied("abcd,bed->abce", "abcd", "bed"), "einsum without a sum": multiplied("ab,cb->acb", "ab", "cb"),
+    "einsum of an ellipsis": multiplied("...ab,...cb->...ac", "dab", "dcb"), "einsum that sums first": multiplied("abd,bc->ac", "abd", "bc"),
     "einsum": matrices, "linear": linear, "conv2d": convolved,
 }  # fmt: skip
 
@@ -289,3 +339,24 @@ def test_a_row_of_a_table_of_integers_keeps_the_whole(backward: bool) -> None:
     truth = measured(run, x, edges)
     predicted = fxflops.count(model, (x, edges), backward=backward).max_memory
     assert fits(predicted, truth, bytes_of(x, edges)), (predicted, truth)
+
+
+def test_attention_by_another_kernel_the_second_time() -> None:
+    """Settings decide which kernel runs: equal calls under other settings are not equal."""
+    tensors = tuple(floats(2, 3, 65, 8) for _ in range(3))
+
+    class Both(nn.Module):
+        def forward(self, *tensors: torch.Tensor) -> Any:
+            fused = F.scaled_dot_product_attention(*tensors)
+            with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+                return fused, F.scaled_dot_product_attention(*tensors)
+
+    model = Both()
+
+    def run() -> Any:
+        with torch.no_grad():
+            return model(*tensors)
+
+    truth = measured(run, *tensors)
+    predicted = fxflops.count(model, tensors).max_memory
+    assert fits(predicted, truth, bytes_of(*tensors)), (predicted, truth)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fxflops.ops import BASE, ESCAPE
-from fxflops.ops.free import CREATE, MOVE, QUERY, VIEW, pad_shape, stack_shape
+from fxflops.ops.free import CREATE, MOVE, QUERY, VIEW, stack_shape
 from fxflops.records import Cost, Spec
 from tests.ops.draws import DTYPES, Draw, Made, dims, draws, tensor
 from tests.ops.textbook import Sums, agrees
@@ -164,10 +164,6 @@ MATRIX = Spec((3, 4), torch.float32)
 @pytest.mark.parametrize(
     ("rule", "args", "sizes"),
     [
-        (pad_shape, (MATRIX, [1, 2]), (3, 7)),
-        (pad_shape, (MATRIX, [1, 0, 0, 2]), (5, 5)),
-        (pad_shape, (MATRIX, [1]), None),
-        (pad_shape, (MATRIX, [1, -5]), None),
         (stack_shape, ((MATRIX, MATRIX), 1), (3, 2, 4)),
         (stack_shape, ((MATRIX, MATRIX), -3), (2, 3, 4)),
         (stack_shape, ((MATRIX, IMAGE),), None),
@@ -240,9 +236,3 @@ def joined(draw: Draw, target: Any) -> Made:
 def rolled(draw: Draw, target: Any) -> Made:
     x = tensor(draw, dims(draw, 1, 4), draw(st.sampled_from(DTYPES)))
     return (x, *draw(st.sampled_from([(1, 0), ((1, 2), (0, 1)), (3,), ((-1,), (-1,)), (1, -x.ndim)]))), {}
-
-
-@draws("pad")
-def padded(draw: Draw, target: Any) -> Made:
-    x = tensor(draw, dims(draw, 1, 4), draw(st.sampled_from(DTYPES)))
-    return (x, draw(st.lists(st.integers(-1, 2), min_size=2, max_size=6))), {}

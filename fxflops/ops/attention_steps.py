@@ -1,0 +1,131 @@
+"""The shape rule of ``scaled_dot_product_attention``: the kernel that a CPU takes, and the tensors that it makes.
+
+Torch itself says whether the fused kernel takes a call (``torch._fused_sdp_choice``). Else there are plain products, whose steps
+are those of https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/transformers/attention.cpp
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend
+
+from ..torch_internals import DisableTorchDispatch, DisableTorchFunction, fused_sdp_choice
+from ._extend import WHOLE, Placed, Result, Spec, broadcast, contiguous, like, placed, pointwise, shape, viewed
+from ._lifetimes import Lifetimes
+
+FULL = (torch.float32, torch.float64)
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@shape(F.scaled_dot_product_attention, layout=WHOLE)
+def attention_shape(
+    query: Placed,
+    key: Placed,
+    value: Placed,
+    attn_mask: Placed | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    device: str,
+) -> Result | None:
+    """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]."""
+    tensors = [query, key, value] if attn_mask is None else [query, key, value, attn_mask]
+    if device != "cpu" or fused_sdp_choice is None or dropout_p or len({each.dtype for each in tensors[:3]}) > 1:
+        return None
+    if any(0 in each or len(each) < 2 for each in tensors) or not len(query) == len(key) == len(value) in (3, 4):
+        return None
+    if attn_mask is not None and (is_causal or attn_mask.dtype not in (torch.bool, query.dtype)):
+        return None
+    with DisableTorchFunction(), DisableTorchDispatch():
+        small = [
+            None if each is None else few_bytes(each, each.strides, each.dtype)
+            for each in (query, key, value, attn_mask)
+        ]
+        choice = fused_sdp_choice(*small, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    if choice == SDPBackend.FLASH_ATTENTION.value:
+        return _fused(query, attn_mask)
+    if choice != SDPBackend.MATH.value or enable_gqa or query.dtype not in FULL:
+        return None
+    return _products(query, key, value, attn_mask, is_causal)
+
+
+def few_bytes(sizes: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor on the CPU of these sizes whose rows share one storage of a row's size."""
+    row = torch.zeros(sizes[-1], dtype=dtype, device="cpu")
+    return row.as_strided(tuple(sizes), (*[0] * (len(sizes) - 1), int(strides[-1] == 1)))
+
+
+def _fused(query: Placed, mask: Placed | None) -> Result | None:
+    """The fused kernel: it returns the logarithm of the sum of each row, too."""
+    strides = like(query)
+    if strides is None or query.dtype not in (torch.float32, *HALVES):
+        return None
+    held, (*batch, n, _) = Lifetimes(), query
+    if mask is not None and mask.dtype is torch.bool:
+        _numbers(held, mask, query.dtype)
+    out = held.make(Spec(query, query.dtype))
+    held.make(Spec((*batch, n), torch.float32))
+    return Result(out, strides, held.passing(out))
+
+
+def _products(query: Placed, key: Placed, value: Placed, mask: Placed | None, is_causal: bool) -> Result | None:
+    """Plain products: the queries and the keys are scaled first, and the scaled queries live to the end."""
+    *batch, n, d = query
+    s, v = value[-2:]
+    if (
+        key != (*batch, s, d)
+        or value != (*batch, s, v)
+        or (mask is not None and broadcast((*batch, n, s), mask) != (*batch, n, s))
+    ):
+        return None
+    held, dtype = Lifetimes(), query.dtype
+    if mask is not None and mask.dtype is torch.bool:
+        _numbers(held, mask, dtype)
+    queries = held.make(Spec(query, dtype))
+    if is_causal:
+        ones = held.make(Spec((n, s), torch.bool))
+        triangle = held.make(Spec((n, s), torch.bool))
+        held.free(ones)
+        _numbers(held, triangle, dtype)
+        held.free(triangle)
+    transposed = (*key[:-2], d, s), (*key.strides[:-2], key.strides[-1], key.strides[-2])
+    keys = held.make(Spec(transposed[0], dtype))
+    lying = pointwise(query, [(query, query.strides)]), pointwise(transposed[0], [transposed])
+    if lying[0] is None or lying[1] is None:
+        return None
+    copies = [
+        held.make(_batched(each))
+        for each in (placed(queries, lying[0]), placed(keys, lying[1]))
+        if not _is_batched(each)
+    ]
+    scores = held.make(Spec((*batch, n, s), dtype))
+    held.free(*copies, keys)
+    held.make(Spec(scores, dtype))  # the weights
+    held.free(scores)
+    if not _is_batched(value):
+        held.make(_batched(value))
+    out = held.make(Spec((*batch, n, v), dtype))
+    return Result(out, contiguous(out), held.passing(out))
+
+
+def _numbers(held: Lifetimes, mask: Spec, dtype: torch.dtype) -> None:
+    """A mask of booleans becomes one of numbers, chosen from two tensors of one number each."""
+    chosen = [held.make(Spec((), dtype)) for _ in range(2)]
+    held.make(Spec(mask, dtype))
+    held.free(*chosen)
+
+
+def _batched(operand: Spec) -> Spec:
+    """An operand of a matrix product with one dimension for its batch."""
+    return Spec((prod(operand[:-2]), *operand[-2:]), operand.dtype)
+
+
+def _is_batched(operand: Placed) -> bool:
+    """Return True if an operand needs no copy for that."""
+    return viewed(operand, _batched(operand)) is not None
