@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -37,6 +37,7 @@ from ..records import Call, specs_in
 from ..records.tensors import spec_of
 from ..torch_internals import in_fake_mode, is_fake
 from ..trace.attention_pairs import with_shares
+from ..trace.autocast import autocast_on
 from ..trace.autograd_owners import AutogradOwners, backward_from
 from ..trace.device_mirror import DeviceMirror
 from ..trace.dtypes import MixedDtypesError
@@ -67,7 +68,8 @@ class Subject:
     ``torch.compile``; ``compiled_model`` is the model as given, if a call of that runs compiled; ``lazy`` is for its Snapshot.
     ``optimizer`` makes a step after the backward pass, ``holders`` are the objects that it leads to.
     ``count_for`` is the device that a count is for: the one asked for, else the model's own, and the CPU for a model on meta;
-    ``is_for_another`` tells whether it is of another type than the device that the model would run on.
+    ``is_for_another`` tells whether it is of another type than the device that the model would run on. The forward is under that
+    device's ``autocast`` in a dtype, unless that is None.
     ``bytes_before`` are the bytes that its device had allocated before any run, 0 where that is unknown.
     """
 
@@ -84,8 +86,10 @@ class Subject:
         compiled_model: nn.Module | None = None,
         optimizer: OptimizerLike | None = None,
         count_for: torch.device | None = None,
+        autocast: torch.dtype | None = None,
     ) -> None:
         self.model = model
+        self.autocast = autocast
         self.mode = modes_in(inventory.paths) if mode == "as_is" else mode
         self.compiled = compiled
         self.lazy = lazy
@@ -161,6 +165,10 @@ class Subject:
         args, kwargs = self.inputs()
         model: Any = self.compiled_model if compiled else self.model
         return lambda: run_to_end(model(*args, **kwargs))
+
+    def region(self) -> AbstractContextManager[None]:
+        """Return the autocast region for the forward, as a training loop has it around the model and not around the backward."""
+        return nullcontext() if self.autocast is None else autocast_on(self.count_for.type, self.autocast)
 
     def record_of(self, watch: Watch, source: str, trace: str, why: str = "") -> Run:
         """Return the record of a finished run under ``watch``, which is for ``count_for`` if it has a mirror."""
@@ -322,7 +330,8 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
         failed = None  # the run on real tensors needs the memory that this error's traceback holds
         return _on_real(subject, registry, why)
     try:
-        if subject.is_for_another or isinstance(failed.__cause__, MixedDtypesError):
+        # Autocast does nothing to tensors that are on meta themselves.
+        if subject.is_for_another or subject.autocast is not None or isinstance(failed.__cause__, MixedDtypesError):
             raise failed
         return subject.record_of(observed_run(subject, registry), "predicted", ON_META)
     except RunError:
@@ -400,7 +409,8 @@ def _watch(subject: Subject, observer: Observer) -> Any:
     args, kwargs = subject.inputs()
     try:
         with uncompiled(), unoptimized(False), observer:
-            out = run_to_end(subject.model(*args, **kwargs))
+            with subject.region():
+                out = run_to_end(subject.model(*args, **kwargs))
             if subject.backward:
                 observer.backward(out, backward_from)
             return out
