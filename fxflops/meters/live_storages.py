@@ -246,15 +246,16 @@ class LiveStorages:
             if entry is not None and entry not in self._entries.categories:
                 self._entries.categories[entry], self._entries.names[entry] = category, name
 
-    def make_permanent(self, category: str) -> None:
-        """Rewrite the history as if the storages of a category had been alive from the beginning, made by no call, and
-        stayed so.
+    def make_permanent(self, category: str, before: int) -> None:
+        """Rewrite the history as if those of a category's storages that were entered before entry number ``before`` had
+        been alive from the beginning, made by no call. All of the category that are alive stay so.
 
-        An optimizer's state is, in every step but the first.
+        An optimizer's state is, in every step but the first. A step that puts new tensors in the place of its state makes
+        them, and frees the old ones, when it does.
         """
         held = {entry for entry, known in self._entries.categories.items() if known == category}
         self._known = {key: known for key, known in self._known.items() if known.entry not in held}
-        self._put_first(held)
+        self._put_first({entry for entry in held if entry < before}, only_made=True)
 
     def add_held(self, named: Named, category: str) -> None:
         """Enter tensors that were alive when the run began, and are found only now, unless they are known; and label them."""

@@ -377,6 +377,7 @@ def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
                 optimizer.step()
             storages.add_all([state for _, state in states_of(optimizer, apart)])
             storages.label(states_of(optimizer, apart), "optimizer")
+            state_entered = storages.entered
             with watch.observer:
                 optimizer.step()
     except FxflopsError:
@@ -385,7 +386,7 @@ def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
         said = f"{name} raised in its step\n  {type(error).__name__}: {error}\n  {INSTEAD}"
         raise RunError(said) from error
     storages.label(states_of(optimizer, apart), "optimizer")
-    storages.make_permanent("optimizer")
+    storages.make_permanent("optimizer", state_entered)
 
 
 def cap_of(device: torch.device) -> int:

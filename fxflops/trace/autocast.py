@@ -55,10 +55,15 @@ def autocast_on(device_type: str, dtype: torch.dtype) -> Iterator[None]:
 
 class Cast(NamedTuple):
     """What autocast makes of a call: its floating tensors are cast to ``dtype``, or, with ``by_argument``, the call is
-    given ``dtype=`` and its kernel reads the tensors as they are."""
+    given ``dtype=`` and its kernel reads the tensors as they are.
+
+    ``of_views`` is True if the function casts views that it makes of its tensors, as einsum does: autocast caches
+    only casts of weights themselves.
+    """
 
     dtype: torch.dtype
-    by_argument: bool
+    by_argument: bool = False
+    of_views: bool = False
 
 
 class Autocast:
@@ -105,15 +110,18 @@ class Autocast:
         if found.by_argument:
             return args, {**kwargs, "dtype": dtype}
         # Last argument first, as in torch: the order of the casts decides the order of their backward.
-        cast = [self._cast(tensor, dtype) if _is_eligible(tensor) else tensor for tensor in reversed(tensors)]
+        cast = [
+            self._cast(tensor, dtype, not found.of_views) if _is_eligible(tensor) else tensor
+            for tensor in reversed(tensors)
+        ]
         args, kwargs = fill(template, *reversed(cast))
         return args, kwargs
 
-    def _cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def _cast(self, tensor: torch.Tensor, dtype: torch.dtype, may_keep: bool) -> torch.Tensor:
         if tensor.dtype is dtype:
             return tensor
         lower = dtype is torch.get_autocast_dtype(self._device.type)
-        if not (lower and self._is_weight(tensor) and torch.is_autocast_cache_enabled()):
+        if not (may_keep and lower and self._is_weight(tensor) and torch.is_autocast_cache_enabled()):
             return self._made(tensor.to(dtype))
         if id(tensor) not in self.kept:
             self.kept[id(tensor)] = tensor, self._made(tensor.to(dtype))
@@ -127,23 +135,23 @@ class Autocast:
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         with disable_current_modes(), torch.no_grad(), fake_errors_unlogged(), fake as mode:
 
-            def run(**more: torch.dtype) -> tuple[list[torch.dtype], torch.dtype | None]:
+            def run(**more: torch.dtype) -> tuple[_Casts, torch.dtype | None]:
                 """Return the casts of the call, and the dtype of its result; None if it raised."""
                 fakes = [FakeTensor(mode, t, self._device) if t.is_meta else t for t in plain]
                 args, kwargs = fill(template, *fakes)
-                seen = _Casts()
+                seen = _Casts(fakes)
                 # A mixture of dtypes may raise without autocast. With autocast the casts come before any error.
                 with seen, suppress(Exception):
                     out = func(*args, **kwargs, **more)
-                    return seen.dtypes, out.dtype if isinstance(out, torch.Tensor) else None
-                return seen.dtypes, None
+                    return seen, out.dtype if isinstance(out, torch.Tensor) else None
+                return seen, None
 
             casts, result = run()
             # A function may cast without autocast too: only what autocast adds counts.
             with torch.autocast(self._device.type, enabled=False):
                 own_casts, own_result = run()
-                if len(casts) > len(own_casts):
-                    return Cast(casts[0], by_argument=False)
+                if len(casts.dtypes) > len(own_casts.dtypes):
+                    return Cast(casts.dtypes[0], of_views=not casts.of_given)
                 if result is None or own_result is None or result is own_result:
                     return None
                 # Sums, products and norms are not cast, but told in which dtype to compute. A function that calls one
@@ -183,16 +191,19 @@ class AutocastOfAbsentGpu:
 
 
 class _Casts(DispatchMode):
-    """Records the dtypes to which tensors are cast."""
+    """Records the dtypes to which tensors are cast, and whether any of those ``given`` was itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: list[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._given = given
         self.dtypes: list[torch.dtype] = []
+        self.of_given = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if func is torch.ops.aten._to_copy.default:
             self.dtypes.append(out.dtype)
+            self.of_given |= any(args[0] is tensor for tensor in self._given)
         return out
 
 
