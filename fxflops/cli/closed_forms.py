@@ -59,7 +59,7 @@ def closed_form(
         if each and each[1] != "_"
     }
     with redirect_stdout(sys.stderr):  # what a model prints: stdout is for results
-        net, args, kwargs = subject(model, asked, on_meta=asked.device in (None, "meta"))
+        net, args, kwargs = subject(model, asked, on_meta=asked.card is not None or asked.device in (None, "meta"))
         form = fitted(net, args, kwargs, dynamic_shapes=[dims] * (len(args) + len(kwargs)), **settings_of(asked))
     phase = "training" if asked.backward else "forward"
     typer.echo(form.to_python(phase=phase) if python else form.latex(phase=phase) if latex else str(form))

@@ -57,6 +57,7 @@ class Reserved(Tabular):
     - ``segments``: those of the allocator when it reserved the most, with their blocks.
     - ``counted_for``: the type of device that the run was counted for: "cuda", or another, whose tensors are not all a GPU's.
     - ``missing``: calls without a formula. Their results are in memory, but not what their kernels may hold meanwhile.
+    - ``convolutions``: calls for which cuDNN may take a buffer that is not in the figures.
 
     Iterating it, or :meth:`to_csv`, gives the segments by pool and size (:class:`Pool`).
     """
@@ -71,6 +72,7 @@ class Reserved(Tabular):
     fits: bool | None
     counted_for: str = "cuda"
     missing: int = 0
+    convolutions: int = 0
     provenance: str = field(default="", compare=False)
 
     @property
@@ -138,6 +140,8 @@ def notes(memory: Reserved) -> list[str]:
         lines.append("it fits only after free segments go back to the driver, which stalls the device")
     if memory.counted_for != "cuda":
         lines.append(counted_for_another(memory.counted_for))
+    if memory.convolutions:
+        lines.append(f"without the buffers that cuDNN takes for {memory.convolutions} convolutions, which are not known")
     if memory.missing:
         lines.append(f"{memory.missing} calls have no formula: what their kernels hold is not in it")
     return lines

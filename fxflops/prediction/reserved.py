@@ -81,6 +81,7 @@ def reserved(
         fits=_fits(requests, allocator, device, beside),
         counted_for=counted_for,
         missing=sum(each.cost is None for each in counted),
+        convolutions=sum(each.call.op.startswith("conv") for each in counted),
     )
 
 
