@@ -141,7 +141,9 @@ def notes(memory: Reserved) -> list[str]:
     if memory.counted_for != "cuda":
         lines.append(counted_for_another(memory.counted_for))
     if memory.convolutions:
-        lines.append(f"without the buffers that cuDNN takes for {memory.convolutions} convolutions, which are not known")
+        lines.append(
+            f"without cuDNN's buffers, which are not known: {memory.convolutions:,} of the calls are convolutions"
+        )
     if memory.missing:
         lines.append(f"{memory.missing} calls have no formula: what their kernels hold is not in it")
     return lines
