@@ -173,6 +173,7 @@ ADA, RTX_BLACKWELL = (
     "NVIDIA RTX Blackwell GPU Architecture whitepaper, appendices",
 )
 SUPER = "NVIDIA GeForce RTX 40 SUPER specifications: cores x clock, as the Ada whitepaper's other rows"
+TURING = "NVIDIA Turing GPU Architecture whitepaper, appendices"
 PASCAL = "NVIDIA Tesla P100 datasheet"
 CDNA4 = "AMD Instinct MI350 series data sheets"
 
@@ -434,8 +435,22 @@ DEVICES = (
         mebibytes=48 * 1024,
     ),
     _device(
+        "RTX 5000 Ada",
+        ADA,
+        "f32 65.3 tf32 130.6 f16 261.1 bf16 261.1 f8 522.1 i8 522.1",
+        576,
+        "RTX 5000 Ada Generation",
+        mebibytes=32 * 1024,
+    ),
+    _device("RTX 8000", TURING, "f32 16.3 f16 130.5 i8 261", 672, mebibytes=48 * 1024),
+    _device("TITAN RTX", TURING, "f32 16.3 f16 130.5 i8 261", 672, "TITAN", mebibytes=24 * 1024),
+    _device("RTX 2080", TURING, "f32 10.6 f16 42.4 i8 169.6", 448, mebibytes=8 * 1024),
+    _device(
+        "GTX 1080 Ti", "NVIDIA GeForce GTX 1080 Ti specifications", "f32 11.3", 484, "1080 Ti", mebibytes=11 * 1024
+    ),
+    _device(
         "RTX 2080 Ti",
-        "NVIDIA Turing GPU Architecture whitepaper",
+        TURING,
         "f32 14.2 f16 56.9 i8 227.7",
         616,
         mebibytes=11 * 1024,
@@ -638,6 +653,7 @@ DEVICES = (
         "AMD Radeon RX 7900 XTX specifications",
         "f32 61.4 f16 122.8 bf16 122.8 i8 122.8",
         960,
+        "7900 XTX",
         mebibytes=24 * 1024,
         workspace=ROCM,
     ),
