@@ -8,10 +8,12 @@ import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks.gpu import memory
 from benchmarks.models.llama_ranks import SHAPES, Layout, build
 from fxflops import count
 from fxflops.distributed import simulate
@@ -21,6 +23,7 @@ from .recorded_model import BATCH, AdamW, LanguageModel
 
 CARD = "A100"
 """The recordings do not name their card; its cuBLAS workspaces have 8,519,680 bytes."""
+SNAPSHOTS = Path(__file__).parents[1] / "results" / "gpu" / "snapshots.jsonl.gz"
 AUTOCAST = ("medium_512_inference", "medium_1024_training")
 GIB, MIB = 2**30, 2**20
 RUNS = [
@@ -112,6 +115,22 @@ def published() -> Iterator[str]:
         yield f"| {name} | {mesh} | {cells} | {found.fragmentation:.1%} | {said} |"
 
 
+def own_runs() -> Iterator[str]:
+    """Yield a line for each run of benchmarks/gpu/memory.py on an H100."""
+    bench: Any = SimpleNamespace(stand_in=False)
+    with gzip.open(SNAPSHOTS, "rt") as file:
+        for line in map(json.loads, file):
+            name, way = line["case"].split(", ", 1)
+            make = memory.OPTIMIZERS.get(way.removesuffix(memory.CHECKPOINTED))
+            with torch.device("meta"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                report = memory.predicted(*memory.built(bench, name, way), make, "cuda")
+            found, figures = report.reserved("H100"), line["figures"]
+            sizes = [figures["reserved"], found.reserved, figures["other"], found.workspaces]
+            cells = " | ".join(f"{nbytes / MIB:.0f}" for nbytes in sizes)
+            yield f"| {name} | {way} | {cells} | {found.reserved / figures['reserved'] - 1:+.1%} | {found.convolutions} |"
+
+
 def table(folder: Path) -> str:
     """Return the section of the results about reserved memory."""
     rows = list(recordings(folder))
@@ -138,6 +157,16 @@ vocabulary 10,000, batch 4), by context length. The first column replays the rec
 
 | run | addresses reproduced | reserved | predicted | error | allocated | predicted | max_memory against reserved |
 |---|---:|---:|---:|---:|---:|---:|---:|
+"""
+OWN = """
+## Runs on an H100
+
+The 48 runs of [the memory part](gpu/memory.md) of the GPU benchmark, from an empty device to the end of the second step, in MiB, with torch 2.11. Workspaces are those of
+cuBLAS. What is missing are buffers that kernels take for themselves: cuDNN's, and those of memory-efficient attention's backward pass. Too
+high is torch's fast path of the TransformerEncoder, whose kernel frees its parts.
+
+| model | way | reserved | predicted | workspaces | predicted | error | convolutions |
+|---|---|---:|---:|---:|---:|---:|---:|
 """
 TITAN = """
 ## Against torchtitan's published figures

@@ -40,7 +40,7 @@ class Device:
     the bandwidth for data of that size, ascending; ``known_as`` are other names of the device; ``measured`` is True if
     the figures were measured on this machine, ``reproducible`` False if other work ran there meanwhile. ``memory`` are the
     bytes that a process can have, None if they are not known, and ``memory_source`` says where that is from; ``workspace`` are the bytes
-    that torch keeps for cuBLAS (hipBLAS) in each thread that multiplies matrices, 0 if they are not known.
+    that torch keeps for cuBLAS (hipBLAS) in each thread that multiplies matrices, by default those of most cards; 0 for none.
 
     >>> Device("mine", peaks={"f32": 1e12, "bf16": 4e12}, bandwidth=2e11).peak("bf16")
     4000000000000.0
@@ -57,7 +57,7 @@ class Device:
     reproducible: bool = True
     memory: int | None = None
     memory_source: str = ""
-    workspace: int = 0
+    workspace: int = 8_519_680
 
     def __post_init__(self) -> None:
         if not self.peaks or min(*self.peaks.values(), self.bandwidth) <= 0 or self.launch < 0:
