@@ -45,10 +45,11 @@ def memory_snapshot(report: CountedRun) -> dict[str, Any]:
             trace += [{**before, "action": action} for action in ("free_requested", "free_completed")]
         if size > 0:
             address = allocator.allocate(size)
-            about = {"stream": 0, "frames": _frames(report, tensor), "category": tensor.category}
+            frames = _frames(report, tensor)
+            about: Event = {"stream": 0, "frames": frames, "category": tensor.category}
             trace += [
                 {"action": "segment_alloc", "addr": start, "size": nbytes, **about}
-                for start, nbytes in allocator.taken_segments(about["frames"])
+                for start, nbytes in allocator.taken_segments(frames)
             ]
             alive[storage] = {"action": "alloc", "addr": address, "size": size, **about}
             trace.append(alive[storage])
