@@ -20,7 +20,14 @@ from .errors import (
     not_taken,
     of_kind,
 )
-from .model.inputs import checked_device, checked_model, inputs_of_sizes, signature_of, worded_as_summary
+from .model.inputs import (
+    checked_autocast,
+    checked_device,
+    checked_model,
+    inputs_of_sizes,
+    signature_of,
+    worded_as_summary,
+)
 from .model.modules import parameters_of
 from .model.optimizer import OptimizerLike, checked_optimizer
 from .ops import BASE
@@ -163,6 +170,7 @@ def count(
     backward: bool = False,
     optimizer: OptimizerLike | None = None,
     device: str | torch.device | None = None,
+    autocast: torch.dtype | None = None,
     convention: str | Convention = "fxflops",
     attention: str = "dense",
     formulas: Formulas | None = None,
@@ -174,6 +182,10 @@ def count(
     The count is for ``device``, "cpu" or "cuda", which need not be in this machine: its kernels of attention, dropout, norms
     and recurrent layers, its autocast, and the device that the model's own code sees. By default that is the model's own
     device, and the CPU for a model on meta. "cuda" is a GPU of NVIDIA of compute capability 8.0 or higher (A100, H100, ...).
+
+    ``autocast`` is torch.bfloat16 or torch.float16: the forward runs as under ``torch.autocast(device, autocast)`` there, with
+    the casts of torch's lists for that device (https://pytorch.org/docs/stable/amp.html#autocast-op-reference) and its
+    cache of cast weights, on any machine. The backward pass is outside of the region, as torch advises.
 
     No activations are allocated and weights are not read. Nothing is timed, and memory is predicted. Integers and
     booleans keep their values, for masks and positions. If floating values are needed (``x.item()``, an operator without
@@ -193,7 +205,15 @@ def count(
     registry, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
     with running(
-        model, args, kwargs, mode, backward, lazy=True, optimizer=optimizer, count_for=checked_device(device)
+        model,
+        args,
+        kwargs,
+        mode,
+        backward,
+        lazy=True,
+        optimizer=optimizer,
+        count_for=checked_device(device),
+        autocast=checked_autocast(autocast),
     ) as subject:
         run = counted_run(subject, registry, facts=attention == "exact")
     return Report(run, found, registry, weakref.ref(subject.model), attention).checked(strict)

@@ -1,4 +1,4 @@
-"""Try the library on a GPU: tests, counts, times, memory, bounds, times by operation, and errors, in one command.
+"""Try the library on a GPU: tests, counts, times, memory, bounds, times by operation, errors and predictions, in one command.
 
     python -m benchmarks.gpu --out FOLDER [--minutes 9] [--parts counts,memory] [--stand-in] [--plan] [--needs]
 
@@ -33,12 +33,13 @@ BEGAN = time.monotonic()
 ROOT = Path(__file__).parents[2]
 SHARES = {
     "suite": 0.12,
-    "counts": 0.20,
-    "times": 0.22,
-    "memory": 0.19,
-    "bounds": 0.13,
+    "counts": 0.19,
+    "times": 0.20,
+    "memory": 0.17,
+    "bounds": 0.11,
     "operations": 0.075,
     "failures": 0.065,
+    "predictions": 0.07,
 }
 """The parts in order of importance, with the share of the whole time that is each part's limit."""
 PIP_NAMES = {"xdist": "pytest-xdist"}

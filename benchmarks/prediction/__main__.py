@@ -3,7 +3,7 @@
     python -m benchmarks.prediction FOLDER [--families linear attention]
 
 FOLDER has the public measurements: aiconfigurator's samples of bf16 products and attention, and NeuSight's f32 operators
-(scripts/asplos/data/dataset/test) with its descriptions of GPUs. They are not part of this project: only the fitted
+(scripts/asplos/data/dataset/test) with its descriptions of GPUs, and recorded CUDA allocations. They are not part of this project: only the fitted
 numbers are, in fxflops/prediction/cards/, and the table of errors in benchmarks/results/prediction.md.
 """
 
@@ -19,7 +19,7 @@ import torch
 from fxflops.prediction.calibration import Calibration, Family
 from fxflops.prediction.hardware import Card
 
-from . import models, tables
+from . import models, reserved, tables
 from .fit import Measured, fit
 
 CARDS = Path(__file__).parents[2] / "fxflops" / "prediction" / "cards"
@@ -69,7 +69,8 @@ def main() -> None:
         family = fit(name, card, dtype, measured, KNOTS[f"{name} {dtype}"])
         save(card, f"{name} {dtype}", family)
         print(f"{card.device.name}: {name} {dtype}, {family.rows} rows, {family.error:.1%} on the others", flush=True)
-    RESULTS.write_text(table() + "\n" + models.table(arguments.folder), encoding="utf8")
+    sections = [table(), models.table(arguments.folder), reserved.table(arguments.folder)]
+    RESULTS.write_text("\n".join(sections), encoding="utf8")
 
 
 def measurements(folder: Path, families: list[str]) -> Iterator[tuple[str, str, Card, Measured]]:
@@ -111,7 +112,7 @@ def table() -> str:
 
 
 HEAD = """
-# Predicted times
+# Predicted times and memory
 
 How far `report.predict` is from measured times of single operations: the mean error on rows that the fit did not use, by family of kernels and card. A
 third of the rows is held out; of bf16 products a third of all pairs (n, k). Made by `python -m benchmarks.prediction FOLDER`.

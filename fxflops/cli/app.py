@@ -1,5 +1,5 @@
-"""The command line: ``fxflops run``, ``summary``, ``explain``, ``diff``, ``check``, ``closed-form``, ``mesh``, ``ops``,
-``conventions``.
+"""The command line: ``fxflops run``, ``predict``, ``summary``, ``explain``, ``diff``, ``check``, ``closed-form``, ``mesh``,
+``ops``, ``conventions``.
 
 Only results are printed on stdout; notes and errors go to stderr. The exit code is 0 for success, 1 if a budget is
 exceeded or ``--strict`` finds an operation without a formula, 2 for wrong arguments. The commands import torch when they
@@ -26,9 +26,12 @@ from . import closed_forms, meshes, summaries
 from . import options as option
 from .options import Asked, Limits, examples, spread
 from .reports import both, gathered, is_saved, report_of
-from .shown import Shown, check_suffix, colored, incomplete_lines, listed, ops_text, write
+from .shown import Shown, check_suffix, colored, fits_text, incomplete_lines, listed, ops_text, write
 
 OVER, USAGE = 1, 2
+PREDICTED_BY = ("operator", "module", "phase", "kind", "call")
+RESERVED = ("allocated", "reserved", "total", "memory", "fits", "workspaces", "context", "nccl", "fragmentation")
+"""The figures of memory that ``predict --json`` prints."""
 TRACERS = ("auto", "symbolic", "record")
 OPTIONS = {
     'fxflops.analyze(model, args, trace="record")': "--trace record",
@@ -112,7 +115,7 @@ def top(
         "fxflops run model.py:make_model --input 1,3,64,64 --table --sort-by time",
         "fxflops run hf:bert --input-ids 1,512 --counts-only --attention exact",
         "fxflops run hf:LlamaForCausalLM --dtype bf16 --counts-only --convention torch",
-        "fxflops run timm:resnet50 --counts-only --train --backward --optimizer AdamW",
+        "fxflops run timm:resnet50 --counts-only --train --backward --optimizer AdamW --device H100",
         "fxflops run timm:vit_tiny_patch16_224 --counts-only --json > vit.json",
         "fxflops run timm:vit_tiny_patch16_224 --save vit.html --save vit.json",
         "fxflops run vit.json --table --sort-by time --top 5",
@@ -151,15 +154,20 @@ def run(
 ) -> None:
     """Run a model on random inputs and show its FLOPs, time and memory, module by module.
 
-    Given a report saved as JSON, show that report. Under torchrun, with a FILE.py:FUNCTION that parallelizes the model,
+    Given a report saved as JSON, show that report. With a card's name as --device the model is counted for it, not run, and the
+    last line says whether it fits into the card's memory. Under torchrun, with a FILE.py:FUNCTION that parallelizes the model,
     rank 0 shows its report, and one of all ranks.
     """
     shown.check()
     for path in save or ():
         check_suffix(path)
-    if (counts_only or is_saved(model)) and (trace, repeats) != ("auto", "auto"):
-        reason = "--counts-only does not run the model" if counts_only else f"{model} is a saved report"
+    card = asked.card
+    if (counts_only or card or is_saved(model)) and (trace, repeats) != ("auto", "auto"):
+        reason = f"{model} is a saved report"
+        if counts_only or card:
+            reason = f"{'--counts-only' if counts_only else f'--device {asked.device}'} does not run the model"
         raise InputError(f"--trace and --repeats are for running a model; {reason}")
+    counts_only = counts_only or card is not None
     if asked.optimizer and not (is_saved(model) or (counts_only and asked.backward)):
         raise InputError(
             f"--optimizer {asked.optimizer} is counted after a backward pass: give --backward --counts-only"
@@ -174,6 +182,8 @@ def run(
     if whole is None:
         return  # another process prints
     typer.echo("\n\n".join([shown.text(report, colored()), *map(str, [] if shown.json else whole)]))
+    if card is not None:
+        typer.echo(fits_text(report, card), err=shown.json)
     for path in save or ():
         write(report, path)
     try:
@@ -182,6 +192,53 @@ def run(
         if shown.json:
             raise
         raise MissingFormulaError(str(error).partition("\n")[0]) from None  # the report above names the calls
+
+
+@app.command(
+    short_help="Predict how long a model takes on a card, and whether it fits.",
+    epilog=examples(
+        "fxflops predict timm:resnet50 --device H100 --batch 64",
+        "fxflops predict hf:LlamaForCausalLM --dtype bf16 --input-ids 1,2048 --device L40S",
+        "fxflops predict hf:bert --input-ids 8,512 --train --backward --optimizer AdamW --device 4090",
+        "fxflops predict report.json --device A100 --by module",
+    ),
+)
+@spread("convention", "attention")
+def predict(
+    model: option.Model,
+    *,
+    asked: Asked,
+    by: Annotated[str, typer.Option(metavar="|".join(PREDICTED_BY), help="The rows of the table.")] = PREDICTED_BY[0],
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="Rows of the table.")] = 12,
+    gpus: Annotated[int, typer.Option(min=1, metavar="N", help="GPUs of the job, for NCCL's buffers.")] = 1,
+    json: option.TableAsJson = False,
+) -> None:
+    """Predict the seconds and the memory that a model takes on a card. It is counted for the card; nothing runs.
+
+    The time is the device's, as in a CUDA graph, with the error of such predictions. The memory is what CUDA's allocator
+    reserves in two steps, beside what the card has; a saved report does not know its single allocations.
+    """
+    if by not in PREDICTED_BY:
+        raise InputError(f"--by {by!r}: one of {', '.join(PREDICTED_BY)}")
+    if asked.optimizer and not (asked.backward or is_saved(model)):
+        raise InputError(f"--optimizer {asked.optimizer} is counted after a backward pass: give --backward")
+    from ..prediction.result import notes, summary
+    from .tensors import card_of
+
+    card = card_of(asked.device)
+    saved = is_saved(model)
+    report = report_of(model, replace(asked, device=None) if saved else replace(asked, device=card.name))
+    found = report.predict(card)
+    memory = None if saved else report.reserved(card, gpus=gpus)
+    if json:
+        seconds = {"seconds": found.seconds, "bound_seconds": found.bound_seconds, "error": found.error}
+        held = None if memory is None else {key: getattr(memory, key) for key in RESERVED}
+        rows = [row._asdict() for row in found._rows_by(by)]
+        typer.echo(as_json({"device": card.name, **seconds, "memory": held, by: rows, "provenance": found.provenance}))
+        return
+    typer.echo("\n".join([*summary(found), found.table(by, top=top), *notes(found)]))
+    if memory is not None:
+        typer.echo(f"\n{memory}")
 
 
 @app.command(
@@ -286,6 +343,8 @@ def check(
         raise InputError(f"no budget is given: one or more of {names}")
     from ..report.budget import budgets_of
 
+    if asked.card and limits.max_time is not None:
+        raise InputError(f"--max-time runs the model, and --device {asked.device} only counts it for that card")
     report = report_of(model, asked, None if limits.max_time is None else {})
     budgets = budgets_of(report, **asdict(limits))
     if json:

@@ -12,6 +12,7 @@ import typer
 from ..errors import InputError
 from . import options as option
 from .options import Asked, examples, spread
+from .shown import note
 
 NAMED = re.compile(r"(_|[A-Za-z]\w*)(?::(\d+))?")
 EXAMPLES = examples(
@@ -59,7 +60,10 @@ def closed_form(
         if each and each[1] != "_"
     }
     with redirect_stdout(sys.stderr):  # what a model prints: stdout is for results
-        net, args, kwargs = subject(model, asked, on_meta=asked.device in (None, "meta"))
+        on_meta = asked.card is not None or asked.device in (None, "meta")
+        net, args, kwargs = subject(model, asked, on_meta, counts=on_meta)
         form = fitted(net, args, kwargs, dynamic_shapes=[dims] * (len(args) + len(kwargs)), **settings_of(asked))
+    if asked.card is not None:
+        note(f"closed forms are of counts for the CPU: the bytes at the peak may differ on {asked.card.name}")
     phase = "training" if asked.backward else "forward"
     typer.echo(form.to_python(phase=phase) if python else form.latex(phase=phase) if latex else str(form))

@@ -34,7 +34,11 @@ def mesh(
     *,
     gpus: Annotated[int, typer.Option(min=1, metavar="N", help="The number of devices.")],
     device: Annotated[
-        str, typer.Option(metavar="NAME", help="The device, with its peaks and links: H100, H200, B200, A100 ...")
+        str,
+        typer.Option(
+            metavar="DEVICE",
+            help="The card, with its peaks and links: H100, H200, B200, A100 ...; cuda is the one here.",
+        ),
     ] = "H100",
     memory: Annotated[
         int | None,
@@ -66,11 +70,12 @@ def mesh(
     from ..distributed.causal_lm import candidates, layers_of, plan_of, training_step
     from ..distributed.links import links_of
     from ..render.exports import as_json
-    from ..roofline.devices import find_device
     from ..run.progress import working
     from .models import load
+    from .tensors import card_of
 
-    links = links_of(find_device(device))
+    card = card_of(device)
+    links = links_of(card)
     with redirect_stdout(sys.stderr), warnings.catch_warnings():  # what a model prints: stdout is for results
         warnings.simplefilter("ignore")
         with working(f"loading {model}"):
@@ -89,7 +94,7 @@ def mesh(
         found = rank_meshes(
             build,
             meshes,
-            device=device,
+            device=card,
             memory=memory,
             differs=(),
             tokens=lambda sizes: sizes["dp"] * batch * seq,

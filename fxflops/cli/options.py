@@ -15,6 +15,7 @@ import typer
 
 from .. import units
 from ..conventions import CONVENTIONS
+from ..roofline.devices import Device, listed
 from .inputs import Given, read_input, read_tokens
 from .libraries import check_model
 
@@ -107,7 +108,7 @@ class Asked:
         typer.Option(
             "--device",
             metavar="DEVICE",
-            help="cpu, cuda, cuda:1 or meta. What is only counted is counted for it, so a GPU need not be there. Default: the CPU.",
+            help="cpu, cuda, cuda:1 or meta: where to run, or count for; or a card, such as H100: counted for it, without running. Default: the CPU.",
         ),
     ] = None
     dtype: Annotated[
@@ -145,6 +146,16 @@ class Asked:
             autocompletion=lambda: ["dense", "exact"],
         ),
     ] = None
+
+    @property
+    def card(self) -> Device | None:
+        """The card whose name is given for a device; None if it is one of torch's, or none is given."""
+        return None if self.device is None else listed(self.device)
+
+    @property
+    def place(self) -> str | None:
+        """The name that torch has for the device."""
+        return self.device if self.card is None else "cuda"
 
     def of_saved(self) -> Asked:
         """Return the options that apply to a saved report: convention and attention."""

@@ -35,7 +35,7 @@ def counted(name: str, asked: Asked) -> Report:
     """Return the report of a model counted on meta, for the device asked for; on real tensors if the model needs values and
     has room."""
     _check(asked, counts=True)
-    if asked.device is not None and device_of(asked.device, needed=False).type not in (*COUNTED_FOR, "meta"):
+    if asked.place is not None and device_of(asked.place, needed=False).type not in (*COUNTED_FOR, "meta"):
         return _counted(name, asked, False)
     try:
         report = _counted(name, asked, True)
@@ -58,13 +58,13 @@ def counted(name: str, asked: Asked) -> Report:
 def analyzed(name: str, asked: Asked, *, trace: str = "auto", repeats: int | str = "auto") -> Report:
     """Return the report of a model run on real tensors, with every operation counted and timed."""
     _check(asked)
-    weights = _weights_of(name) if name.startswith("hf:") and asked.device != "meta" else None
+    weights = _weights_of(name) if name.startswith("hf:") and asked.place != "meta" else None
     if weights is not None and weights > 2 * cap_of(torch.device("cpu")):
         raise InputError(
             f"{name} has {size(weights)} of weights, more than this machine's memory; --counts-only makes no weights"
         )
     with _quiet():
-        model, args, kwargs = subject(name, asked, asked.device == "meta")
+        model, args, kwargs = subject(name, asked, asked.place == "meta")
         report = api.analyze(model, args, kwargs, trace=trace, repeats=repeats, **settings_of(asked))
     return report.named(name)
 
@@ -100,7 +100,7 @@ def _check(asked: Asked, counts: bool = False) -> None:
 
 def placed(asked: Asked, counts: bool = False) -> tuple[torch.device | None, torch.dtype | None]:
     """Return the device and the dtype, None where not given. To count, a GPU need not be there: the CPU has its tensors."""
-    device = None if asked.device is None else device_of(asked.device, needed=not counts)
+    device = None if asked.place is None else device_of(asked.place, needed=not counts)
     if counts and device is not None and device.type == "cuda" and not torch.cuda.is_available():
         device = torch.device("cpu")
     return device, None if asked.dtype is None else dtype_of(asked.dtype, of_weights=True)
@@ -119,7 +119,7 @@ def settings_of(asked: Asked) -> dict[str, Any]:
 def _counted(name: str, asked: Asked, on_meta: bool) -> Report:
     with _quiet():
         model, args, kwargs = subject(name, asked, on_meta, counts=True)
-        named = None if asked.device is None else device_of(asked.device, needed=False)
+        named = None if asked.place is None else device_of(asked.place, needed=False)
         device = named if named is not None and named.type in COUNTED_FOR else None
         optimizer = optimizer_of(asked.optimizer)
         return api.count(model, args, kwargs, optimizer=optimizer, device=device, **settings_of(asked)).named(name)

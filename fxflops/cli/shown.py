@@ -23,6 +23,7 @@ from ..render.columns import EXPENDABLE, MODULE_COLUMNS, OPERATIONS, Column, che
 from ..render.table import grid, ordered
 from ..render.text import align, printable, terminal_width, wrapped
 from ..report.report import Report
+from ..roofline.devices import Device
 
 DEFAULT_COLUMNS = ("phase", "op", "module", "inputs", "output", "macs", "flops", "seconds", "bytes_peak")
 
@@ -180,3 +181,11 @@ def note(text: str) -> None:
 def colored() -> bool:
     """Return True if stdout is a terminal and its user has not turned colours off (https://no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def fits_text(report: Report, card: Device) -> str:
+    """Return whether a report fits on a card: "H100 SXM: fits: 61.2 of 79.2 GiB reserved"."""
+    from ..prediction.memory import notes, verdict
+
+    memory = report.reserved(card)
+    return "\n".join([f"{card.name}: {verdict(memory)}", *notes(memory)])

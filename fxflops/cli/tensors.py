@@ -11,6 +11,7 @@ import torch
 from ..errors import InputError, near
 from ..model.inputs import is_inexact, place_of, random_input
 from ..records import DTYPE_NAMES, Spec
+from ..roofline.devices import DEVICES, Device, find_device, listed
 from ..run.model_run import cap_of
 from ..units import size
 from .inputs import TOKENS, Given
@@ -40,7 +41,10 @@ def device_of(name: str, needed: bool = True) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise InputError(f"unknown device {name!r}: cpu, cuda, cuda:1, meta ...") from None
+        cards = [device.name for device in DEVICES]
+        raise InputError(
+            f"unknown device {name!r}{near(name, cards)}: cpu, cuda, cuda:1, meta, or a card, such as H100, A100, L4, RTX 4090"
+        ) from None
     if (
         needed
         and device.type == "cuda"
@@ -48,6 +52,19 @@ def device_of(name: str, needed: bool = True) -> torch.device:
     ):
         raise InputError(f"no device {name!r}: torch finds {torch.cuda.device_count()} CUDA devices here")
     return device
+
+
+def card_of(name: str | None) -> Device:
+    """Return the card of this name, or the one that is this device of torch's; InputError if there is none."""
+    if name is None:
+        raise InputError("give --device CARD, the card to predict for: H100, A100, L4, RTX 4090 ...")
+    found = listed(name)
+    if found is not None:
+        return found
+    device = device_of(name)
+    if device.type != "cuda":
+        raise InputError(f"--device {name} is no card: H100, A100, L4, RTX 4090 ...")
+    return find_device(torch.cuda.get_device_name(device))
 
 
 def optimizer_of(name: str | None) -> type[torch.optim.Optimizer] | None:

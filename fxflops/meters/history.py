@@ -143,7 +143,7 @@ class History:
     def _lives(self) -> Iterator[tuple[int, Mapping[str, int]]]:
         """Yield after each change the number of its call, and the live bytes by category."""
         live = dict.fromkeys(CATEGORIES, 0)
-        categories = [self._category(entry) for entry in range(len(self.entries.specs))]
+        categories = [self.category(entry) for entry in range(len(self.entries.specs))]
         for entry, change, number in triples(self.changes):
             live[categories[entry]] += change
             yield number, live.copy()
@@ -160,9 +160,10 @@ class History:
     def _tensor(self, entry: int, nbytes: int) -> LiveTensor:
         call, name = self._call(self.entries.calls[entry]), self.entries.names.get(entry, "")
         path = call.path if call else name.rpartition(".")[0]
-        return LiveTensor(nbytes, self.entries.specs[entry], self._category(entry), path, call.op if call else "", name)
+        return LiveTensor(nbytes, self.entries.specs[entry], self.category(entry), path, call.op if call else "", name)
 
-    def _category(self, entry: int) -> str:
+    def category(self, entry: int) -> str:
+        """Return the category of a storage, one of :data:`CATEGORIES`."""
         if entry in self.entries.categories:
             return self.entries.categories[entry]
         call = self._call(self.entries.calls[entry])

@@ -27,6 +27,8 @@ FORM_OF_SUMMARY = (
 
 COUNTED_FOR = ("cpu", "cuda")
 """The types of device that a model anywhere can be counted for."""
+CASTS_TO = (torch.bfloat16, torch.float16)
+"""The dtypes that autocast computes in."""
 PERIOD = 32_749
 """The numbers that are drawn for an input: a prime, so that rows differ, and few enough that no threads share the copy."""
 
@@ -57,6 +59,14 @@ def checked_device(device: Any) -> torch.device | None:
         more = ": a model on meta is counted for the CPU, or for device='cuda'" if asked.type == "meta" else ""
         raise InputError(f"count() knows the kernels of 'cpu' and 'cuda', not of {str(asked)!r}{more}")
     return asked
+
+
+def checked_autocast(dtype: Any) -> torch.dtype | None:
+    """Return the dtype of autocast; None if none is given. Raises InputError for anything but float16 and bfloat16."""
+    if dtype is not None and dtype not in CASTS_TO:
+        wrong = f"autocast must be torch.bfloat16 or torch.float16, not {dtype!r}"
+        raise of_kind(InputError(wrong), *(() if isinstance(dtype, torch.dtype) else (TypeError,)))
+    return dtype  # type: ignore[no-any-return]
 
 
 def is_compiled(modules: Iterable[nn.Module], classes: Iterable[type] = ()) -> bool:

@@ -2,6 +2,7 @@
 
 from .allocator import Block, CachingAllocator, Segment
 from .calibration import Calibration
+from .memory import Reserved
 from .result import Prediction
 
-__all__ = ["Block", "CachingAllocator", "Calibration", "Prediction", "Segment"]
+__all__ = ["Block", "CachingAllocator", "Calibration", "Prediction", "Reserved", "Segment"]

@@ -129,6 +129,7 @@ class CachingAllocator:
             )
         self.expandable_segments = expandable_segments
         self.max_split_size = max_split_size
+        self.roundup_power2_divisions = roundup_power2_divisions
         self.garbage_collection_threshold = garbage_collection_threshold
         self.memory = memory
         self._divisions = _divisions_by_power(roundup_power2_divisions)

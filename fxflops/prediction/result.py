@@ -12,9 +12,10 @@ from ..render.columns import Column
 from ..render.exports import Rows, Table, Tabular
 from ..render.fold import pattern
 from ..render.text import printable, terminal_width, wrapped
-from ..roofline.devices import Device
+from ..roofline.devices import Device, listed
 from ..units import seconds as in_seconds
 from .calibration import Family
+from .memory import counted_for_another
 
 BOUND = "bound"
 """The basis of a call that no calibrated family has: it is taken to be as fast as its bound."""
@@ -56,13 +57,15 @@ class Prediction(Tabular):
     """The seconds that a device is expected to take for the calls of a report, one after the other, as in a CUDA graph.
 
     ``families`` are the calibrated ones that were used, with their errors, by name and dtype. ``missing`` is the number of
-    calls without a formula, of which only the bytes are known: then ``seconds`` is a lower bound.
+    calls without a formula, of which only the bytes are known: then ``seconds`` is a lower bound. ``counted_for`` is the type of device
+    that the report was counted for: another one than "cuda" decides otherwise about kernels, such as attention's.
     """
 
     device: Device
     rows: tuple[Row, ...]
     families: Mapping[str, Family] = field(default_factory=dict)
     missing: int = 0
+    counted_for: str = "cuda"
     provenance: str = field(default="", compare=False)
 
     @property
@@ -207,6 +210,8 @@ def notes(prediction: Prediction) -> list[str]:
         f"{name}: fitted to {family.kernels} ({family.source}); {family.error:.1%} mean error on {family.held_out} other rows"
         for name, family in prediction.families.items()
     ]
+    if prediction.counted_for != "cuda" and listed(prediction.device.name) is not None:
+        lines.append(counted_for_another(prediction.counted_for))
     if prediction.missing:
         lines.append(f"{prediction.missing} calls have no formula: only their bytes are in the prediction")
     return lines

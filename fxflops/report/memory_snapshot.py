@@ -1,8 +1,9 @@
 """A run's memory as a snapshot of torch's CUDA allocator, for torch.cuda._memory_viz and pytorch.org/memory_viz.
 
-The format: :func:`torch.cuda.memory._snapshot`. Each storage is a segment of its own, as no allocator ran that would
-keep segments, and gets an address that no other storage has; sizes are the storages' own, without rounding. A key of our
-own, "provenance", tells where the figures come from: readers leave out keys that they do not know.
+The format: :func:`torch.cuda.memory._snapshot`. The addresses and segments are those that CUDA's caching allocator gives in its
+default settings, on an empty device (:class:`~fxflops.prediction.CachingAllocator`). As in a recording, events have the bytes that
+were asked for, blocks what was given. A key of our own, "provenance", tells where the figures come from: readers leave out
+keys that they do not know.
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ from typing import Any
 from ..counting.counted_run import CountedRun
 from ..errors import InputError
 from ..meters.history import History, LiveTensor
+from ..prediction.allocator import CachingAllocator, Segment
 from ..records import PHASES, prefixes
 
 Event = dict[str, Any]
-ALIGNMENT = 512
-"""Addresses are multiples of this many bytes, as those of the CUDA allocator are."""
 UNKNOWN: Event = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "frames": [], "category": "unknown"}
 """The end of the trace. Its category makes the viewer known to "unknown": a viewer of torch 2.14 fails to add it itself."""
 
@@ -35,21 +35,48 @@ def memory_snapshot(counted_run: CountedRun) -> dict[str, Any]:
         )
     trace: list[Event] = []
     alive: dict[int, Event] = {}
-    address = ALIGNMENT
+    allocator = _Allocator()
     for storage, tensor in history.each_change():
         before = alive.pop(storage, None)
         size = tensor.bytes
         if before is not None:  # freed, or resized: then it is allocated anew
             size += before["size"]
-            trace += [{**before, "action": action} for action in ("free_requested", "free_completed", "segment_free")]
+            allocator.free(before["addr"])
+            trace += [{**before, "action": action} for action in ("free_requested", "free_completed")]
         if size > 0:
+            address = allocator.allocate(size)
             frames = _frames(counted_run, tensor)
-            block = {"addr": address, "size": size, "stream": 0, "frames": frames, "category": tensor.category}
-            alive[storage] = {"action": "alloc", **block}
-            trace += [{"action": "segment_alloc", **block}, alive[storage]]
-            address += -(-size // ALIGNMENT) * ALIGNMENT
-    snapshot = {"segments": [_segment(event) for event in alive.values()], "device_traces": [[*trace, UNKNOWN]]}
+            about: Event = {"stream": 0, "frames": frames, "category": tensor.category}
+            trace += [
+                {"action": "segment_alloc", "addr": start, "size": nbytes, **about}
+                for start, nbytes in allocator.taken_segments(frames)
+            ]
+            alive[storage] = {"action": "alloc", "addr": address, "size": size, **about}
+            trace.append(alive[storage])
+    by_address = {event["addr"]: event for event in alive.values()}
+    segments = [_segment(segment, allocator.frames[segment.address], by_address) for segment in allocator.segments]
+    snapshot = {"segments": segments, "device_traces": [[*trace, UNKNOWN]]}
     return {**snapshot, "provenance": counted_run.provenance}
+
+
+class _Allocator(CachingAllocator):
+    """An allocator that tells which segments it took from the driver, and for which allocation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames: dict[int, list[Event]] = {}
+        self._taken: list[tuple[int, int]] = []
+
+    def place_segment(self, nbytes: int) -> int:
+        address = super().place_segment(nbytes)
+        self._taken.append((address, nbytes))
+        return address
+
+    def taken_segments(self, frames: list[Event]) -> list[tuple[int, int]]:
+        """Return address and bytes of the segments taken since the last call, by the allocation with these frames."""
+        taken, self._taken = self._taken, []
+        self.frames.update((address, frames) for address, _ in taken)
+        return taken
 
 
 def _frames(counted_run: CountedRun, tensor: LiveTensor) -> list[Event]:
@@ -62,11 +89,21 @@ def _frames(counted_run: CountedRun, tensor: LiveTensor) -> list[Event]:
     return [{"filename": file, "line": 0, "name": name} for file, name in frames]
 
 
-def _segment(event: Event) -> dict[str, Any]:
-    """Return a segment with one block, that of a storage."""
-    size, address, frames = event["size"], event["addr"], event["frames"]
-    block = {"size": size, "requested_size": size, "address": address, "state": "active_allocated", "frames": frames}
+def _segment(segment: Segment, frames: list[Event], alive: dict[int, Event]) -> Event:
+    """Return a segment with its blocks; ``alive`` has the allocations at the end by their addresses."""
+    blocks = [
+        {
+            "size": block.bytes,
+            "requested_size": alive[block.address]["size"] if block.allocated else 0,
+            "address": block.address,
+            "state": "active_allocated" if block.allocated else "inactive",
+            "frames": alive[block.address]["frames"] if block.allocated else [],
+        }
+        for block in segment.blocks
+    ]
+    allocated = sum(block.bytes for block in segment.blocks if block.allocated)
     return {
-        "device": 0, "address": address, "total_size": size, "stream": 0, "segment_type": "large", "segment_pool_id": (0, 0),
-        "allocated_size": size, "active_size": size, "requested_size": size, "frames": frames, "blocks": [block],
+        "device": 0, "address": segment.address, "total_size": segment.bytes, "stream": 0, "segment_type": segment.pool,
+        "segment_pool_id": (0, 0), "allocated_size": allocated, "active_size": allocated,
+        "requested_size": sum(block["requested_size"] for block in blocks), "frames": frames, "blocks": blocks,
     }  # fmt: skip

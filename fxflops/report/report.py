@@ -31,7 +31,7 @@ from ..render.exports import Rows, Table, View, as_json
 from ..render.files import Path, method_for, written, written_bytes
 from ..render.page_data import Page
 from ..render.tree import Options
-from ..roofline.devices import Device, listed_at
+from ..roofline.devices import Device, listed_at, parts_of
 from ..roofline.result import Roofline
 from ..run.outcome import Environment, Memory, Run
 from .chrome_trace import chrome_trace
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..ops import FormulaRegistry
-    from ..prediction import Calibration, Prediction
+    from ..prediction import CachingAllocator, Calibration, Prediction, Reserved
 
 
 class Report(View):
@@ -486,7 +486,8 @@ class Report(View):
 
         ``device`` is a name or a Device. ``calibration`` says how fast its kernels are; by default the one that comes with
         fxflops is used. Calls that no calibration has are taken to be as fast as their bound: the prediction says
-        how much of the time that is, and its error.
+        how much of the time that is, and its error. A report that was not counted for a GPU (``count(..., device="cuda")``) is
+        predicted with the kernels of its own device, and says so.
 
         >>> print(report.predict("H100 SXM"))  # doctest: +SKIP
         """
@@ -495,7 +496,30 @@ class Report(View):
         _, exact = self._computed
         phases = [phase for phase in PHASES if phase != "gradient" and any(c.call.phase in PARTS[phase] for c in exact)]
         rooflines = [self.roofline(device, phase) for phase in phases]
-        return replace(predict(exact, rooflines, device, calibration), provenance=self.provenance)
+        found = predict(exact, rooflines, device, calibration)
+        return replace(found, counted_for=self._counted_for, provenance=self.provenance)
+
+    def reserved(self, device: str | Device, *, gpus: int = 1, allocator: CachingAllocator | None = None) -> Reserved:
+        """Predict the memory that CUDA's caching allocator reserves for the run on a device, in bytes, and whether it fits.
+
+        ``device`` is a name or a Device. ``gpus`` is the number of GPUs of the job, for NCCL's buffers. ``allocator`` is an
+        empty :class:`~fxflops.prediction.CachingAllocator` with settings other than torch's defaults.
+
+        The run is that of :func:`count` with ``device="cuda"``, on any machine; of a report for another device the result says that its
+        tensors are that device's. Two steps are simulated. Raises InputError for a report that was read from a file.
+
+        >>> print(report.reserved("H100"))  # doctest: +SKIP
+        """
+        from ..prediction.reserved import reserved
+
+        _, exact = self._computed
+        found = reserved(self._run.history, exact, device, self._counted_for, gpus=gpus, allocator=allocator)
+        return replace(found, provenance=self.provenance)
+
+    @property
+    def _counted_for(self) -> str:
+        """The type of device that the run was for: "cuda"."""
+        return parts_of(self.environment.device)[0].partition(":")[0]
 
     @cached_property
     def _computed(self) -> tuple[Sequence[Counted], ...]:

@@ -172,7 +172,8 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
         failed = None  # the run on real tensors needs the memory that this error's traceback holds
         return _on_real(subject, registry, why)
     try:
-        if subject.is_for_another or isinstance(failed.__cause__, MixedDtypesError):
+        # Autocast does nothing to tensors that are on meta themselves.
+        if subject.is_for_another or subject.autocast is not None or isinstance(failed.__cause__, MixedDtypesError):
             raise failed
         return record_of(subject, observed_run(subject, registry), "predicted", ON_META)
     except RunError:
@@ -270,7 +271,8 @@ def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
     watch.storages.holders.begin()
     try:
         with uncompiled(), unoptimized(False), observer:
-            out = run_to_end(subject.model(*args, **kwargs))
+            with subject.region():
+                out = run_to_end(subject.model(*args, **kwargs))
             if subject.backward:
                 observer.backward(out, backward_from)
             return out

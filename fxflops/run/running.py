@@ -39,10 +39,11 @@ def running(
     lazy: bool = False,
     optimizer: OptimizerLike | None = None,
     count_for: torch.device | None = None,
+    autocast: torch.dtype | None = None,
 ) -> Iterator[Subject]:
     """Prepare the model and its inputs for runs: locked, in its mode, with gradients only for ``backward``.
 
-    ``count_for`` is the device to count for, where it is not the model's own.
+    ``count_for`` is the device to count for, where it is not the model's own; ``autocast`` the dtype of its autocast around the forward.
 
     The state of model, inputs, optimizer and random generators is restored at the end. Raises InputError for an invalid
     model, mode or inputs, for an optimizer that has none of the model's parameters, and also for inputs that are shapes if the model raises on them.
@@ -80,6 +81,7 @@ def running(
                     compiled_model,
                     optimizer,
                     count_for,
+                    autocast,
                 )
                 try:
                     yield subject

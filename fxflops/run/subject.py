@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from ..model.inventory import Inventory
 from ..model.optimizer import OptimizerLike, holders_in
 from ..model.pytree import tensors_in
 from ..model.snapshot import Snapshot
+from ..trace.autocast import autocast_on
 from .environment import modes_in
 
 
@@ -25,7 +27,8 @@ class Subject:
     ``torch.compile``; ``compiled_model`` is the model as given, if a call of that runs compiled; ``lazy`` is for its Snapshot.
     ``optimizer`` makes a step after the backward pass, ``holders`` are the objects that it leads to.
     ``count_for`` is the device that a count is for: the one asked for, else the model's own, and the CPU for a model on meta;
-    ``is_for_another`` tells whether it is of another type than the device that the model would run on.
+    ``is_for_another`` tells whether it is of another type than the device that the model would run on. The forward is under that
+    device's ``autocast`` in a dtype, unless that is None.
     ``bytes_before`` are the bytes that its device had allocated before any run, 0 where that is unknown.
     """
 
@@ -42,8 +45,10 @@ class Subject:
         compiled_model: nn.Module | None = None,
         optimizer: OptimizerLike | None = None,
         count_for: torch.device | None = None,
+        autocast: torch.dtype | None = None,
     ) -> None:
         self.model = model
+        self.autocast = autocast
         self.mode = modes_in(inventory.paths) if mode == "as_is" else mode
         self.compiled = compiled
         self.lazy = lazy
@@ -93,6 +98,10 @@ class Subject:
         args, kwargs = self.inputs()
         model: Any = self.compiled_model if compiled else self.model
         return lambda: run_to_end(model(*args, **kwargs))
+
+    def region(self) -> AbstractContextManager[None]:
+        """Return the autocast region for the forward, as a training loop has it around the model and not around the backward."""
+        return nullcontext() if self.autocast is None else autocast_on(self.count_for.type, self.autocast)
 
 
 def run_to_end(out: Any) -> Any:

@@ -50,6 +50,7 @@ def _works(raised: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bo
         raised.lazy,
         optimizer=raised.optimizer,
         count_for=raised.count_for,
+        autocast=raised.autocast,
     )
     try:
         if subject.lazy:

@@ -1,12 +1,16 @@
-"""Autocast for tensors on the meta device, where torch has none: the casts of the model's own device, made here."""
+"""Autocast for tensors on the meta device, where torch has none: the casts of the device that is counted for, made here.
+
+Which operators cast, and to what, is asked of torch: its lists for a GPU (https://pytorch.org/docs/stable/amp.html#autocast-op-reference)
+are in every build, also in one without CUDA.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -30,10 +34,42 @@ def open_regions() -> int:
     return torch.autocast_decrement_nesting()
 
 
-class Autocast:
-    """Casts the arguments of meta kernels as autocast does on the model's device.
+@contextmanager
+def autocast_on(device_type: str, dtype: torch.dtype) -> Iterator[None]:
+    """Open an autocast region of a device that need not be in this machine.
 
-    The dtype comes from torch itself: the function is run once on fake tensors of that device, under autocast.
+    It does what entering and leaving ``torch.autocast`` does, which turns itself off for a GPU that is not here.
+    """
+    before = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
+    torch.set_autocast_enabled(device_type, True)
+    torch.set_autocast_dtype(device_type, dtype)
+    torch.autocast_increment_nesting()
+    try:
+        yield
+    finally:
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
+        torch.set_autocast_enabled(device_type, before[0])
+        torch.set_autocast_dtype(device_type, before[1])
+
+
+class Cast(NamedTuple):
+    """What autocast makes of a call: its floating tensors are cast to ``dtype``, or, with ``by_argument``, the call is
+    given ``dtype=`` and its kernel reads the tensors as they are.
+
+    ``of_views`` is True if the function casts views that it makes of its tensors, as einsum does: autocast caches
+    only casts of weights themselves.
+    """
+
+    dtype: torch.dtype
+    by_argument: bool = False
+    of_views: bool = False
+
+
+class Autocast:
+    """Casts the arguments of meta kernels as autocast does on the device that is counted for.
+
+    What a call becomes comes from torch itself: the function is run once on fake tensors of that device, under autocast.
     ``is_weight(tensor)`` returns whether autocast caches the cast of a tensor. ``made(tensor)`` is called with each
     tensor that a cast makes, and returns it.
     """
@@ -47,7 +83,7 @@ class Autocast:
         self._device = device
         self._is_weight = is_weight
         self._made = made
-        self._dtypes: dict[Any, torch.dtype | None] = {}
+        self._casts: dict[Any, Cast | None] = {}
         self.kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def forget(self) -> None:
@@ -63,48 +99,64 @@ class Autocast:
         template, tensors = template_of((args, kwargs))
         if not any(_is_eligible(tensor) for tensor in tensors):
             return args, kwargs
-        key = func, tuple(t.dtype for t in tensors), torch.get_autocast_dtype(self._device.type)
-        if key not in self._dtypes:
-            self._dtypes[key] = self._dtype_of(func, template, tensors)
-        dtype = self._dtypes[key]
-        if dtype is None:
+        asked = tuple(value for value in (*args, *kwargs.values()) if isinstance(value, torch.dtype))
+        key = func, tuple(t.dtype for t in tensors), asked, torch.get_autocast_dtype(self._device.type)
+        if key not in self._casts:
+            self._casts[key] = self._cast_of(func, template, tensors)
+        found = self._casts[key]
+        if found is None:
             return args, kwargs
+        dtype = found.dtype
+        if found.by_argument:
+            return args, {**kwargs, "dtype": dtype}
         # Last argument first, as in torch: the order of the casts decides the order of their backward.
-        cast = [self._cast(tensor, dtype) if _is_eligible(tensor) else tensor for tensor in reversed(tensors)]
+        cast = [
+            self._cast(tensor, dtype, not found.of_views) if _is_eligible(tensor) else tensor
+            for tensor in reversed(tensors)
+        ]
         args, kwargs = fill(template, *reversed(cast))
         return args, kwargs
 
-    def _cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def _cast(self, tensor: torch.Tensor, dtype: torch.dtype, may_keep: bool) -> torch.Tensor:
         if tensor.dtype is dtype:
             return tensor
         lower = dtype is torch.get_autocast_dtype(self._device.type)
-        if not (lower and self._is_weight(tensor) and torch.is_autocast_cache_enabled()):
+        if not (may_keep and lower and self._is_weight(tensor) and torch.is_autocast_cache_enabled()):
             return self._made(tensor.to(dtype))
         if id(tensor) not in self.kept:
             self.kept[id(tensor)] = tensor, self._made(tensor.to(dtype))
         return self.kept[id(tensor)][1]
 
-    def _dtype_of(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> torch.dtype | None:
-        """Return the dtype to which autocast casts for such a call, or None if it does not cast."""
+    def _cast_of(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> Cast | None:
+        """Return what autocast makes of such a call; None if it changes nothing."""
         FakeTensor, FakeTensorMode = fake_tensors()
         with disable_current_modes(), torch.no_grad():
             plain = [tensor.detach() for tensor in tensors]
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         with disable_current_modes(), torch.no_grad(), fake_errors_unlogged(), fake as mode:
 
-            def casts() -> list[torch.dtype]:
+            def run(**more: torch.dtype) -> tuple[_Casts, torch.dtype | None]:
+                """Return the casts of the call, and the dtype of its result; None if it raised."""
                 fakes = [FakeTensor(mode, t, self._device) if t.is_meta else t for t in plain]
                 args, kwargs = fill(template, *fakes)
-                seen = _Casts()
+                seen = _Casts(fakes)
                 # A mixture of dtypes may raise without autocast. With autocast the casts come before any error.
                 with seen, suppress(Exception):
-                    func(*args, **kwargs)
-                return seen.dtypes
+                    out = func(*args, **kwargs, **more)
+                    return seen, out.dtype if isinstance(out, torch.Tensor) else None
+                return seen, None
 
-            found = casts()
+            casts, result = run()
             # A function may cast without autocast too: only what autocast adds counts.
             with torch.autocast(self._device.type, enabled=False):
-                return found[0] if len(found) > len(casts()) else None
+                own_casts, own_result = run()
+                if len(casts.dtypes) > len(own_casts.dtypes):
+                    return Cast(casts.dtypes[0], of_views=not casts.of_given)
+                if result is None or own_result is None or result is own_result:
+                    return None
+                # Sums, products and norms are not cast, but told in which dtype to compute. A function that calls one
+                # of them may take no such argument: its tensors are cast.
+                return Cast(result, by_argument=run(dtype=result)[1] is result)
 
 
 class AutocastOfAbsentGpu:
@@ -139,16 +191,19 @@ class AutocastOfAbsentGpu:
 
 
 class _Casts(DispatchMode):
-    """Records the dtypes to which tensors are cast."""
+    """Records the dtypes to which tensors are cast, and whether any of those ``given`` was itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: list[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._given = given
         self.dtypes: list[torch.dtype] = []
+        self.of_given = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if func is torch.ops.aten._to_copy.default:
             self.dtypes.append(out.dtype)
+            self.of_given |= any(args[0] is tensor for tensor in self._given)
         return out
 
 

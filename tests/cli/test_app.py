@@ -804,3 +804,80 @@ def test_colours_are_for_terminals_that_want_them(no_color: str, colours: bool, 
     os.close(ours)
     assert "Linear" in text
     assert ("\x1b[1m" in text) is colours
+
+
+@pytest.mark.parametrize("counts_only", ["", " --counts-only"])
+def test_a_card_is_counted_for_and_says_whether_it_fits(counts_only: str) -> None:
+    text = out(
+        f"run model.py:make_model --input 4,3,64,64 --train --backward --optimizer SGD --device A6000{counts_only}"
+    )
+    assert "counted on the meta device" in text
+    assert re.search(r"\nRTX A6000: fits: 0\.\d of 47\.5 GiB reserved\n", text)
+
+
+def test_a_card_that_is_too_small() -> None:
+    text = out("run model.py:make_model --input 100000,3,64,64 --device T4")
+    assert re.search(r"\nT4: does not fit: \d+\.\d of 14\.7 GiB reserved\n", text)
+
+
+def test_the_devices_of_torch_say_nothing_about_cards() -> None:
+    for device in ("cpu", "meta", "cuda"):
+        assert "fits" not in out(f"run model.py:make_model --input 4,3,64,64 --counts-only --device {device}")
+
+
+def test_json_of_a_card_is_the_report_alone() -> None:
+    result = invoke("run model.py:make_model --input 4,3,64,64 --device h100-pcie --json")
+    assert json.loads(result.stdout)
+    assert "H100 PCIe: fits" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "explain model.py:make_model fvcore thop --input 1,3,64,64 --device 4090",
+        "diff model.py:before model.py:after --input 1,3,64,64 --device 4090",
+        "check model.py:make_model --input 1,3,64,64 --max-flops 9G --device 4090",
+        "summary model.py:make_model --input-size 1,3,64,64 --device 4090",
+        "closed-form model.py:make_model --dynamic batch:8 --input 2,3,64,64 --device 4090",
+    ],
+)
+def test_every_command_takes_a_card(command: str) -> None:
+    assert invoke(command).exit_code == 0
+
+
+def test_predict() -> None:
+    text = out("predict model.py:make_model --input 4,3,64,64 --device H100")
+    assert text.startswith("H100 SXM: ")
+    assert "predicted on the device" in text
+    assert "\nH100 SXM: fits: 0.0 of 79.2 GiB reserved\n" in text
+    data = json.loads(out("predict model.py:make_model --input 4,3,64,64 --device H100 --by module --json"))
+    assert data["seconds"] >= data["bound_seconds"] > 0
+    assert data["memory"]["fits"] is True
+    assert data["memory"]["total"] == sum(data["memory"][key] for key in ("reserved", "context", "nccl"))
+    assert {row["path"] for row in data["module"]} >= {"", "0", "3"}
+
+
+def test_predict_of_a_saved_report_knows_no_allocations(tmp_path: Path) -> None:
+    out(f"run model.py:make_model --input 4,3,64,64 --counts-only --save {tmp_path / 'a.json'}")
+    text = out(f"predict {tmp_path / 'a.json'} --device A100")
+    assert text.startswith("A100 80GB SXM: ")
+    assert "reserved" not in text
+    assert json.loads(out(f"predict {tmp_path / 'a.json'} --device A100 --json"))["memory"] is None
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("predict model.py:make_model --input 1,3,64,64", "give --device CARD"),
+        ("predict model.py:make_model --input 1,3,64,64 --device cpu", "--device cpu is no card"),
+        ("predict model.py:make_model --input 1,3,64,64 --device H900", "unknown device 'H900'; near: "),
+        ("predict model.py:make_model --input 1,3,64,64 --device H100 --by cost", "--by 'cost': one of operator"),
+        ("predict model.py:make_model --input 1,3 --device H100 --optimizer SGD", "give --backward"),
+        ("run model.py:make_model --input 1,3,64,64 --device H100 --repeats 3", "--device H100 does not run the model"),
+        ("check model.py:make_model --input 1,3,64,64 --device H100 --max-time 1s", "--max-time runs the model"),
+    ],
+)
+def test_what_is_no_question_about_a_card(command: str, said: str) -> None:
+    result = invoke(command)
+    assert result.exit_code == 2
+    assert said in result.stderr

@@ -17,6 +17,7 @@ from torch.distributed.optim import _apply_optimizer_in_backward
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 import fxflops
+from tests.kinds.live_bytes import Live
 
 X = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
 
@@ -523,3 +524,33 @@ def test_the_state_of_optimizers_that_hooks_step_is_in_the_memory() -> None:
     report = fxflops.count(model, X, backward=True)
     steps = 4 * len([*model.parameters()])  # a number of steps for each
     assert report.memory["optimizer"] == 2 * 4 * numbers + steps
+
+
+class Replacing(Own):
+    """Puts a new tensor in the place of its state in each step, as one written by the textbook does."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                before = self.state[p].get("m", torch.zeros_like(p.grad))
+                momentum = 0.9 * before + 0.1 * p.grad
+                p -= group["lr"] * momentum / (torch.sqrt(momentum * momentum) + 1e-8)
+                self.state[p]["m"] = momentum
+
+
+def test_state_that_a_step_replaces_is_freed_when_it_does() -> None:
+    """The peak is that of the storages which the second of two real steps has alive."""
+    model, x = nn.Linear(256, 256), torch.randn(4, 256)
+    counted = fxflops.count(model, x, backward=True, optimizer=Replacing)
+    optimizer = Replacing(model.parameters())
+    model(x).sum().backward()
+    optimizer.step()
+    model.zero_grad()
+    state = [each for kept in optimizer.state.values() for each in kept.values()]
+    with Live([*model.parameters(), *state, x]) as live:
+        del state
+        y = model(x)
+        y.sum().backward()
+        optimizer.step()
+    assert counted.max_memory == pytest.approx(live.peak, rel=0.01)

@@ -16,6 +16,7 @@ from torch import nn
 from torch.cuda import _memory_viz
 
 from fxflops import InputError, Report, count, profile
+from fxflops.prediction import CachingAllocator
 
 READ_BY_THE_VIEWER = set(
     "APPEND APPENDS BINFLOAT BINGET BININT BININT1 BININT2 BINPUT BINUNICODE DICT EMPTY_DICT EMPTY_LIST EMPTY_TUPLE FRAME LIST "
@@ -91,7 +92,12 @@ def test_the_highest_point_is_the_reports_peak(report: Report) -> None:
 def test_what_is_alive_at_the_end_are_the_segments(report: Report) -> None:
     snapshot = snapshot_of(report)
     blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
-    assert sum(block["size"] for block in blocks) == [*live_by_category(snapshot)][-1].total()
+    assert sum(block["requested_size"] for block in blocks) == [*live_by_category(snapshot)][-1].total()
+    assert all(block["size"] >= block["requested_size"] for block in blocks)
+    for segment in snapshot["segments"]:
+        ends = [block["address"] + block["size"] for block in segment["blocks"]]
+        assert [block["address"] for block in segment["blocks"]] == [segment["address"], *ends[:-1]]
+        assert ends[-1] == segment["address"] + segment["total_size"]
     assert all(set(segment) >= OF_A_SEGMENT for segment in snapshot["segments"])
     assert all(set(block) >= OF_A_BLOCK for block in blocks)
 
@@ -100,14 +106,34 @@ def test_it_tells_its_provenance_in_a_key_that_readers_leave_out(report: Report)
     assert snapshot_of(report)["provenance"] == report.provenance
 
 
-def test_addresses_never_overlap(report: Report) -> None:
+def test_addresses_of_what_is_alive_never_overlap(report: Report) -> None:
     [trace] = snapshot_of(report)["device_traces"]
     assert all(set(event) == OF_AN_EVENT for event in trace)
-    end = 0
+    segments, alive = dict[int, int](), dict[int, int]()
     for event in trace:
+        if event["action"] == "segment_alloc":
+            segments[event["addr"]] = event["addr"] + event["size"]
+        elif event["action"] == "free_completed":
+            del alive[event["addr"]]
+        elif event["action"] == "alloc":
+            start, end = event["addr"], event["addr"] + event["size"]
+            assert all(end <= other or upto <= start for other, upto in alive.items())
+            assert any(begin <= start and end <= last for begin, last in segments.items())
+            alive[start] = end
+
+
+def test_the_simulated_allocator_reads_it_back(report: Report) -> None:
+    """It finds the empty device before the first event, and gives the same addresses again."""
+    snapshot = snapshot_of(report)
+    allocator, addresses = CachingAllocator.from_snapshot(snapshot), dict[int, int]()
+    assert allocator.reserved == 0
+    for event in snapshot["device_traces"][0]:
         if event["action"] == "alloc":
-            assert event["addr"] >= end
-            end = event["addr"] + event["size"]
+            addresses[event["addr"]] = allocator.allocate(event["size"])
+            assert addresses[event["addr"]] == event["addr"]
+        elif event["action"] == "free_completed":
+            allocator.free(addresses[event["addr"]])
+    assert allocator.reserved == sum(segment["total_size"] for segment in snapshot["segments"])
 
 
 def test_torchs_own_reader_reads_it(report: Report, tmp_path: Path) -> None:
@@ -118,10 +144,10 @@ def test_torchs_own_reader_reads_it(report: Report, tmp_path: Path) -> None:
     end = [*live_by_category(snapshot)][-1].total()
     # A line of a flame graph is frames from the outermost to the innermost, and bytes.
     lines = _memory_viz.memory(copy.deepcopy(snapshot), format_flamegraph=str).splitlines()
-    assert sum(int(line.rpartition(" ")[2]) for line in lines) == end
+    assert sum(int(line.rpartition(" ")[2]) for line in lines) == sum(s["total_size"] for s in snapshot["segments"])
     assert any("Net:0:Net;mlp:0:Sequential;mlp.0:0:Linear;params:0:mlp.0.weight f32[256,64] 65536" in x for x in lines)
     assert f"segments: {len(snapshot['segments'])}" in _memory_viz.segsum(copy.deepcopy(snapshot))
-    assert " = cudaMalloc(512, " in _memory_viz.trace(copy.deepcopy(snapshot))
+    assert " = cudaMalloc(17592186044416, 2.0MiB)" in _memory_viz.trace(copy.deepcopy(snapshot))
     assert "Active Memory Timeline" in _memory_viz.trace_plot(copy.deepcopy(snapshot))
     kept = _memory_viz.filter_alloc_free_pairs(copy.deepcopy(snapshot))["device_traces"][0]
     assert sum(event["size"] for event in kept if event["action"] == "alloc") == end
@@ -144,7 +170,9 @@ def test_an_allocation_has_the_frames_of_its_operation() -> None:
 
 def test_optimizer_state_has_its_name_and_outlives_the_step() -> None:
     snapshot = snapshot_of(REPORTS["training"]())
-    names = Counter(segment["frames"][0]["name"] for segment in snapshot["segments"])
+    names = Counter(
+        block["frames"][0]["name"] for segment in snapshot["segments"] for block in segment["blocks"] if block["frames"]
+    )
     assert (names["exp_avg f32[256,64]"], names["exp_avg_sq f32[64]"], names["step f32[]"]) == (1, 1, 4)
     assert [*live_by_category(snapshot)][-1]["optimizer"] == sum(2 * 4 * n + 4 for n in (64 * 256, 256, 256 * 64, 64))
 

@@ -40,7 +40,12 @@ def test_names(name: str, device: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["NVIDIA GeForce RTX 3090 Ti", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA A100-SXM4-80GB MIG 1g.10gb", "Orin"],
+    [
+        "NVIDIA GeForce RTX 3090 Ti Laptop GPU",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
+        "Orin",
+    ],
 )
 def test_others_of_a_name_are_not_taken_for_it(name: str) -> None:
     assert listed(name) is None
@@ -65,7 +70,7 @@ def test_each_is_named_once_and_sourced() -> None:
     for device in DEVICES:
         assert find_device(device.name) is device
         assert [other for other in DEVICES if any(map(other.is_called, (device.name, *device.known_as)))] == [device]
-        assert device.source.startswith(("NVIDIA", "AMD"))
+        assert device.source.startswith(("NVIDIA", "AMD", "Intel"))
         assert not device.measured
 
 
@@ -102,3 +107,75 @@ def test_no_kernel_was_measured_faster_than_the_launch_of_a_listed_device() -> N
     in_a_stream, in_a_graph = 1.13e-6, 1.0007e-6  # an H100 SXM, by benchmarks/gpu
     for device in DEVICES:
         assert 0 < device.launch < min(in_a_stream, in_a_graph)
+
+
+TYPED = {  # what people type: the device, and the GB on its box
+    "A100 SXM": ("A100 80GB SXM", 80),
+    "A100 PCIe": ("A100 80GB PCIe", 80),
+    "a100-40gb": ("A100 40GB", 40),
+    "A10": ("A10", 24),
+    "A30": ("A30", 24),
+    "A40": ("A40", 48),
+    "A6000": ("RTX A6000", 48),
+    "NVIDIA RTX A6000": ("RTX A6000", 48),
+    "RTX 6000 Ada": ("RTX 6000 Ada", 48),
+    "NVIDIA RTX 6000 Ada Generation": ("RTX 6000 Ada", 48),
+    "RTX PRO 6000": ("RTX PRO 6000 Blackwell Server Edition", 96),
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": ("RTX PRO 6000 Blackwell Server Edition", 96),
+    "H100": ("H100 SXM", 80),
+    "H100 SXM": ("H100 SXM", 80),
+    "H100 NVL": ("H100 NVL", 94),
+    "H20": ("H20", 96),
+    "H200": ("H200", 141),
+    "H800": ("H800 SXM", 80),
+    "GH200": ("GH200", 96),
+    "B200": ("B200", 180),
+    "B300": ("B300", 288),
+    "GB200": ("GB200", 186),
+    "GB300": ("GB300", 288),
+    "L4": ("L4", 24),
+    "L20": ("L20", 48),
+    "L40": ("L40", 48),
+    "L40S": ("L40S", 48),
+    "T4": ("T4", 16),
+    "V100": ("V100 SXM2", 16),
+    "Tesla V100-SXM2-32GB": ("V100 SXM2", 32),
+    "Tesla V100-PCIE-32GB": ("V100 PCIe", 32),
+    "P100": ("P100 PCIe", 16),
+    "P4": ("P4", 8),
+    "3060": ("RTX 3060", 12),
+    "RTX 3080": ("RTX 3080", 10),
+    "3080 Ti": ("RTX 3080 Ti", 12),
+    "rtx3090": ("RTX 3090", 24),
+    "RTX 4060 Ti 16GB": ("RTX 4060 Ti", 16),
+    "4070 Ti SUPER": ("RTX 4070 Ti SUPER", 16),
+    "NVIDIA GeForce RTX 4080": ("RTX 4080", 16),
+    "4090": ("RTX 4090", 24),
+    "RTX-5080": ("RTX 5080", 16),
+    "5090": ("RTX 5090", 32),
+    "MI210": ("MI210", 64),
+    "MI300X": ("MI300X", 192),
+    "AMD Instinct MI325X": ("MI325X", 256),
+    "MI355X": ("MI355X", 288),
+    "7900 XTX": ("RX 7900 XTX", 24),
+    "Max 1550": ("Max 1550", 64),
+    "Intel(R) Data Center GPU Max 1550": ("Max 1550", 64),
+}
+
+
+@pytest.mark.parametrize("typed", TYPED)
+def test_names_that_people_type_with_the_memory_of_the_card(typed: str) -> None:
+    name, gigabytes = TYPED[typed]
+    device = find_device(typed)
+    assert device.name == name
+    assert device.memory is not None
+    # GB on boxes are GB or GiB; ECC takes a sixteenth of some, the driver a little of all.
+    assert 0.91 * gigabytes * 1e9 <= device.memory <= gigabytes * 2**30
+
+
+def test_every_memory_is_sourced() -> None:
+    for device in DEVICES:
+        assert device.memory, device.name
+        assert device.memory_source, device.name
+    read = [device for device in DEVICES if "in full" not in device.memory_source]
+    assert len(read) > len(DEVICES) // 3

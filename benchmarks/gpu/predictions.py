@@ -1,0 +1,134 @@
+"""Predictions against the card: seconds by ``predict``, bytes by ``reserved``, and what ``count(autocast=)`` casts.
+
+A case is a model of the memory part's list, run in inference, as a training step, or as one under autocast. Its row has
+
+    predicted    seconds of ``report.predict(card)``, bounds where nothing is calibrated; ``bounds`` is their share
+    measured     the device's seconds of the same calls, by full queues
+    reserved     bytes of ``report.reserved(card)``; ``recorded`` is ``max_memory_reserved`` of two steps from an empty device
+    dtypes       the calls of the count and of a run on the device under autocast whose results have other dtypes
+
+The stand-in has neither CUDA's allocator nor a card's name: it takes an A100's figures, and its own autocast.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+import fxflops
+from benchmarks.gpu.bench import Bench, Case, Row, markdown
+from benchmarks.gpu.device_time import device_times
+from benchmarks.gpu.memory import MODELS, built, emptied, forwards_of, libraries
+from benchmarks.memory_truth import INFERENCE, step
+from fxflops.roofline.devices import Device, listed
+
+TITLE = "Predictions on a GPU: seconds, reserved memory and autocast"
+NEEDS = ("timm", "torchvision", "transformers")
+TRAINING, AUTOCAST = "AdamW", "AdamW, autocast bf16"
+WAYS = (INFERENCE, TRAINING, AUTOCAST)
+ON_STAND_IN = ("nn.MultiheadAttention", "latent attention")
+
+
+def cases(bench: Bench) -> list[Case]:
+    names = ON_STAND_IN if bench.stand_in else [name for name in MODELS if name not in ("nn.LSTM", "nn.GRU")]
+    return [Case(f"{name}, {way}", partial(case, bench, name, way), forwards_of(way)) for way in WAYS for name in names]
+
+
+def case(bench: Bench, name: str, way: str) -> Row:
+    """Return the predictions and the measurements of one model, run in one way, from an empty device."""
+    if not bench.stand_in:
+        libraries()
+    emptied(bench)
+    dtype = torch.bfloat16 if way == AUTOCAST else None
+    training = way != INFERENCE
+    torch.manual_seed(0)
+    with torch.device("meta"):
+        model, args, kwargs = built(bench, name, way)
+    more: dict[str, Any] = {"backward": True, "optimizer": torch.optim.AdamW, "mode": "train"} if training else {}
+    report = fxflops.count(model, args, kwargs, device="cuda", autocast=dtype, **more)
+    card = card_of(bench)
+    predicted, memory = report.predict(card), report.reserved(card)
+
+    torch.manual_seed(0)
+    model, args, kwargs = built(bench, name, way)
+    model, (args, kwargs) = bench.to(model), bench.to((args, kwargs))
+    optimizer = torch.optim.AdamW(model.parameters()) if training else None
+    region = partial(torch.autocast, bench.device.type, torch.bfloat16, enabled=dtype is not None)
+
+    def run() -> None:
+        with region():
+            step(model, args, kwargs, optimizer)
+
+    row: Row = {"model": name, "way": way, "card": card.name}
+    if hasattr(bench.module, "max_memory_reserved"):
+        bench.module.reset_peak_memory_stats(bench.device)
+    for _ in range(2):
+        run()
+        model.zero_grad()
+    bench.synchronize()
+    if hasattr(bench.module, "max_memory_reserved"):
+        row["recorded"] = bench.module.max_memory_reserved(bench.device)
+    row |= {"reserved": memory.reserved, "fits": memory.fits, "workspaces": memory.workspaces}
+    row |= {"predicted": predicted.seconds, "bound": predicted.bound_seconds, "bounds": predicted.share_of_bounds}
+    row["measured"] = device_times(bench, run, repeats=5, seconds=2.0).median
+    if dtype is not None:
+        row["dtypes"] = other_dtypes(bench, name, dtype)
+    return row
+
+
+def card_of(bench: Bench) -> Device:
+    """Return the card in the table, or an A100 where there is none of that name."""
+    name = "" if bench.stand_in else torch.cuda.get_device_name(bench.device)
+    found = listed(name) or listed("A100")
+    assert found is not None
+    return found
+
+
+def other_dtypes(bench: Bench, name: str, dtype: torch.dtype) -> list[str]:
+    """Return the operations whose results have other dtypes in a run on the device than in the count for it."""
+    model, args, kwargs = built(bench, name, INFERENCE)
+    counted = fxflops.count(model, args, kwargs, device=bench.device.type, autocast=dtype)
+    model, (args, kwargs) = bench.to(model), bench.to((args, kwargs))
+    with torch.no_grad(), torch.autocast(bench.device.type, dtype), fxflops.profile(model) as profiled:
+        model(*args, **kwargs)
+    ran = profiled.report
+    dtypes = [
+        {(call.op, call.path, repr(call.out).partition("[")[0]) for call in each.calls} for each in (counted, ran)
+    ]
+    return sorted(f"{op} in {path or 'the model'}: {kind}" for op, path, kind in dtypes[0] ^ dtypes[1] if op != "to")
+
+
+def table(rows: list[Row]) -> list[str]:
+    head = [
+        "model",
+        "way",
+        "card",
+        "predicted (ms)",
+        "measured (ms)",
+        "ratio",
+        "bounds",
+        "reserved (MiB)",
+        "recorded (MiB)",
+    ]
+    head += ["ratio", "other dtypes"]
+    lines = []
+    for row in rows:
+        seconds = [1e3 * row["predicted"], 1e3 * row["measured"]]
+        recorded = row.get("recorded")
+        lines.append(
+            [
+                row["model"],
+                row["way"],
+                row["card"],
+                *[f"{value:.3f}" for value in seconds],
+                f"{seconds[0] / seconds[1]:.2f}",
+                f"{row['bounds']:.0%}",
+                f"{row['reserved'] / 2**20:.0f}",
+                "-" if recorded is None else f"{recorded / 2**20:.0f}",
+                "-" if recorded is None else f"{row['reserved'] / recorded:.3f}",
+                "-" if "dtypes" not in row else "; ".join(row["dtypes"]) or "none",
+            ]
+        )
+    return markdown(head, lines)

@@ -1,0 +1,162 @@
+"""A prediction of memory: what CUDA's allocator reserves on a device, what the process takes beside it, and whether that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..render.columns import Column
+from ..render.exports import Table, Tabular
+from ..render.text import printable, terminal_width, wrapped
+from ..roofline.devices import Device
+from ..units import size
+from .allocator import Segment
+
+GIB = 2**30
+TOP = 6
+"""Rows of the printed table."""
+COLUMNS = (
+    Column("pool", "pool"),
+    Column("segment_bytes", "segment", "B"),
+    Column("segments", "segments", "number"),
+    Column("reserved", "reserved", "B"),
+    Column("allocated", "allocated", "B"),
+    Column("free", "free", "B"),
+    Column("largest_free", "largest free", "B"),
+)
+
+
+class Pool(NamedTuple):
+    """The segments of one pool and size: their number, and the bytes in all of them.
+
+    ``pool`` is "small" for segments of requests up to 1 MiB, and "large". ``free`` bytes are reserved and no tensor's, in blocks of
+    which the largest has ``largest_free``.
+    """
+
+    pool: str
+    segment_bytes: int
+    segments: int
+    reserved: int
+    allocated: int
+    free: int
+    largest_free: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Reserved(Tabular):
+    """The memory that a run takes on a device, in bytes.
+
+    - ``allocated``: the most in blocks that are in use, as ``torch.cuda.max_memory_allocated()``: tensors, rounded up, and
+      ``workspaces`` of cuBLAS.
+    - ``reserved``: the most that the allocator holds, as ``torch.cuda.max_memory_reserved()``.
+    - ``context`` and ``nccl``: what a process takes beside the allocator (:mod:`fxflops.prediction.reserved` has the sources).
+    - ``total``: ``reserved`` with these, as ``nvidia-smi`` shows it.
+    - ``fits``: whether that is within the device's ``memory``, where need be after free segments went back to the driver; None if
+      the device's memory is not known.
+    - ``segments``: those of the allocator when it reserved the most, with their blocks.
+    - ``counted_for``: the type of device that the run was counted for: "cuda", or another, whose tensors are not all a GPU's.
+    - ``missing``: calls without a formula. Their results are in memory, but not what their kernels may hold meanwhile.
+    - ``convolutions``: calls for which cuDNN may take a buffer that is not in the figures.
+
+    Iterating it, or :meth:`to_csv`, gives the segments by pool and size (:class:`Pool`).
+    """
+
+    device: Device
+    allocated: int
+    reserved: int
+    workspaces: int
+    context: int
+    nccl: int
+    segments: tuple[Segment, ...]
+    fits: bool | None
+    counted_for: str = "cuda"
+    missing: int = 0
+    convolutions: int = 0
+    provenance: str = field(default="", compare=False)
+
+    @property
+    def memory(self) -> int | None:
+        """The bytes of the device that a process can have; None if they are not known."""
+        return self.device.memory
+
+    @property
+    def total(self) -> int:
+        """Bytes of the device that the process takes: ``reserved``, ``context`` and ``nccl``."""
+        return self.reserved + self.context + self.nccl
+
+    @property
+    def fragmentation(self) -> float:
+        """The share of the reserved bytes that no tensor ever needed: they are free blocks of wrong sizes, and rounding."""
+        return 1 - self.allocated / self.reserved if self.reserved else 0.0
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """The segments by pool and size, those with most bytes first."""
+        groups: dict[tuple[str, int], list[Segment]] = {}
+        for segment in self.segments:
+            groups.setdefault((segment.pool, segment.bytes), []).append(segment)
+        pools = [_pool(name, nbytes, segments) for (name, nbytes), segments in groups.items()]
+        return tuple(sorted(pools, key=lambda pool: -pool.reserved))
+
+    def _as_table(self) -> Table:
+        return Table("pools", COLUMNS, self.pools, provenance=self.provenance)
+
+    def _text(self) -> str:
+        lines = [wrapped(line, terminal_width(), 4) for line in [*summary(self), *notes(self)]]
+        return "\n".join([*lines[:2], printable(str(self.select(top=TOP))), *lines[2:]])
+
+    def _blocks(self) -> Iterable[str]:
+        from ..render.html import note
+
+        return [*map(note, summary(self)), f"<pre>{self._as_table()}</pre>", *map(note, notes(self))]
+
+
+def verdict(memory: Reserved) -> str:
+    """Return the answer in a line: "fits: 61.2 of 79.2 GiB reserved"."""
+    reserved = f"{memory.reserved / GIB:.1f}"
+    if memory.memory is None:
+        return f"{reserved} GiB reserved; the memory of {memory.device.name} is not known"
+    answer = "fits" if memory.fits else "does not fit"
+    return f"{answer}: {reserved} of {memory.memory / GIB:.1f} GiB reserved"
+
+
+def summary(memory: Reserved) -> list[str]:
+    """Return the lines above the table: the answer, and what is in it."""
+    beside = [f"{size(memory.context)} CUDA context"]
+    if memory.nccl:
+        beside.append(f"{size(memory.nccl)} NCCL")
+    return [
+        f"{memory.device.name}: {verdict(memory)}",
+        f"{size(memory.allocated)} allocated, {size(memory.workspaces)} of them cuBLAS's workspaces; fragmentation {memory.fragmentation:.1%}; "
+        f"with {' and '.join(beside)} {size(memory.total)} in all",
+    ]
+
+
+def notes(memory: Reserved) -> list[str]:
+    """Return the lines below the table: what the figures lack."""
+    lines = []
+    if memory.fits and memory.memory is not None and memory.total > memory.memory:
+        lines.append("it fits only after free segments go back to the driver, which stalls the device")
+    if memory.counted_for != "cuda":
+        lines.append(counted_for_another(memory.counted_for))
+    if memory.convolutions:
+        lines.append(
+            f"without cuDNN's buffers, which are not known: {memory.convolutions:,} of the calls are convolutions"
+        )
+    if memory.missing:
+        lines.append(f"{memory.missing} calls have no formula: what their kernels hold is not in it")
+    return lines
+
+
+def counted_for_another(counted_for: str) -> str:
+    """Return the sentence for a report that was not counted for a GPU."""
+    return f'counted for {counted_for}, which runs other kernels than a GPU: count(..., device="cuda") counts for this device'
+
+
+def _pool(name: str, nbytes: int, segments: list[Segment]) -> Pool:
+    blocks = [block for segment in segments for block in segment.blocks]
+    reserved = nbytes * len(segments)
+    allocated = sum(block.bytes for block in blocks if block.allocated)
+    largest = max((block.bytes for block in blocks if not block.allocated), default=0)
+    return Pool(name, nbytes, len(segments), reserved, allocated, reserved - allocated, largest)

@@ -1,0 +1,255 @@
+"""``count(..., autocast=)`` casts by the lists of the device that is counted for, on any machine.
+
+For CUDA the truth is torch's documentation (https://pytorch.org/docs/stable/amp.html#autocast-op-reference): ops that compute in the lower
+dtype, in float32, and in the widest of their arguments' dtypes; all others take their tensors as they are. For the CPU it is a real run
+under ``torch.autocast``, with the storages that are alive in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fxflops
+from fxflops.errors import InputError
+from tests.kinds.calls import Calls
+from tests.kinds.live_bytes import Live
+
+f32 = torch.float32
+HALVES = [torch.float16, torch.bfloat16]
+
+
+def zeros(like: torch.Tensor, *shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.int64, device=like.device)
+
+
+LOWER: dict[str, Callable[..., Any]] = {
+    "__matmul__": lambda a, b: a @ b,
+    "addbmm": lambda a, b: torch.addbmm(a, a[None], b[None]),
+    "addmm": lambda a, b: torch.addmm(a, a, b),
+    "addmv": lambda a, b: torch.addmv(a[0], a, b[0]),
+    "addr": lambda a, b: torch.addr(a, a[0], b[0]),
+    "baddbmm": lambda a, b: torch.baddbmm(a[None], a[None], b[None]),
+    "bmm": lambda a, b: torch.bmm(a[None], b[None]),
+    "chain_matmul": lambda a, b: torch.linalg.multi_dot([a, b, a]),
+    "conv1d": lambda a, b: F.conv1d(a[None], b[:, :, None]),
+    "conv2d": lambda a, b: F.conv2d(a[None, :, None], b[:, :, None, None]),
+    "conv_transpose1d": lambda a, b: F.conv_transpose1d(a[None], b[:, :, None]),
+    "GRUCell": lambda a, b: torch.gru_cell(a, b, b.repeat(3, 1), b.repeat(3, 1)),
+    "linear": lambda a, b: F.linear(a, b),
+    "LSTMCell": lambda a, b: torch.lstm_cell(a, (b, b), b.repeat(4, 1), b.repeat(4, 1), b[0].repeat(4), b[0].repeat(4))[
+        0
+    ],
+    "matmul": lambda a, b: a.matmul(b),
+    "einsum": lambda a, b: torch.einsum("ij,jk->ik", a, b),
+    "mm": lambda a, b: a.mm(b),
+    "mv": lambda a, b: a.mv(b[0]),
+    "prelu": lambda a, b: F.prelu(a, b[0]),
+    "scaled_dot_product_attention": lambda a, b: F.scaled_dot_product_attention(
+        a[None, None], b[None, None], b[None, None]
+    ),
+}
+FULL: dict[str, Callable[..., Any]] = {
+    "__pow__": lambda a: a**2,
+    "__rdiv__": lambda a: 2 / a,
+    "__rpow__": lambda a: 2**a,
+    "acos": torch.acos,
+    "asin": torch.asin,
+    "binary_cross_entropy_with_logits": lambda a: F.binary_cross_entropy_with_logits(a, a),
+    "cosh": torch.cosh,
+    "cosine_embedding_loss": lambda a: F.cosine_embedding_loss(a, a, zeros(a, 4) + 1),
+    "cdist": lambda a: torch.cdist(a, a),
+    "cosine_similarity": lambda a: F.cosine_similarity(a, a),
+    "cross_entropy": lambda a: F.cross_entropy(a, zeros(a, 4)),
+    "cumprod": lambda a: a.cumprod(0),
+    "cumsum": lambda a: torch.cumsum(a, 0),
+    "dist": lambda a: torch.dist(a, a),
+    "erfinv": torch.erfinv,
+    "exp": torch.exp,
+    "expm1": torch.expm1,
+    "group_norm": lambda a: F.group_norm(a, 2),
+    "hinge_embedding_loss": lambda a: F.hinge_embedding_loss(a, zeros(a, 4, 4) + 1),
+    "kl_div": lambda a: F.kl_div(a, a, reduction="sum"),
+    "l1_loss": lambda a: F.l1_loss(a, a),
+    "layer_norm": lambda a: F.layer_norm(a, (4,)),
+    "log": torch.log,
+    "log10": torch.log10,
+    "log1p": torch.log1p,
+    "log2": torch.log2,
+    "log_softmax": lambda a: F.log_softmax(a, 0),
+    "margin_ranking_loss": lambda a: F.margin_ranking_loss(a, a, a),
+    "mse_loss": lambda a: F.mse_loss(a, a),
+    "multi_margin_loss": lambda a: F.multi_margin_loss(a, zeros(a, 4)),
+    "nll_loss": lambda a: F.nll_loss(a, zeros(a, 4)),
+    "norm": lambda a: a.norm(),
+    "norm along a dimension": lambda a: torch.norm(a, 2, 0),
+    "normalize": lambda a: F.normalize(a),
+    "pdist": lambda a: F.pdist(a),
+    "poisson_nll_loss": lambda a: F.poisson_nll_loss(a, a),
+    "pow": lambda a: a.pow(3),
+    "prod": lambda a: a.prod(),
+    "prod along a dimension": lambda a: torch.prod(a, 0),
+    "reciprocal": torch.reciprocal,
+    "rsqrt": torch.rsqrt,
+    "sinh": torch.sinh,
+    "smooth_l1_loss": lambda a: F.smooth_l1_loss(a, a),
+    "soft_margin_loss": lambda a: F.soft_margin_loss(a, a),
+    "softmax": lambda a: a.softmax(0),
+    "softmin": lambda a: F.softmin(a, 0),
+    "softplus": F.softplus,
+    "sum": lambda a: a.sum(),
+    "sum along a dimension": lambda a: torch.sum(a, 0),
+    "renorm": lambda a: torch.renorm(a, 2, 0, 1.0),
+    "tan": torch.tan,
+    "triplet_margin_loss": lambda a: F.triplet_margin_loss(a, a, a),
+}
+WIDEST: dict[str, Callable[..., Any]] = {
+    "addcdiv": lambda a, b: torch.addcdiv(a, b, a),
+    "addcmul": lambda a, b: torch.addcmul(a, b, a),
+    "atan2": torch.atan2,
+    "bilinear": lambda a, b: F.bilinear(a, b, a[None].repeat(4, 1, 1)),
+    "cat": lambda a, b: torch.cat([a, b]),
+    "cross": lambda a, b: torch.cross(a[:, :3], b[:, :3], dim=1),
+    "dot": lambda a, b: torch.dot(a[0], b[0]),
+    "index_put": lambda a, b: a.index_put((zeros(a, 1),), b[:1]),
+    "scatter_add": lambda a, b: a.scatter_add(0, zeros(a, 4, 4), b),
+    "stack": lambda a, b: torch.stack([a, b]),
+    "tensordot": lambda a, b: torch.tensordot(a, b),
+}
+AS_THEY_ARE: dict[str, Callable[..., Any]] = {
+    "add": lambda a: a + a,
+    "mean": torch.mean,
+    "gelu": F.gelu,
+    "relu": F.relu,
+    "max_pool1d": lambda a: F.max_pool1d(a, 2),
+    "sigmoid": torch.sigmoid,
+    "amax": torch.amax,
+    "dropout": lambda a: F.dropout(a, 0.5, True),
+}
+
+
+class Cast(nn.Module):
+    """Calls a function with its tensors in a dtype, each or all but the first as they are."""
+
+    def __init__(self, function: Callable[..., Any], dtype: torch.dtype, only_first: bool = False) -> None:
+        super().__init__()
+        self.function, self.dtype, self.only_first = function, dtype, only_first
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        first, *others = tensors
+        return self.function(first.to(self.dtype), *(t if self.only_first else t.to(self.dtype) for t in others))
+
+
+def last(model: nn.Module, tensors: int, half: torch.dtype, device: str = "cuda") -> torch.dtype:
+    """The dtype of what a model gives, counted under autocast."""
+    with torch.device("meta"):
+        report = fxflops.count(model, tuple(torch.ones(4, 4) for _ in range(tensors)), device=device, autocast=half)
+    out = report.calls[-1].out
+    return (out if hasattr(out, "dtype") else out[0]).dtype  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("name", LOWER)
+def test_in_the_lower_dtype(name: str, half: torch.dtype) -> None:
+    assert last(Calls(LOWER[name]), 2, half) is half
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("name", FULL)
+def test_in_float32(name: str, half: torch.dtype) -> None:
+    assert last(Cast(FULL[name], half), 1, half) is f32
+
+
+@pytest.mark.parametrize("name", WIDEST)
+def test_in_the_widest_dtype(name: str) -> None:
+    half = torch.bfloat16
+    assert last(Cast(WIDEST[name], half, only_first=True), 2, half) is f32
+    assert last(Cast(WIDEST[name], half), 2, half) is half
+
+
+@pytest.mark.parametrize("name", AS_THEY_ARE)
+def test_as_they_are(name: str) -> None:
+    assert last(Calls(AS_THEY_ARE[name]), 1, torch.bfloat16) is f32
+    assert last(Cast(AS_THEY_ARE[name], torch.bfloat16), 1, torch.bfloat16) is torch.bfloat16
+
+
+def test_an_own_dtype_wins_whichever_call_comes_first() -> None:
+    for dtypes in ([torch.float64, None], [None, torch.float64]):
+        both = Calls(lambda a, dtypes=dtypes: [a.bfloat16().sum(dtype=dtype) for dtype in dtypes])
+        report = fxflops.count(both, torch.ones(4), device="cuda", autocast=torch.bfloat16)
+        sums = [call.out.dtype for call in report.calls if call.op == "sum"]
+        assert sums == [dtype or f32 for dtype in dtypes]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.first, self.norm, self.last = (
+            nn.Embedding(50, 64),
+            nn.Linear(64, 256),
+            nn.LayerNorm(256),
+            nn.Linear(256, 64),
+        )
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids)
+        for _ in range(2):  # the second time the cast weights are in autocast's cache
+            x = x + self.last(self.norm(F.gelu(self.first(x))))
+        return x.softmax(-1).sum()
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_on_the_cpu_what_a_run_has_alive(backward: bool) -> None:
+    model, ids = Net(), torch.randint(50, (4, 32))
+    report = fxflops.count(model, ids, backward=backward, autocast=torch.bfloat16)
+    with torch.set_grad_enabled(backward), Live([*model.parameters(), ids]) as live:
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(ids)
+        if backward:
+            loss.backward()
+    assert report.trace == "counted on the meta device"
+    # The CPU's norms and GELU hold a few numbers of their own.
+    assert report.max_memory == pytest.approx(live.peak, rel=0.01)
+
+
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
+def test_it_is_the_region_that_a_model_opens_itself() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Net()
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cuda", torch.bfloat16):
+                return self.net(ids)
+
+    ids = torch.randint(50, (4, 32))
+    own = fxflops.count(Own(), ids, backward=True, device="cuda", optimizer=torch.optim.AdamW)
+    asked = fxflops.count(
+        Net(), ids, backward=True, device="cuda", optimizer=torch.optim.AdamW, autocast=torch.bfloat16
+    )
+    assert (own.total_training_flops, own.max_memory) == (asked.total_training_flops, asked.max_memory)
+    assert own.by_dtype().keys() == asked.by_dtype().keys()
+    assert "bf16" in asked.by_dtype()
+
+
+def test_nothing_of_it_stays() -> None:
+    before = [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+    for device in ("cpu", "cuda"):
+        with pytest.raises(fxflops.FxflopsError):
+            fxflops.count(Calls(lambda a: a @ a.new_zeros(7)), torch.ones(4, 4), device=device, autocast=torch.float16)
+        fxflops.count(Calls(lambda a: a @ a), torch.ones(4, 4), device=device, autocast=torch.float16)
+    assert [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")] == before
+    assert torch.autocast_increment_nesting() == 1
+    assert torch.autocast_decrement_nesting() == 0
+
+
+@pytest.mark.parametrize("wrong", [torch.float32, torch.int8, "bf16", True])
+def test_other_dtypes_are_refused(wrong: Any) -> None:
+    with pytest.raises(InputError, match=r"torch\.bfloat16 or torch\.float16"):
+        fxflops.count(nn.Linear(4, 4), torch.ones(4, 4), autocast=wrong)
