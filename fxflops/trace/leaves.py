@@ -220,7 +220,7 @@ class Settings:
         names, read, known = self._reader((*held, None, *of_tensors))
         values = read(held)
         forms = self._forms((*own.values(), *buffers.values())) if own or buffers else ()
-        seen = record.seen
+        seen = () if torch.jit.is_tracing() else record.seen  # torch.jit.trace must not see sizes compared
         if seen and seen[0] is known and seen[1] == forms and all(map(is_, values, seen[2])):
             settings: ModuleSettings = record.settings
             return settings

@@ -231,7 +231,8 @@ class Observer:
         leaf, other = self._leaf, self._entered_module
         for record in self._records.values():
             module = record.module
-            if stands_in and is_plain(type(module)) and not is_hooked(module):
+            cls: Any = type(module)
+            if stands_in and is_plain(cls) and not is_hooked(module):
                 record.attach(other if self._formula_of(record) is None else leaf)
             else:
                 hooked.append(module)
