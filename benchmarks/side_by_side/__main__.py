@@ -94,6 +94,8 @@ class Side:
         try:
             row = self.isolated(facts_of, group, *case, ways, str(self.tree), seconds=HANGS)
         except (BrokenProcessPool, TimeoutError) as error:
+            if Isolated.ended:
+                raise
             facts = {"process": {"raises": [type(error).__name__, "it ended or blocked the process"]}}
             row = row_of(case[0], facts, {})
         with _writing, (self.folder / f"{group}.jsonl").open("ab") as file:
