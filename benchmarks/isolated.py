@@ -40,9 +40,12 @@ class Isolated(threading.local):
             self.end()
         return result
 
-    @staticmethod
-    def end_all() -> None:
+    ended = False  # by end_all: a job that broke off then did not end its process itself
+
+    @classmethod
+    def end_all(cls) -> None:
         """End the processes of all threads, whatever they are doing."""
+        cls.ended = True
         for process in multiprocessing.active_children():
             process.kill()
 

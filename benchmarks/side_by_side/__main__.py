@@ -1,14 +1,19 @@
-"""Old and new side by side: the same models counted by two states of the library, and every difference in what they report.
+"""Old and new side by side: two states of the library count the same models, and every difference between their reports is named.
 
     python -m benchmarks.side_by_side 74eede1 --sets odd,fuzz [--limit 100] [--only NAME] [--ways count] [--jobs 2]
 
-The reference is a commit, of which a temporary ``git worktree`` is made, or a folder. Each side runs in processes of its own:
-the library is the side's, the models are those of this tree, with equal seeds. What a side reports of a case (calls, scopes,
-costs, memory over time, missing, sums, warnings, errors: see ``facts.py``) is a line in ``OUT/SIDE/SET.jsonl``, where SIDE names the
-contents of the library, of the cases, and the versions. So a run goes on where one was stopped, and the reference is run once.
-The table is ``OUT/table.md``. A difference needs a cause in ``causes.py``: one without makes the exit status 1.
+The reference is a commit, which is checked out into a temporary ``git worktree``, or a folder. The other side is this tree, or
+the one that ``--new`` names; do not edit it during the run. Each side runs in its own processes and imports its own library.
+Both take the models from this tree, with equal seeds.
 
-The sets: odd and programs (``tests/trace``), fuzz (random nets), ranks (``tests/ranks.py``, and Llama-3 on meshes), timm, torchvision, transformers, diffusers, menagerie (``MENAGERIE=path/to/torchlens``).
+A report's facts are everything that it shows but times (``facts.py``): calls, scopes, costs, memory over time, missing, sums,
+warnings, and errors. They are written to ``OUT/WAYS/SIDE/SET.jsonl``, one line for each case. SIDE includes a digest of the library, the
+cases and the installed packages, so a run resumes where it was stopped, and the reference need run only once.
+
+The table is ``OUT/WAYS/table.md``. A difference is explained by an entry in ``causes.py``; the exit status is 1 if one is not.
+
+Sets: odd and programs (``tests/trace``), fuzz (random nets), ranks (``tests/ranks.py``, and Llama-3 on meshes), timm, torchvision,
+transformers, diffusers, and menagerie (needs ``MENAGERIE=path/to/torchlens``).
 """
 
 from __future__ import annotations
@@ -49,14 +54,13 @@ CASES = (
     "benchmarks/side_by_side/facts.py",
     "benchmarks/side_by_side/cases.py",
     "benchmarks/models",
-    "benchmarks/fuzz_nets.py",
-    "benchmarks/fuzz_classes.py",
-    "benchmarks/fuzz_counter.py",
+    "benchmarks/distributed.py",
+    *(f"benchmarks/fuzz_{name}.py" for name in ("nets", "classes", "counter", "checks", "runs")),
     "tests/trace/odd_models.py",
     "tests/trace/programs.py",
     "tests/ranks.py",
 )
-"""What decides on the cases and their facts, beside the library."""
+"""The files that cases and facts depend on, besides the library."""
 JOBS_PER_PROCESS, NETS, HANGS = 100, 5000, 1800
 DEFAULT = "odd,programs,fuzz"
 
@@ -90,6 +94,8 @@ class Side:
         try:
             row = self.isolated(facts_of, group, *case, ways, str(self.tree), seconds=HANGS)
         except (BrokenProcessPool, TimeoutError) as error:
+            if Isolated.ended:
+                raise
             facts = {"process": {"raises": [type(error).__name__, "it ended or blocked the process"]}}
             row = row_of(case[0], facts, {})
         with _writing, (self.folder / f"{group}.jsonl").open("ab") as file:
@@ -150,9 +156,9 @@ def git(*args: str) -> None:
     subprocess.run(["git", "-C", str(ROOT), *args], check=True, capture_output=True, text=True)
 
 
-def cause_of(case: str, difference: Difference) -> str:
+def cause_of(case: str, difference: Difference, causes: list[tuple[str, str, str, str]] = CAUSES) -> str:
     """Return the cause of a difference; "" if none is known."""
-    for *patterns, reason in CAUSES:
+    for *patterns, reason in causes:
         texts = (case, difference.way, difference.place)
         if all(re.fullmatch(pattern, text) for pattern, text in zip(patterns, texts, strict=True)):
             return reason
@@ -290,24 +296,23 @@ def _compare(
 
 
 def cases_of(group: str, options: argparse.Namespace) -> Iterator[Case]:
-    """Return the cases of a set that are wanted. Nets take time to draw: they are kept beside the facts."""
-    cases = (
-        kept(SETS[group].names(), options.out / f"nets-{sources(*FUZZ)}.jsonl")
-        if group == "fuzz"
-        else SETS[group].names()
-    )
+    """Return the chosen cases of a set. Drawing nets takes time, so they are kept beside the facts."""
+    cases = SETS[group].names()
+    if group == "fuzz":
+        cases = kept(cases, options.limit or NETS, options.out / f"nets-{sources(*FUZZ)}.jsonl")
     begin = tuple(options.only.split(","))
-    limit = options.limit or (NETS if group == "fuzz" else None)
-    return itertools.islice((case for case in cases if case[0].startswith(begin)), 0, limit, options.every)
+    return itertools.islice((case for case in cases if case[0].startswith(begin)), 0, options.limit, options.every)
 
 
-def kept(cases: Iterator[Case], path: Path) -> Iterator[Case]:
-    """Yield the cases that a file has, then those that it lacks, which are added to it."""
+def kept(cases: Iterator[Case], most: int, path: Path) -> Iterator[Case]:
+    """Yield the first cases: from the file those that it has, and then the rest, which are added to it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    known = [tuple(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
-    yield from known  # type: ignore[misc]
+    known: list[Any] = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    yield from known[:most]
+    if len(known) >= most:
+        return
     with path.open("a") as file:
-        for case in itertools.islice(cases, len(known), None):
+        for case in itertools.islice(cases, len(known), most):
             file.write(json.dumps(case) + "\n")
             file.flush()
             yield case
@@ -329,6 +334,7 @@ def _work(side: Side, waiting: Waiting, ways: list[str], reported: queue.SimpleQ
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("reference", help="a commit or a folder")
+    parser.add_argument("--new", default=str(ROOT), help="the other side; default this tree")
     parser.add_argument("--sets", default=DEFAULT, help=f"of {', '.join(SETS)}; default {DEFAULT}")
     parser.add_argument("--limit", type=int, help="the first so many cases of each set")
     parser.add_argument("--every", type=int, default=1, help="every n-th case")
@@ -337,6 +343,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes at once, of both sides together")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
+    groups = options.sets.split(",")
+    if unknown := {*groups} - {*SETS}:
+        parser.error(f"no set {', '.join(unknown)}; there are {', '.join(SETS)}")
     sys.path.insert(0, str(ROOT))
     # The worktree is removed, and the processes are ended, also when this one is told to end.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
@@ -344,10 +353,14 @@ def main() -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("PYTHONHASHSEED", "0")
     out = options.out / (options.ways.replace(",", "_") or "all")
-    name = Path(options.reference).resolve().name if Path(options.reference).is_dir() else options.reference
     try:
-        with tree_of(options.reference) as tree:
-            comparison = run([Side(name, tree, out), Side("new", ROOT, out)], options.sets.split(","), options)
+        with tree_of(options.reference) as old, tree_of(options.new) as new:
+            names = [options.reference, "new" if new == ROOT else options.new]
+            sides = [
+                Side(tree.name if Path(name).is_dir() else name.replace("/", "_"), tree, out)
+                for name, tree in zip(names, (old, new), strict=True)
+            ]
+            comparison = run(sides, groups, options)
     finally:
         Isolated.end_all()
     (out / "table.md").write_text(comparison.table())

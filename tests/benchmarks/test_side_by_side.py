@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 import fxflops
-from benchmarks.side_by_side.__main__ import Side
-from benchmarks.side_by_side.compare import differences
+from benchmarks.side_by_side.__main__ import Side, cause_of
+from benchmarks.side_by_side.compare import Difference, differences
 from benchmarks.side_by_side.facts import of_report, row_of, unpacked
 
 ROOT = Path(__file__).parents[2]
@@ -61,6 +61,13 @@ def test_a_difference_in_one_call_is_named() -> None:
     (found,) = differences(old, new)
     assert (found.way, found.place, found.old, found.new) == ("count", "calls[1] relu in 1.cost.others", "16", "17")
     assert row_of("mlp", old, {})["digests"] != row_of("mlp", new, {})["digests"]
+
+
+def test_a_cause_explains_what_all_its_patterns_match() -> None:
+    difference = Difference("train", "calls[7] einsum in layer.cost.macs", "8", "4")
+    causes = [("fuzz/.*", "count", ".*", "of another way"), ("fuzz/.*", "train", r"calls.* einsum .*", "counted twice")]
+    assert cause_of("fuzz/4d99", difference, causes) == "counted twice"
+    assert cause_of("timm/resnet18", difference, causes) == ""
 
 
 def test_places_and_addresses_are_no_facts() -> None:
