@@ -1,4 +1,4 @@
-"""Fresh processes that need not import torch: copies of one that has, and has used neither it nor its compiler."""
+"""Fresh processes that need not import torch and fxflops: copies of one that has, and has used neither, nor the compiler."""
 
 from __future__ import annotations
 
@@ -84,6 +84,9 @@ def become(first: str, *others: str) -> None:
 if __name__ == "__main__":
     import sympy  # noqa: F401  (a large part of what the compiler loads)
     import torch
+
+    import fxflops._public
+    import fxflops.cli.app  # noqa: F401
 
     assert "torch._dynamo" not in sys.modules
     torch.set_num_threads(1)

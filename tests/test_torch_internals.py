@@ -152,6 +152,8 @@ import sys
 import torch
 from torch import nn
 
+for name in [name for name in sys.modules if name.partition(".")[0] == "fxflops"]:
+    del sys.modules[name]  # it is imported again, without these names
 taken = []
 for path in sys.argv[1:]:
     owner, _, name = path.removeprefix("torch.").rpartition(".")
