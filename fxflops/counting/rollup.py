@@ -102,25 +102,26 @@ def _told(sums: Sums) -> str:
 
 def items_of(counted: Iterable[Counted]) -> list[Item]:
     """Return an item for each counted call. Activations are the output elements of contractions (fvcore's definition)."""
-    items, known, new = list[Item](), dict[Any, Item](), tuple.__new__
+    # tuple.__new__ makes a NamedTuple in a third of the time, and most calls are like an earlier one.
+    items, untimed, new = list[Item](), dict[Any, Item](), tuple.__new__
     for each in counted:
-        (ran, path, _, _, seconds, _, _), count = each
-        like = known.get((ran, count))
-        if like is None:
-            like = known[ran, count] = _untimed_item(each)
-        _, op, dtype, sums = like
+        (operation, path, _, _, seconds, _, _), count = each
+        item = untimed.get((operation, count))
+        if item is None:
+            item = untimed[operation, count] = _untimed_item(each)
+        _, op, dtype, sums = item
         items.append(new(Item, (path, op, dtype, sums if seconds is None else sums._replace(seconds=seconds))))
     return items
 
 
 def _untimed_item(counted: Counted) -> Item:
-    ran, macs = counted.call.operation, counted.macs
-    outputs = list(specs_in(ran.out))
+    operation, macs = counted.call.operation, counted.macs
+    outputs = list(specs_in(operation.out))
     activations = sum(spec.numel() for spec in outputs) if macs else 0
-    first = outputs[0] if outputs else next(ran.inputs(), None)
+    first = outputs[0] if outputs else next(operation.inputs(), None)
     dtype = "" if first is None else first.dtype_name
     sums = Sums(1, counted.flops, macs, counted.int_ops, activations, None, int(bool(counted.missing)))
-    return Item("", ran.op, dtype, sums)
+    return Item("", operation.op, dtype, sums)
 
 
 def together(sums: Sequence[Sums]) -> Sums:
@@ -128,8 +129,9 @@ def together(sums: Sequence[Sums]) -> Sums:
     if len(sums) < 2:
         return sums[0] if sums else ZERO
     calls, flops, macs, int_ops, activations, seconds, missing = zip(*sums, strict=True)
-    took = None if seconds.count(None) == len(seconds) else sum([each for each in seconds if each is not None])
-    return Sums(sum(calls), sum(flops), sum(macs), sum(int_ops), sum(activations), took, sum(missing))
+    timed = [number for number in seconds if number is not None]
+    total_seconds = sum(timed) if timed else None
+    return Sums(sum(calls), sum(flops), sum(macs), sum(int_ops), sum(activations), total_seconds, sum(missing))
 
 
 def sums_of(pairs: Iterable[tuple[K, Sums]]) -> dict[K, Sums]:
@@ -137,7 +139,7 @@ def sums_of(pairs: Iterable[tuple[K, Sums]]) -> dict[K, Sums]:
     groups: dict[K, list[Sums]] = {}
     for key, sums in pairs:
         groups.setdefault(key, []).append(sums)
-    return {key: together(found) for key, found in groups.items()}
+    return {key: together(group) for key, group in groups.items()}
 
 
 def by_module(
@@ -147,10 +149,10 @@ def by_module(
     listed = list(modules)
     own = sums_of([(path, sums) for path, _, _, sums in items])
     inside: dict[str, list[Sums]] = {}
-    known = {module.path for module in listed}
-    for path in own.keys() - known:  # of a module that the model no longer has: goes to its nearest ancestor
+    paths = {module.path for module in listed}
+    for path in own.keys() - paths:  # of a module that the model no longer has: goes to its nearest ancestor
         ancestor = path
-        while ancestor not in known:
+        while ancestor not in paths:
             ancestor = ancestor.rpartition(".")[0]
         inside.setdefault(ancestor, []).append(own[path])
     params: dict[str, int] = {}
@@ -177,18 +179,18 @@ def by_module(
 def by_operator(items: Iterable[Item], key: Callable[[Item], str] = lambda item: item.op) -> dict[str, OperatorRow]:
     """Return a row for each operator, or other ``key`` of the items, most FLOPs first."""
     sums = sums_of((key(item), item.sums) for item in items)
-    rows = [OperatorRow(name, found.calls, found) for name, found in sums.items()]
+    rows = [OperatorRow(name, total.calls, total) for name, total in sums.items()]
     return {row.key: row for row in sorted(rows, key=lambda row: -row.total.flops)}
 
 
 def by_module_and_operator(items: Iterable[Item], modules: Iterable[Module]) -> dict[str, dict[str, OperatorRow]]:
     """Return for each module path a row for each operator of its subtree."""
-    found: dict[str, dict[str, OperatorRow]] = {module.path: {} for module in modules}
+    rows: dict[str, dict[str, OperatorRow]] = {module.path: {} for module in modules}
     own = sums_of(((item.path, item.op), item.sums) for item in items)
     total = sums_of(((prefix, op), sums) for (path, op), sums in own.items() for prefix in prefixes(path))
     for (path, op), sums in total.items():
-        found.setdefault(path, {})[op] = OperatorRow(op, sums.calls, sums)
-    return found
+        rows.setdefault(path, {})[op] = OperatorRow(op, sums.calls, sums)
+    return rows
 
 
 def check_phase(phase: str) -> str:

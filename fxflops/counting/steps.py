@@ -54,18 +54,18 @@ def by_step(run: Run, counted: Sequence[Counted]) -> dict[str, OperatorRow]:
                 outside.append(sums._replace(seconds=None) if step.parts else sums)
             else:
                 phases.setdefault(FORWARD if phase in PARTS[FORWARD] else phase, []).append(sums)
-        found = {phase: together(sums) for phase, sums in phases.items()}
+        totals = {phase: together(sums) for phase, sums in phases.items()}
         if step.parts:
             outside.append(Sums(seconds=step.parts.get(BETWEEN)))
-            recomputed = found.get(RECOMPUTE, Sums()).seconds or 0.0
+            recomputed = totals.get(RECOMPUTE, Sums()).seconds or 0.0
             taken = {**step.parts, BACKWARD: step.parts.get(BACKWARD, 0.0) - recomputed, RECOMPUTE: recomputed}
-            found = {phase: sums._replace(seconds=taken.get(phase)) for phase, sums in found.items()}
-        for phase, each in found.items():
-            rows.setdefault(_named(step, phase), []).append(each)
+            totals = {phase: sums._replace(seconds=taken.get(phase)) for phase, sums in totals.items()}
+        for phase, total in totals.items():
+            rows.setdefault(_named(step, phase), []).append(total)
     if outside:
         rows[OUTSIDE] = outside
-    totals = {name: together(found) for name, found in rows.items()}
-    return {name: OperatorRow(name, total.calls, total) for name, total in totals.items()}
+    sums_of_rows = {name: together(sums) for name, sums in rows.items()}
+    return {name: OperatorRow(name, sums.calls, sums) for name, sums in sums_of_rows.items()}
 
 
 def step_times(run: Run, counted: Sequence[Counted]) -> dict[str, StepTime]:
@@ -73,14 +73,15 @@ def step_times(run: Run, counted: Sequence[Counted]) -> dict[str, StepTime]:
 
     A step whose call of the model was captured into a graph did not run. The time after it is that of no step.
     """
-    found: dict[str, list[StepTime]] = {}
+    times_by_name: dict[str, list[StepTime]] = {}
     for step, numbers in _regions(run, len(counted)):
         if step.parts:
-            parts = [step.parts.get(each, 0.0) for each in TIMED]
+            parts = [step.parts.get(phase, 0.0) for phase in TIMED]
             did_run = not run.captured or FORWARD in step.parts or not step.calls
             flops = sum(counted[i].flops for i in numbers) if did_run else 0
-            found.setdefault(step.name if did_run else OUTSIDE, []).append(StepTime._make([sum(parts), *parts, flops]))
-    return {name: StepTime._make(map(sum, zip(*times, strict=True))) for name, times in found.items()}
+            name = step.name if did_run else OUTSIDE
+            times_by_name.setdefault(name, []).append(StepTime._make([sum(parts), *parts, flops]))
+    return {name: StepTime._make(map(sum, zip(*times, strict=True))) for name, times in times_by_name.items()}
 
 
 def timing_of(run: Run, times: Mapping[str, StepTime], phase: str) -> Timing | None:
@@ -94,8 +95,8 @@ def timing_of(run: Run, times: Mapping[str, StepTime], phase: str) -> Timing | N
 def outside(run: Run, counted: Sequence[Counted], phase: str) -> list[Counted]:
     """Return the calls of a phase that a profiled block made outside every call of its models: of a loss, of a batch."""
     inside = {i for step in run.steps for i in step.calls}
-    made = enumerate(counted[: len(run.calls)] if run.steps else ())
-    return [each for i, each in made if i not in inside and not each.call.path and each.call.phase in PARTS[phase]]
+    calls = enumerate(counted[: len(run.calls)] if run.steps else ())
+    return [each for i, each in calls if i not in inside and not each.call.path and each.call.phase in PARTS[phase]]
 
 
 def unobserved(run: Run) -> str:
@@ -123,14 +124,14 @@ def unsteady(run: Run, nodes: float | None) -> str:
     timings = {FORWARD: run.latency, BACKWARD: run.backward_latency, "compiled": compiled}
     timed = {which: timing for which, timing in timings.items() if timing}
     labels = {which: f"{which}: " if len(timed) > 1 else "" for which in timed}
-    found = [labels[which] + timing.unsteady for which, timing in timed.items() if timing.unsteady]
+    reasons = [labels[which] + timing.unsteady for which, timing in timed.items() if timing.unsteady]
     latency = run.latency.median if run.latency else 0.0
     # An accelerator's operations take less time than the model where the device waits for the host.
     waits = any(node.host_timing is not None for node in run.nodes)
     least = 0.0 if waits else 1 / TOO_FAR_APART
     if latency > LONG_RUN and nodes and not least < nodes / latency < TOO_FAR_APART:
-        found.append(f"{labels[FORWARD]}the operations took {nodes / latency:.1f}x the time of the model")
-    return "; ".join(filter(None, [*found, run.interrupted]))
+        reasons.append(f"{labels[FORWARD]}the operations took {nodes / latency:.1f}x the time of the model")
+    return "; ".join(filter(None, [*reasons, run.interrupted]))
 
 
 def host_items(run: Run, phase: str) -> Iterator[Item]:

@@ -47,18 +47,18 @@ def budgets_of(
     >>> all(budget.kept for budget in budgets_of(report, max_flops=10**10))  # doctest: +SKIP
     True
     """
-    asked: tuple[tuple[str, float | None, float | None], ...] = (
+    limits: tuple[tuple[str, float | None, float | None], ...] = (
         ("FLOPs", report.total_flops, max_flops),
         ("MACs", report.total_macs, max_macs),
         ("params", report.total_params, max_params),
         ("memory", report.max_memory, max_memory),
         ("time", report.latency, max_time),
     )
-    given = [(name, value, limit) for name, value, limit in asked if limit is not None]
-    for name, value, _ in given:
+    checked = [(name, value, limit) for name, value, limit in limits if limit is not None]
+    for name, value, _ in checked:
         if value is None:
             raise InputError(f"no {name} was measured: the report is of a count, or of a device without a clock")
-    return tuple(Budget(name, value, limit) for name, value, limit in given if value is not None)
+    return tuple(Budget(name, value, limit) for name, value, limit in checked if value is not None)
 
 
 def _text(name: str, number: float) -> str:

@@ -108,10 +108,10 @@ class CompiledView(View):
         compiled = _shares(self.run.kernels, self.own)
         sums: dict[str, tuple[float, float]] = {}
         for path in {**self.own, **compiled}:
-            seconds = self.own.get(path, 0.0), compiled.get(path, 0.0)
+            eager, in_kernels = self.own.get(path, 0.0), compiled.get(path, 0.0)
             for above in prefixes(path):
-                whole = sums.get(above, (0.0, 0.0))
-                sums[above] = whole[0] + seconds[0], whole[1] + seconds[1]
+                eager_sum, compiled_sum = sums.get(above, (0.0, 0.0))
+                sums[above] = eager_sum + eager, compiled_sum + in_kernels
         rows = {path: ModuleGain(*sums[path], self.own.get(path, 0.0), compiled.get(path, 0.0)) for path in sums}
         outside = max((self.latency or 0.0) - sum(kernel.seconds for kernel in self.run.kernels), 0.0)
         rows[OUTSIDE] = ModuleGain(0.0, outside, 0.0, outside)

@@ -145,7 +145,7 @@ class Diff(Tabular):
             yield note(more)
 
     def _names(self) -> list[str]:
-        return [f"{name}  {plain(each)}" for name, each in (("a", self.a), ("b", self.b))]
+        return [f"{name}  {plain(line)}" for name, line in (("a", self.a), ("b", self.b))]
 
     def _tables(self) -> Iterator[tuple[list[str], list[list[str]], str]]:
         """Yield tables of texts with what they leave out: the totals, and in which modules (grouped by pattern) and
@@ -153,8 +153,8 @@ class Diff(Tabular):
 
         Those compare FLOPs; if those are equal, parameters; if those are equal too, seconds.
         """
-        known = ((name, change) for name, change in self.totals.items() if change != (None, None))
-        yield ["", *NUMBERS], [_line(name, change, TOTALS[name][1]) for name, change in known], ""
+        measured = ((name, change) for name, change in self.totals.items() if change != (None, None))
+        yield ["", *NUMBERS], [_line(name, change, TOTALS[name][1]) for name, change in measured], ""
         for title, groups, top in self._groups():
             changes = ((key, _changed(groups, key)) for key in COMPARED)
             key, largest = next(((key, changed) for key, changed in changes if changed), ("", {}))
@@ -291,7 +291,7 @@ def _cells(key: str, row: DiffRow) -> list[Cells]:
 def _sum(rows: Iterable[DiffRow], key: str) -> Change:
     """Sum one of the rows' own quantities; None for a report in which none of them was measured."""
     changes = [getattr(row.own, key) for row in rows]
-    sides = ([each for each in side if each is not None] for side in zip(*changes, strict=True))
+    sides = ([number for number in side if number is not None] for side in zip(*changes, strict=True))
     return Change(*(sum(side) if side else None for side in sides))
 
 

@@ -35,21 +35,21 @@ def exchanged(text: str, timeout: float) -> list[str]:
         return [text]
     store, own = default_store(), rank()
     number = store.add(f"{KEYS}/{own}", 1)  # each process counts its own calls
-    whose = f"{KEYS}/{number}"
-    store.set(f"{whose}/{own}", text)
+    of_call = f"{KEYS}/{number}"
+    store.set(f"{of_call}/{own}", text)
     if own == 0:
-        missing = _missing(store, [f"{whose}/{each}" for each in range(processes())], timeout)
-        texts = [] if missing else [store.get(f"{whose}/{each}").decode() for each in range(processes())]
-        store.set(f"{whose}/all", json.dumps([_late(missing, timeout, number), texts]))
-    elif _missing(store, [f"{whose}/all"], 2 * timeout):
-        store.delete_key(f"{whose}/{own}")  # or rank 0, if it calls later, would take this for the text of that call
+        missing = _missing(store, [f"{of_call}/{other}" for other in range(processes())], timeout)
+        texts = [] if missing else [store.get(f"{of_call}/{other}").decode() for other in range(processes())]
+        store.set(f"{of_call}/all", json.dumps([_late(missing, timeout, number), texts]))
+    elif _missing(store, [f"{of_call}/all"], 2 * timeout):
+        store.delete_key(f"{of_call}/{own}")  # or rank 0, if it calls later, would take this for the text of that call
         raise DistributedError(_late([0], 2 * timeout, number))
-    late, texts = json.loads(store.get(f"{whose}/all"))
+    late, texts = json.loads(store.get(f"{of_call}/all"))
     if late:
         raise DistributedError(late)
-    if store.add(f"{whose}/read", 1) == processes():
+    if store.add(f"{of_call}/read", 1) == processes():
         for key in ("all", "read", *range(processes())):
-            store.delete_key(f"{whose}/{key}")
+            store.delete_key(f"{of_call}/{key}")
     return list(texts)
 
 

@@ -117,8 +117,8 @@ class Explanation(Tabular):
         for row in self.rows:
             yield wrapped(f"{plain(row.op)} x{row.calls} in {plain(row.where)}   {row.difference:+,}", limit, 4)
             for convention, flops, how in ((self.a, row.flops_a, row.how_a), (self.b, row.flops_b, row.how_b)):
-                said = f"  {convention:<{name}}  {flops:>{number},}  {_brief(how)}"
-                yield wrapped(said, limit, indent=name + number + 6)
+                line = f"  {convention:<{name}}  {flops:>{number},}  {_brief(how)}"
+                yield wrapped(line, limit, indent=name + number + 6)
 
 
 def explain(a: CountedRun, b: CountedRun, phase: str) -> Explanation:

@@ -101,8 +101,8 @@ class GatheredReport(Tabular):
     def imbalance(self) -> Mapping[str, float]:
         """The largest value over the mean, for each quantity that is known; 1 if all processes have the same."""
         columns = zip(RankRow._fields, zip(*self.ranks, strict=True), strict=True)
-        known = {name: column for name, column in columns if None not in column and any(column)}
-        return {name: max(column) / statistics.fmean(column) for name, column in known.items()}
+        measured = {name: column for name, column in columns if None not in column and any(column)}
+        return {name: max(column) / statistics.fmean(column) for name, column in measured.items()}
 
     @cached_property
     def collectives(self) -> Table:
@@ -114,10 +114,12 @@ class GatheredReport(Tabular):
     @property
     def table(self) -> Table:
         """A row for each process; its columns end with the bytes at the peak by category."""
-        names = [*dict.fromkeys(name for held in self.memory for name, nbytes in held.items() if nbytes)]
-        held = [[found.get(name, 0) for name in names] for found in self.memory] or [[]] * len(self.ranks)
+        names = [*dict.fromkeys(name for memory in self.memory for name, nbytes in memory.items() if nbytes)]
+        categories = [[memory.get(name, 0) for name in names] for memory in self.memory] or [[]] * len(self.ranks)
         columns = Column("rank", "rank", "number"), *QUANTITIES, *held_columns(names)
-        rows = tuple((rank, *row, *more) for rank, (row, more) in enumerate(zip(self.ranks, held, strict=True)))
+        rows = tuple(
+            (rank, *row, *nbytes) for rank, (row, nbytes) in enumerate(zip(self.ranks, categories, strict=True))
+        )
         return Table("ranks", columns, rows, provenance=self.provenance)
 
     def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
@@ -131,14 +133,14 @@ class GatheredReport(Tabular):
             )
             for i, (row, rows) in enumerate(zip(self.ranks, self.rows, strict=True))
         ]
-        tables, said = {"Ranks": self.table, "Collectives": self.collectives}, ""
+        tables, repeated = {"Ranks": self.table, "Collectives": self.collectives}, ""
         if self.modules is not None:
             tables["Work of all"] = Table("modules", WORK, tuple((path, *row) for path, row in self.modules.items()))
             most = max(self._repeated, key=self._repeated.__getitem__, default="")
-            said = f"{units.amount(sum(self._repeated.values()), 'FLOPs')}, most in {most}" if most else "no work"
-            said = self._unmatched or said
+            repeated = f"{units.amount(sum(self._repeated.values()), 'FLOPs')}, most in {most}" if most else "no work"
+            repeated = self._unmatched or repeated
         page = ranks_page(
-            title, self._title, ranks, tables, repeated=said, complete=self.complete, origin=self.provenance
+            title, self._title, ranks, tables, repeated=repeated, complete=self.complete, origin=self.provenance
         )
         return written(page, path)
 
@@ -160,8 +162,10 @@ class GatheredReport(Tabular):
         if not rows or any(row.needed and row.flops for row in rows.values()):
             return ""
         sides = ([path or ROOT for path, row in rows.items() if getattr(row, name)] for name in ("needed", "flops"))
-        whole, ours = (", ".join(paths[:3]) + (" ..." if paths[3:] else "") or ROOT for paths in sides)
-        return f"not known, as no module of whole is theirs: it has {whole}, they have {ours}"
+        paths_of_whole, paths_of_ranks = (
+            ", ".join(paths[:3]) + (" ..." if paths[3:] else "") or ROOT for paths in sides
+        )
+        return f"not known, as no module of whole is theirs: it has {paths_of_whole}, they have {paths_of_ranks}"
 
     def _pieces(self) -> Iterator[str | Table]:
         yield f"{self._title}{'' if self.complete else ', INCOMPLETE'}"

@@ -84,15 +84,15 @@ def page_of(
 
 def _calls(counted: Iterable[Counted], rooflines: Mapping[str, Roofline]) -> list[Op]:
     """Return every call with the figures of its roofline."""
-    rows = {phase: iter(found.rows) for phase, found in rooflines.items()}
+    bounds = {phase: iter(roofline.rows) for phase, roofline in rooflines.items()}
     calls, shapes = [], per_operation(_shapes)
     for each in counted:
         call = each.call
         why = each.missing if each.cost is None else ""
         phase = SHOWN_AS.get(call.phase, call.phase)
         op = Op(phase, call.op, call.path, 1, each.macs, each.flops, call.seconds, shapes(each), missing=why)
-        if phase in rows:
-            row = next(rows[phase])
+        if phase in bounds:
+            row = next(bounds[phase])
             op = op._replace(
                 work=row.flops, bytes=row.bytes, bound_seconds=row.bound_seconds, dtype=row.dtype, binds=row.binds
             )
@@ -116,8 +116,8 @@ def _tiles(
             own[path].update(_values(row.own, phase))
     elsewhere = _memory_by_module(counted_run.run, own)
     metrics = [Metric(key, label, kind, phase) for key, label, kind in SIZES for phase in modules]
-    had = {name for values in own.values() for name, value in values.items() if value}
-    metrics = [metric for metric in [*metrics, PARAMS, MEMORY] if metric.name in had]
+    used = {name for values in own.values() for name, value in values.items() if value}
+    metrics = [metric for metric in [*metrics, PARAMS, MEMORY] if metric.name in used]
     for phase, rows in modules.items():
         for name, total in _values(rows[""].total, phase).items():
             # Calls outside every listed module. Differences of sums of seconds are not exactly 0.
@@ -161,8 +161,8 @@ def _nested_tiles(
 
 
 def _values(sums: Sums, phase: str) -> dict[str, float]:
-    found = {"flops": sums.flops, "macs": sums.macs, "time": sums.seconds or 0.0}
-    return {Metric(key, "", "", phase).name: value for key, value in found.items() if value}
+    numbers = {"flops": sums.flops, "macs": sums.macs, "time": sums.seconds or 0.0}
+    return {Metric(key, "", "", phase).name: value for key, value in numbers.items() if value}
 
 
 def _memory_by_module(run: Run, own: Mapping[str, dict[str, float]]) -> dict[str, dict[str, float]]:
@@ -203,12 +203,14 @@ def _memory(run: Run) -> MemoryTimeline:
     tensors = run.history.at_peak
     owners = [Owner(t.category, t.path, t.op, repr(t.spec), t.bytes) for t in tensors if t.category not in ONE_ROW]
     # Optimizer state and caches by their kinds: "exp_avg", "keys".
-    kept = grouped(
+    sizes_by_kind = grouped(
         ((t.category, t.name.rpartition(".")[2] if t.category in BY_KIND else ""), t.bytes)
         for t in tensors
         if t.category in ONE_ROW
     )
-    owners += [Owner(category, "", name, "", sum(sizes), len(sizes)) for (category, name), sizes in kept.items()]
+    owners += [
+        Owner(category, "", name, "", sum(sizes), len(sizes)) for (category, name), sizes in sizes_by_kind.items()
+    ]
     other = run.memory.get("other", 0)
     if other > 0:
         owners.append(Owner("other", "", "", "held by the allocator", other, 0))
@@ -218,19 +220,19 @@ def _memory(run: Run) -> MemoryTimeline:
 
 def _roofline_data(rooflines: Mapping[str, Roofline], mfu: float | None) -> RooflineData:
     device = next(iter(rooflines.values())).device
-    dtypes = sorted({row.dtype for found in rooflines.values() for row in found.rows if row.flops})
+    dtypes = sorted({row.dtype for roofline in rooflines.values() for row in roofline.rows if row.flops})
     bounds = {
-        phase: {kind: (row.bound_seconds, row.seconds, row.calls) for kind, row in found.by_bound().items()}
-        for phase, found in rooflines.items()
+        phase: {kind: (row.bound_seconds, row.seconds, row.calls) for kind, row in roofline.by_bound().items()}
+        for phase, roofline in rooflines.items()
     }
-    totals = [found.total for found in rooflines.values()]
-    took = sum(row.seconds or 0.0 for row in totals)
+    totals = [roofline.total for roofline in rooflines.values()]
+    seconds = sum(row.seconds or 0.0 for row in totals)
     about = {"device": device.name, "source": device.source, "bandwidth": device.bandwidth}
     return RooflineData(
         {**about, "caches": [list(cache) for cache in device.caches]},
         {dtype: device.peak(dtype) for dtype in dtypes},
-        not took,
+        not seconds,
         bounds,
         mfu,
-        sum(row.bound_seconds for row in totals) / took if took else None,
+        sum(row.bound_seconds for row in totals) / seconds if seconds else None,
     )

@@ -217,7 +217,7 @@ class Saved:
     def _read(self, data: dict[str, Any]) -> None:
         self._classes = Classes(data["classes"])
         self._decoded = partial(decoded, classes=self._classes)
-        self._made: dict[Any, Any] = {}
+        self._cache: dict[Any, Any] = {}
         calls = tuple(map(self._call, data["calls"]))
         memory = data["memory"]
         self.run = Run(
@@ -252,15 +252,15 @@ class Saved:
         seen = (c._replace(operation=dense(c.operation)) for c in calls) if self.attention == "dense" else calls
         charged = map(self._call, data["charges"])
         self.counted = tuple(
-            self._counted(each, call)
-            for each, call in zip([*data["calls"], *data["charges"]], [*seen, *charged], strict=True)
+            self._counted(entry, call)
+            for entry, call in zip([*data["calls"], *data["charges"]], [*seen, *charged], strict=True)
         )
-        self.users = {int(i): self._counted(each, calls[int(i)]) for i, each in data["users"].items()}
+        self.users = {int(i): self._counted(entry, calls[int(i)]) for i, entry in data["users"].items()}
         # A file that was edited by hand, or written by another program, may not add up.
         flops = sum(each.flops for each in self.counted if each.call.phase in PARTS[PHASES[0]])
-        said = data["totals"]["total_flops"]
-        if flops != said:
-            raise ValueError(f"its calls add up to {flops:,} FLOPs, its total is {said:,}")
+        stated = data["totals"]["total_flops"]
+        if flops != stated:
+            raise ValueError(f"its calls add up to {flops:,} FLOPs, its total is {stated:,}")
 
     def _history(self, memory: dict[str, Any]) -> Remembered:
         alive = (LiveTensor(**{**t, "spec": self._value(t["spec"])}) for t in memory["live_at_peak"])
@@ -270,24 +270,24 @@ class Saved:
         return Remembered(memory["peak"], Place(*memory["at"]), tuple(alive), tuple(moments))
 
     def _call(self, data: dict[str, Any]) -> Call:
-        ran = self._once(self._operation, [data["op"], data["target"], *OPERATION_VALUES(data)])
-        return Call(ran, **{name: data.get(name, "") if name == "origin" else data[name] for name in PLACE})
+        operation = self._once(self._operation, [data["op"], data["target"], *OPERATION_VALUES(data)])
+        return Call(operation, **{name: data.get(name, "") if name == "origin" else data[name] for name in PLACE})
 
     def _scope(self, data: dict[str, Any]) -> Scope:
         name = self._classes[data["cls"]].__name__
-        ran = self._once(self._operation, [name, {"class": data["cls"]}, *OPERATION_VALUES(data)])
-        return Scope(data["path"], ran, self._value(data["params"]), data["has_children"], data.get("seconds"))
+        operation = self._once(self._operation, [name, {"class": data["cls"]}, *OPERATION_VALUES(data)])
+        return Scope(data["path"], operation, self._value(data["params"]), data["has_children"], data.get("seconds"))
 
     def _operation(self, data: list[Any]) -> Operation:
         op, target, *values = data
         match target:
             case str():
-                found = target_of(target)
+                called = target_of(target)
             case {"unseen": name}:
-                found = name
+                called = name
             case _:
-                found = self._classes[target["class"]]
-        return Operation(op, found, *map(self._value, values))
+                called = self._classes[target["class"]]
+        return Operation(op, called, *map(self._value, values))
 
     def _counted(self, data: dict[str, Any], call: Call) -> Counted:
         return Counted(call, self._once(_count_from, [data[name] for name in ("cost", "rule", "missing", "integer")]))
@@ -301,15 +301,15 @@ class Saved:
         The cache key is the marshalled data, because 1, 1.0 and True are equal in Python.
         """
         key = make, marshal.dumps(data, 2)  # from version 3 on, bytes also depend on which objects are identical
-        if key not in self._made:
-            self._made[key] = make(data)
-        return self._made[key]
+        if key not in self._cache:
+            self._cache[key] = make(data)
+        return self._cache[key]
 
 
 def _count_from(data: list[Any]) -> Count:
     cost, rule, *others = data
-    said = rule if isinstance(rule, str) else Absent(rule["formula"], rule["counts"])
-    return Count(None if cost is None else Cost(**cost), said, *others)
+    named_rule = rule if isinstance(rule, str) else Absent(rule["formula"], rule["counts"])
+    return Count(None if cost is None else Cost(**cost), named_rule, *others)
 
 
 def _node_from(data: dict[str, Any]) -> Node:

@@ -100,27 +100,27 @@ def decoded(value: Any, classes: Classes) -> Any:
         return tuple(decoded(item, classes) for item in value)
     if not isinstance(value, dict):
         return value
-    [(kind, held)] = value.items()
+    [(kind, data)] = value.items()
     match kind:
         case "tensor":
-            shape, dtype, *more = held
+            shape, dtype, *more = data
             layout, facts = more or ("strided", {"dict": []})
             form = _from_torch("dtype", dtype), _from_torch("layout", layout)
             return Spec(tuple(shape), *form, decoded(facts, classes))
         case "dict":
-            return {decoded(key, classes): decoded(item, classes) for key, item in held}
+            return {decoded(key, classes): decoded(item, classes) for key, item in data}
         case "class":
-            return classes[held]
+            return classes[data]
         case _ if kind in TORCH_KINDS:
-            return _from_torch(kind, held)
+            return _from_torch(kind, data)
         case "slice":
-            return slice(*decoded(held, classes))
+            return slice(*decoded(data, classes))
         case "complex":
-            return complex(*decoded(held, classes))
+            return complex(*decoded(data, classes))
         case "float":
-            return float(held)
+            return float(data)
         case "device":
-            return sys.modules["torch"].device(held) if is_torch_loaded() else Named(held)
+            return sys.modules["torch"].device(data) if is_torch_loaded() else Named(data)
         case "ellipsis":
             return ...
     raise ValueError(f"there is no value of kind {kind!r}")
