@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -15,6 +16,7 @@ from ..errors import InputError
 from ..records.containers import items_of, pairs_of
 from ..records.tensors import ORDINARY, is_dense
 from .modules import parameters_of
+from .pytree import tensors_in
 from .reach import NOTHING, places_in, reached, set_at, value_at
 
 OptimizerLike = Optimizer | Callable[[Iterable[torch.Tensor]], Optimizer]
@@ -204,6 +206,25 @@ def held_by_hooks(parameters: Iterable[Any]) -> Optimizer | None:
     held = [each for group in hooks for each in group if each]
     found = reached(held, into_modules=False) if held else ()
     return next((each for _, each in found if issubclass(type(each), Optimizer)), None)
+
+
+@contextmanager
+def gradients_kept(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Give parameters the gradients back that they had before a step in this block, with what is noted on both.
+
+    A step may remove the gradients, or mark them as used, so that the next step would have none. What it newly notes on a
+    parameter stays: that may be its state.
+    """
+    own = [(parameter, parameter.grad, {**vars(parameter)}) for parameter in parameters]
+    others = [part for _, grad, noted in own for part in tensors_in([grad, *noted.values()])]
+    marks = [(part, {**vars(part)}) for part in others]
+    yield
+    for parameter, grad, noted in own:
+        parameter.grad = grad
+        vars(parameter).update(noted)
+    for part, noted in marks:
+        vars(part).clear()
+        vars(part).update(noted)
 
 
 def gradients_of(parameters: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:

@@ -24,6 +24,7 @@ from ..model.optimizer import (
     INSTEAD,
     OptimizerLike,
     StandIns,
+    gradients_kept,
     gradients_of,
     held_by_hooks,
     holders_in,
@@ -365,7 +366,8 @@ def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
             apart = [mirror for _, mirror in mirrors]
             if not any(state.ndim for _, state in states_of(optimizer, apart)):
                 subject.snapshot.before_write(own)  # it may reach them where we do not look
-                optimizer.step()
+                with gradients_kept([watch.mirror_of(parameter) for parameter in own]):
+                    optimizer.step()
             storages.add_all([state for _, state in states_of(optimizer, apart)])
             storages.label(states_of(optimizer, apart), "optimizer")
             with watch.observer:
