@@ -785,7 +785,12 @@ def private() -> Case:
         module=model, optimizer=torch.optim.SGD(model.parameters(), 0.1), data_loader=data, noise_multiplier=1.0,
         max_grad_norm=1.0, poisson_sampling=False,
     )  # fmt: skip
-    return training(model, optimizer)
+
+    def inputs() -> torch.Tensor:
+        optimizer.zero_grad()  # it refuses gradients that it has used, in a count too
+        return x16()
+
+    return training(model, optimizer, inputs)
 
 
 @case("ema_pytorch: EMA of a model", "ema_pytorch")

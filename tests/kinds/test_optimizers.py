@@ -400,6 +400,97 @@ def test_each_step_is_booked_once(name: str) -> None:
     ]
 
 
+class RemovesGradients(InDict):
+    """As optimizers do that free memory early."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step()
+        for p in self.param_groups[0]["params"]:
+            p.grad = None
+
+
+class MarksGradients(InDict):
+    """As private training does: no gradient may be used twice."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p in self.param_groups[0]["params"]:
+            if hasattr(p.grad, "used"):
+                raise ValueError("call zero_grad() first")
+        super().step()
+        for p in self.param_groups[0]["params"]:
+            p.grad.used = True
+
+
+class UsesNotes(Own):
+    """A note on each parameter, which a step takes away, is what it steps by."""
+
+    def __init__(self, params: Iterable[Any]) -> None:
+        super().__init__(params)
+        for p in self.param_groups[0]["params"]:
+            p.fresh = True
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p in self.param_groups[0]["params"]:
+            if p.fresh:
+                p.data.sub_(torch.zeros_like(p).mul_(0.9).add_(p.grad).mul(0.1))
+            p.fresh = False
+
+
+class Packed(torch.Tensor):
+    """A wrapper, as of quantized state, that no function of torch knows how to copy."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.inner = inner
+
+    def __tensor_flatten__(self) -> Any:
+        return ["inner"], None
+
+    @classmethod
+    def __tensor_unflatten__(cls, parts: Any, context: Any, size: Any, stride: Any) -> Any:
+        return cls(parts["inner"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].inner)
+        raise NotImplementedError(f"{func} of Packed")
+
+
+class InWrapper(Own):
+    def kept(self, p: torch.Tensor) -> torch.Tensor:
+        if "m" not in self.state[p]:
+            self.state[p]["m"] = Packed(torch.zeros_like(p))
+        return self.state[p]["m"].inner  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+@pytest.mark.parametrize("make", [RemovesGradients, MarksGradients, UsesNotes, InWrapper])
+def test_a_step_that_uses_its_gradients_up_is_counted(make: Any, steps: int) -> None:
+    model = model_of()
+    optimizer = make(model.parameters())
+    for _ in range(steps):
+        model(X).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for p in model.parameters():
+        p.fresh = True  # type: ignore[attr-defined]
+    states = [
+        {name: each.inner.clone() if isinstance(each, Packed) else each.clone() for name, each in state.items()}
+        for state in optimizer.state.values()
+    ]
+    report = fxflops.count(model, X, backward=True, optimizer=optimizer)
+    assert report.complete
+    assert report.total_optimizer_flops == 4 * sum(p.numel() for p in model.parameters())
+    assert all(p.grad is None and p.fresh for p in model.parameters())  # type: ignore[attr-defined]
+    for state, before in zip(optimizer.state.values(), states, strict=True):
+        for name, each in state.items():
+            assert torch.equal(each.inner if isinstance(each, Packed) else each, before[name])
+
+
 class Impossible(Own):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         self.times = getattr(self, "times", 0) + 1
