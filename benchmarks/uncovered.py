@@ -5,7 +5,8 @@
 The models are those of ``speed.py``, on meta, each in a process of its own, which first counts a small net. A call that has a
 rule, or equals an earlier one, costs a few microseconds. The others are learned: torch's meta kernel runs, and often the
 operators inside are followed. Their CPU time is told by function or module, and so is their share of the whole count. A call
-inside another one, or inside a leaf module, belongs to the outer one. The table is ``benchmarks/results/uncovered.md``.
+inside another one, or inside a leaf module, belongs to the outer one. A run of all models writes
+``benchmarks/results/uncovered.md``.
 """
 
 from __future__ import annotations
