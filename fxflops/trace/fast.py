@@ -195,8 +195,8 @@ class FastObserver(PlanningObserver):
         return out
 
     def _metadata_suffices(self) -> bool:
-        """Return whether results follow from metadata now: not inside another call, with uninitialized memory around,
-        in several threads, or under autocast, gradients or a functorch transform."""
+        """Return whether results follow from metadata now: not inside another call or a higher-order operator, with
+        uninitialized memory around, in several threads, or under autocast, gradients or a functorch transform."""
         if self._autocast is not None and self._autocast.kept:
             self._autocast.forget()
         if self._dtype is not get_default_dtype():  # results of factories, and of promotion, depend on it
@@ -205,6 +205,7 @@ class FastObserver(PlanningObserver):
         return not (
             self._stack.leaf_depth
             or self._observe_dispatch  # the dispatch mode would record the tensors made here
+            or self._in_higher_order  # it is on here, too
             or self._threads.by_thread
             or self._plain_functions.running
             or self._unwritten.storages

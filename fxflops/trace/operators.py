@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,11 +20,13 @@ from ..records.tensors import spec_of
 from ..torch_internals import (
     STOPS_RECOMPUTING,
     DisableTorchFunction,
+    EnableTorchFunction,
     HigherOrderOperator,
     OpOverload,
     current_graph_task_id,
     disable_current_modes,
     dispatched,
+    is_below_autograd,
     is_control_flow,
     of_checkpoint,
     python_kernel,
@@ -34,10 +36,11 @@ from .autocast import Autocast
 from .autograd_owners import loss_in, roots_of
 from .call_log import Made
 from .compiler import run_operator
+from .composed import composing_kernel
 from .device_mirror import DeviceMirror
 from .functions import PYTHON_FUNCTIONS, callables_in, origin_of, with_callables, writes
 from .lookups import with_row
-from .modes import AtenMode, dispatch_mode_on, transformed
+from .modes import AtenMode, ResultsMode, dispatch_mode_on, transformed
 from .modules import ModuleObserver
 from .phases import FORWARD
 from .processes import communicates, copies_gathered, is_between_processes
@@ -231,7 +234,13 @@ class OperatorObserver(ModuleObserver):
         if is_control_flow(func) or self._registry.find(func) is not None or not calls_others:
             # All modes are off around its functions, which turn them on again for themselves.
             args, kwargs = with_callables((args, kwargs), self._entered)
-            return self.stopwatch.run(python_kernel(func), args, kwargs)
+            # What it makes itself, the rows and their stack, it makes by functions.
+            tracked = is_control_flow(func) and self._storages is not None
+            with (
+                EnableTorchFunction() if tracked else nullcontext(),
+                ResultsMode(self._track) if tracked else nullcontext(),
+            ):
+                return self.stopwatch.run(python_kernel(func), args, kwargs)
         # Operators and modules stay what they are, since it looks at more than their results: its own kernel calls them
         # under the function mode. Many refuse to be called under a dispatch mode.
         args, kwargs = with_callables((args, kwargs), self._entered, PYTHON_FUNCTIONS)
@@ -239,7 +248,20 @@ class OperatorObserver(ModuleObserver):
             return self.stopwatch.run(dispatched, (func, args, kwargs), {}, work=func)
 
     def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._storages is not None and type(func) is OpOverload and is_below_autograd():
+            device = None if self._device_mirror is None else self._device_mirror.device
+            kernel = composing_kernel(func, args, kwargs, device)
+            if kernel is not None:
+                return self._composed(kernel, func, args, kwargs)
         return self.stopwatch.run(run_operator, (func, args, kwargs), {}, work=func)
+
+    def _composed(self, kernel: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator by those that it is made of, as parts of it, so that the tensors they make are tracked."""
+        parts = len(self._parts)
+        with self._within(True, self._in_node), dispatch_mode_on(self.aten):
+            out = self.stopwatch.run(kernel, args, kwargs, work=func)
+        del self._parts[parts:]
+        return out
 
     def _register(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         if self._mirror is not None:
