@@ -109,11 +109,14 @@ def table(rows: list[Row], entries: int) -> str:
     for cause, *rest in apart:
         causes.setdefault(cause, []).append(tuple(rest))
     unnamed = causes.pop("", [])
+    samples = sum(row["samples"] for row in rows)
+    disagreeing = len({(entry, case) for _, entry, _, case, _ in apart})
     lines = [
         "# torch's own databases",
         "",
         f"torch {torch.__version__}, fxflops {fxflops.__version__}, on the CPU: {len(rows)} of {entries} entries "
-        f"({', '.join(f'{name} {count}' for name, count in databases.items())}), {sum(row['samples'] for row in rows):,} samples.",
+        f"({', '.join(f'{name} {count}' for name, count in databases.items())}), {samples:,} samples. "
+        f"On {samples - disagreeing:,} of them every check agrees; {disagreeing:,} have a disagreement, listed below by its cause.",
         "",
         f"Disagreements without a named cause: {len(unnamed)}.",
         "",
@@ -128,7 +131,12 @@ def table(rows: list[Row], entries: int) -> str:
     ]
     for cause, each in sorted(causes.items(), key=lambda item: -len(item[1])):
         names = Counter(f"{entry.partition('/')[2]}: {kind}" for entry, kind, _, _ in each)
-        lines += [f"### {cause}", "", f"{len(each)} samples:", ""]
+        lines += [
+            f"### {cause}",
+            "",
+            f"{len(each)} checks of {len({(entry, case) for entry, _, case, _ in each})} samples:",
+            "",
+        ]
         lines += [f"- {name}{f' x{count}' if count > 1 else ''}" for name, count in names.items()] + [""]
     listed = Counter(op for row in rows for op in row["listed"])
     lines += ["## Listed as missing", "", *(f"- {op}, in {count} entries" for op, count in sorted(listed.items()))]

@@ -37,13 +37,17 @@ class Calls(nn.Module):
 
 @dataclass
 class Case:
-    """A model with its inputs, made anew each time; ``spellings`` are other ways to write the same call."""
+    """A model with its inputs, made anew each time; ``spellings`` are other ways to write the same call.
+
+    ``compiles`` tells that torch compiles its functions unless a dispatch mode is on.
+    """
 
     name: str
     make: Callable[[], Made]
     spellings: dict[str, Callable[[], Made]] = field(default_factory=dict)
     learns: bool = False
     maps: bool = False
+    compiles: bool = False
     optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None
 
 
@@ -86,7 +90,9 @@ def cases(key: str, info: Any, most: int) -> Iterator[Case]:
             yield from _modules(info, most, training)
     else:
         for dtype in (dtype for dtype in DTYPES if dtype in info.supported_dtypes("cpu")):
-            yield from _operators(info, dtype, most if dtype is DTYPES[0] else (most + 1) // 2)
+            for case in _operators(info, dtype, most if dtype is DTYPES[0] else (most + 1) // 2):
+                case.compiles = database == "hop"
+                yield case
 
 
 def chosen(items: list[Any], most: int) -> list[tuple[int, Any]]:

@@ -231,6 +231,23 @@ convolution_with_flags = _optional("torch._convolution", Nobody)
 # Tells of a kernel for one dispatch key, by which composite operators are known: they only call others. Necessary.
 has_kernel_for_key: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
 
+# Tells that autograd has had its turn, so that an operator may be called by the kernel that composes it of others. Necessary.
+is_below_autograd: Callable[[], bool] = partial(
+    torch._C._dispatch_tls_is_dispatch_key_excluded, torch._C.DispatchKey.ADInplaceOrView
+)
+
+
+def composing_kernels(overload: Any) -> Callable[..., Any] | None:
+    """Return the kernel that composes an operator of others below autograd; None if it has none.
+
+    A torch without ``_op_dk`` hides what such operators hold on their way.
+    """
+    for key in ("CompositeExplicitAutogradNonFunctional", "CompositeExplicitAutograd"):
+        if has_kernel_for_key(overload.name(), key) and hasattr(overload, "_op_dk"):
+            return partial(overload._op_dk, getattr(torch._C.DispatchKey, key))
+    return None
+
+
 # The name of a function in a graph's code. A recorded graph calls a function without one by another node. Necessary.
 get_qualified_name = torch.fx.node._get_qualified_name
 # Maps the leaves of nested containers. Necessary.
@@ -376,9 +393,12 @@ def in_fake_mode() -> bool:
     return any(isinstance(mode, fake_tensors()[1]) for mode in get_current_dispatch_mode_stack())
 
 
+CONTROL_FLOW = frozenset({"cond", "while_loop", "while_loop_stack_output", "map_impl", "scan"})
+
+
 def is_control_flow(function: Any) -> bool:
     """Return whether a function is the operator of ``torch.cond``, ``while_loop``, ``map`` or ``scan``."""
-    return isinstance(function, HigherOrderOperator) and function.name() in ("cond", "while_loop", "map_impl", "scan")
+    return isinstance(function, HigherOrderOperator) and function.name() in CONTROL_FLOW
 
 
 def is_tracing() -> bool:

@@ -166,7 +166,7 @@ def matrix_norm_by_values(
     if learns or ord not in (2, -2, "nuc"):
         return None
     m, n = (A[each] for each in dim)
-    return (Spec((A.numel() // max(m * n, 1), min(m, n)), A.dtype),)
+    return (Spec((A.numel() // max(m * n, 1), min(m, n)), _real(A.dtype)),)
 
 
 @unwatched(torch.linalg.norm)
@@ -186,19 +186,57 @@ def nuclear_norm_by_values(
     return norm_by_values(tensors, A, p, dim, learns=learns) if p == "nuc" else None
 
 
+@unwatched(torch.nuclear_norm)
+def all_values_added_up(
+    tensors: Sequence[Lying], A: Spec, dim: Any = None, *_: Any, learns: bool, **__: Any
+) -> Passing | None:
+    """As matrix_norm_by_values."""
+    return nuclear_norm_by_values(tensors, A, "nuc", dim, learns=learns)
+
+
 @unwatched(torch.linalg.cond)
 def condition_by_values(
     tensors: Sequence[Lying], A: Spec, p: Any = None, *, device: str, learns: bool
 ) -> Passing | None:
-    """A condition number is the ratio of two singular values, by the norm that is the largest."""
-    return matrix_norm_by_values(tensors, A, 2 if p is None else p, learns=learns)
+    """A condition number is the ratio of two singular values, by the norm that is the largest.
+
+    By the nuclear norm it is the sum of the values times that of their reciprocals.
+    """
+    held = matrix_norm_by_values(tensors, A, 2 if p is None else p, learns=learns)
+    if held is None or p != "nuc":
+        return held
+    (values,) = held
+    total = Spec(A[:-2], values.dtype)
+    return values, total, values, total
 
 
 @unwatched(torch.linalg.matrix_rank)
-def rank_by_values(tensors: Sequence[Lying], A: Spec, *_: Any, learns: bool, **__: Any) -> Passing | None:
-    """The singular values, and which of them are large enough."""
-    values = Spec((*A[:-2], min(A[-2:])), A.dtype)
-    return None if learns else (values, Spec(values, torch.bool))
+def rank_by_values(
+    tensors: Sequence[Lying],
+    A: Spec,
+    tol: Any = None,
+    hermitian: bool = False,
+    *_: Any,
+    learns: bool,
+    **__: Any,
+) -> Passing | None:
+    """The singular values, and how large they must be, in double precision; then which of them are.
+
+    The eigenvalues of a hermitian matrix are made absolute first, and the largest is looked for.
+    """
+    if learns:
+        return None
+    values = Spec((*A[:-2], min(A[-2:])), _real(A.dtype))
+    largest = (Spec((*A[:-2], 1), values.dtype),) if hermitian else ()
+    bound = Spec((*A[:-2], 1), torch.float64)
+    made_absolute = (values, values) if hermitian else ()
+    scaled, compared = (values, *largest, bound, bound), (values, *largest, bound, Spec(values, torch.bool))
+    return max(made_absolute, scaled, compared, key=lambda held: sum(spec.nbytes for spec in held))
+
+
+def _real(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the singular values."""
+    return dtype.to_real() if dtype.is_complex else dtype
 
 
 def _reflected(m: int, n: int, k: int) -> Cost:

@@ -105,7 +105,7 @@ def _with_strides(value: Any, strides: Iterator[Strides]) -> Any:
 def held_unwatched(ran: Operation, tensors: Sequence[Lying], device: str, learns: bool) -> Passing | None:
     """The tensors alive at the peak of a call that goes another way when it is watched; None for any other call."""
     rule, parameters = UNWATCHED[ran.target]
-    if ran.kwargs and "out" in ran.kwargs:
+    if ran.kwargs and ran.kwargs.get("out") is not None:  # torch.norm hands itself over with out=None
         return None
     try:
         args, kwargs = arguments(parameters, ran)

@@ -92,11 +92,18 @@ def det(A: Spec, *, out: Any) -> Cost:
     return lu(A, out=out).plus(Cost(muls=batch_of(A) * max(A[-1] - 1, 0)))
 
 
-@formula(*of_linalg("slogdet"), *named("slogdet", "logdet"), "aten::_linalg_slogdet")
+@formula(*of_linalg("slogdet"), *named("slogdet"), "aten::_linalg_slogdet")
 def slogdet(A: Spec, *, out: Any) -> Cost:
     """A[*, n, n] -> sign[*], logabsdet[*]: lu, then n absolutes, n logarithms, n - 1 adds, n signs and n - 1 multiplies."""
     n, b = A[-1], batch_of(A)
     return lu(A, out=out).plus(Cost(muls=b * max(n - 1, 0), adds=b * max(n - 1, 0), others=3 * b * n))
+
+
+@formula(*named("logdet"), op="slogdet")
+def logdet(A: Spec, *, out: Spec) -> Cost:
+    """A[*, n, n] -> out[*]: slogdet, then 1 compare of the sign and 1 selection per matrix; of complex ones, 1 logarithm and 1 add."""
+    joined = Cost(adds=out.numel(), others=out.numel()) if A.dtype.is_complex else Cost(others=2 * out.numel())
+    return slogdet(A, out=out).plus(joined)
 
 
 @formula(*of_linalg("lstsq"))

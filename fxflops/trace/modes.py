@@ -76,6 +76,17 @@ class FunctionMode(TorchFunctionMode):
                 stopwatch.go()
 
 
+class ResultsMode(FunctionMode):
+    """A function mode that runs every call, and passes its result to ``track``."""
+
+    def __init__(self, track: Callable[[Any], Any]) -> None:
+        TorchFunctionMode.__init__(self)
+        self._track = track
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._track(func(*args, **(kwargs or {})))
+
+
 class AtenMode(DispatchMode):
     """A dispatch mode that passes every operator to ``handler``.
 

@@ -46,6 +46,7 @@ from ..torch_internals import (
     disable_current_modes,
     dispatched,
     is_any_autocast_enabled,
+    is_below_autograd,
     is_control_flow,
     is_tracing,
     of_checkpoint,
@@ -55,6 +56,7 @@ from .attention_pairs import has_causal_bias, with_learning, with_pairs_left
 from .autograd_owners import NoOwners, loss_in, roots_of
 from .call_log import CallLog, Made
 from .compiler import is_importing_compiler, run_operator, unseen
+from .composed import composing_kernel
 from .device_kernels import BY_NAME
 from .forwards import UNKNOWN, ModuleRecord, has_plain_call, hidden_kernels, is_hooked, is_torchs
 from .functions import (
@@ -75,6 +77,7 @@ from .memo import NONE, Known, Unknown, call_key
 from .modes import (
     AtenMode,
     FunctionMode,
+    ResultsMode,
     are_others_on,
     beneath_others,
     dispatch_mode_on,
@@ -600,12 +603,13 @@ class Observer:
     def _metadata_suffices(self, own_modes: int) -> bool:
         """Return whether all that the record of a call takes from it follows now from the metadata of its tensors.
 
-        So it is not inside another call, with uninitialized memory around, in several threads, under autocast or a functorch
+        So it is not inside another call or a higher-order operator, with uninitialized memory around, in several threads, under autocast or a functorch
         transform, nor where the world says so. ``own_modes`` is the number of function modes of ours that are on.
         """
         return self._world.metadata_suffices(own_modes) and not (
             self._stack.leaf_depth
             or self._in_call
+            or self._in_higher_order  # the mode is on there, too
             or self._threads.by_thread
             or self._plain_functions.running
             or self._unwritten.storages
@@ -997,7 +1001,19 @@ class Observer:
         return self._track(out)
 
     def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if type(func) is OpOverload and is_below_autograd():
+            kernel = composing_kernel(func, args, kwargs, self._world.device if self._world.is_meta else None)
+            if kernel is not None:
+                return self._composed(kernel, func, args, kwargs)
         return self._world.kernel(func, args, kwargs, self._run_here)
+
+    def _composed(self, kernel: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator by those that it is made of, as parts of it, so that the tensors they make are tracked."""
+        parts = len(self._parts)
+        with self._within(True, self._in_node), dispatch_mode_on(self.aten):
+            out = self.stopwatch.run(kernel, args, kwargs, work=func)
+        del self._parts[parts:]
+        return out
 
     def _run_here(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.stopwatch.run(run_operator, (func, args, kwargs), {}, work=func)
@@ -1029,7 +1045,13 @@ class Observer:
         if is_control_flow(func) or self._registry.find(func) is not None or not calls_others:
             # All modes are off around its functions, which turn them on again for themselves.
             args, kwargs = with_callables((args, kwargs), self._entered)
-            return self.stopwatch.run(python_kernel(func), args, kwargs)
+            # What it makes itself, the rows and their stack, it makes by functions.
+            tracked = is_control_flow(func)
+            with (
+                EnableTorchFunction() if tracked else nullcontext(),
+                ResultsMode(self._track) if tracked else nullcontext(),
+            ):
+                return self.stopwatch.run(python_kernel(func), args, kwargs)
         # Operators and modules stay what they are, since it looks at more than their results: its own kernel calls them
         # under the function mode. Many refuse to be called under a dispatch mode.
         args, kwargs = with_callables((args, kwargs), self._entered, PYTHON_FUNCTIONS)

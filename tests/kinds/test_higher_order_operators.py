@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import fxflops
+from benchmarks.allocator import allocated
 from fxflops.ops import BASE
 
 aten = torch.ops.aten
@@ -160,6 +162,14 @@ PLAIN: dict[str, tuple[Forward, Forward]] = {
         lambda x: torch.cond(torch.tensor(True), functools.partial(torch.mm, x), torch.relu, (WEIGHT,)),
         _product,
     ),
+    "cond, functions": (
+        lambda x: torch.cond(torch.tensor(True), lambda x: ((x @ WEIGHT + 1) + 1).relu(), torch.relu, (x,)),
+        lambda x: ((x @ WEIGHT + 1) + 1).relu(),
+    ),
+    "flex_gemm, a longer function": (
+        lambda x: _named("flex_gemm")(torch.mm, (x, WEIGHT), lambda y: ((y + 1) * 2 + 1).relu() * 2),
+        lambda x: ((x @ WEIGHT + 1) * 2 + 1).relu() * 2,
+    ),
     "own": (lambda x: only_this(aten.mm.default, x, WEIGHT), _product),
     "own with operators": (
         lambda x: only_this(aten.mm.default, x, WEIGHT, operators=(aten.relu.default, aten.abs.default)),
@@ -231,3 +241,62 @@ def test_its_backward_pass_is_counted(name: str) -> None:
         model(x).sum().backward()
     assert block.report.complete
     assert 2 * (block.report.total_macs + block.report.total_backward_macs) == counter.get_total_flops()
+
+
+def _steps(combine: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Forward:
+    from torch._higher_order_ops.scan import scan
+
+    return lambda x: scan(combine, x[0], x)[1]
+
+
+def _counts(name: str) -> Forward:
+    hop = _named(name)
+    return lambda x: hop(lambda i, x: i < 5, lambda i, x: (i + 1, x * 2), (torch.tensor(0), x), ())[1]
+
+
+def _mapped(function: Callable[[Tensor], Any]) -> Forward:
+    from torch._higher_order_ops.map import map as mapped
+
+    return lambda x: mapped(function, x)
+
+
+FLOWS: dict[str, Callable[[], Forward]] = {
+    "map": lambda: _mapped(lambda row: row * 2),
+    "map to another size": lambda: _mapped(lambda row: torch.cat([row, row]) + 1),
+    "map of sums": lambda: _mapped(lambda row: row.sum()),
+    "scan": lambda: _steps(lambda carry, row: (carry + row, carry * row)),
+    "scan of products": lambda: _steps(lambda carry, row: (carry + row, row[:, None] @ row[None])),
+    "while_loop": lambda: _counts("while_loop"),
+    "while_loop, stacked": lambda: _counts("while_loop_stack_output"),
+    "cond": lambda: lambda x: torch.cond(x.sum() < 1e9, lambda x: (x * 2).exp(), lambda x: x + 1, (x,)),
+}
+
+
+class _NoChange(TorchDispatchMode):
+    """Torch compiles a control flow operator's functions, unless a dispatch mode is on."""
+
+    supports_higher_order_operators = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_what_control_flow_makes_itself_is_in_the_peak(name: str) -> None:
+    """The rows that it collects, and their stack, which no function that it calls returns."""
+    try:
+        function = FLOWS[name]()
+    except ImportError:
+        pytest.skip(f"torch {torch.__version__} has no {name}")
+    x = torch.rand(40, 25)
+
+    def run() -> Any:
+        with torch.no_grad(), _NoChange():
+            return function(x)
+
+    run()
+    truth = allocated(run, x.nbytes)
+    report = fxflops.count(Model(function), x)
+    assert report.complete
+    near = 0.02 * truth.peak + 64
+    assert truth.held - near <= report.max_memory <= truth.peak + near, (report.max_memory, truth)

@@ -20,6 +20,7 @@ import fxflops
 from benchmarks.allocator import Allocated, allocated
 
 FLOAT, DOUBLE = torch.float32, torch.float64
+aten = torch.ops.aten
 Function = Callable[..., Any]
 
 
@@ -174,6 +175,49 @@ def products(draw: random.Random) -> tuple[Function, tuple[Any, ...]]:
     return torch.cartesian_prod, (floats(draw.randint(20, 60)), floats(draw.randint(20, 60)))
 
 
+def on_matrices(function: Function, hermitian: bool = False) -> Any:
+    """A case of a function of many small matrices, of which even the numbers kept of each matter."""
+
+    def case(draw: random.Random) -> tuple[Function, tuple[Any, ...]]:
+        rows, columns = draw.randint(2, 5), draw.randint(2, 5)
+        return function, (floats(draw.randint(300, 500), rows, rows if hermitian else columns),)
+
+    return case
+
+
+def masked(function: Function) -> Any:
+    """A case of a function of a table, a mask and the places in each dimension; another tensor is put there."""
+
+    def case(draw: random.Random) -> tuple[Function, tuple[Any, ...]]:
+        n, m = draw.randint(20, 30), draw.randint(20, 30)
+        mask, rows, columns = torch.rand(n, m) > 0.5, torch.randint(0, 9, (n, 1)), torch.randint(0, 9, (1, m))
+        return lambda x, *given: function(x, given[0], [*given[1:]], torch.ones(n, m)), (
+            floats(9, 9),
+            mask,
+            rows,
+            columns,
+        )
+
+    return case
+
+
+masked_index, masked_put = aten._unsafe_masked_index, aten._unsafe_masked_index_put_accumulate
+COMPOSED: dict[str, Callable[[random.Random], tuple[Function, tuple[Any, ...]]]] = {
+    # Operators that torch composes of others below autograd.
+    "pinv": on_matrices(torch.linalg.pinv), "pinverse": on_matrices(torch.pinverse),
+    "pinv, hermitian": on_matrices(lambda x: torch.linalg.pinv(x, hermitian=True), hermitian=True),
+    "pinv, by tolerances": on_matrices(lambda x: torch.linalg.pinv(x, atol=torch.tensor(0.1), rtol=torch.tensor(0.1))),
+    "masked index": masked(lambda x, mask, places, _: masked_index(x, mask, places, 0.0)),
+    "masked put": masked(masked_put), "isinf": on(torch.isinf), "mvlgamma": on(lambda x: torch.mvlgamma(x + 3, 2)),
+    "dist": on_two(torch.dist), "ldexp": on_two(torch.ldexp), "bilinear": on_two(lambda x, w: F.bilinear(x[..., :3], x[..., :4], w[..., :3, :4].contiguous())),
+    "bce with logits": on_two(lambda x, y: F.binary_cross_entropy_with_logits(x, y, pos_weight=y[0, 0])),
+    # Singular values alone, by all their names.
+    "norm nuc": on_matrices(lambda x: torch.norm(x, "nuc", (1, 2))), "norm nuc, by name": on_matrices(lambda x: torch.norm(input=x, p="nuc", dim=(1, 2))),
+    "linalg.norm nuc": on_matrices(lambda x: torch.linalg.norm(x, "nuc", (1, 2), out=None)), "svdvals, out=None": on_matrices(lambda x: torch.linalg.svdvals(x, out=None)),
+    "nuclear_norm": on_matrices(lambda x: torch.nuclear_norm(x, (1, 2), True)), "cond nuc": on_matrices(lambda x: torch.linalg.cond(x, "nuc"), hermitian=True),
+    "ranks": on_matrices(torch.linalg.matrix_rank), "ranks, hermitian": on_matrices(lambda x: torch.linalg.matrix_rank(x, hermitian=True), hermitian=True),
+    "ranks by tolerance": on_matrices(lambda x: torch.linalg.matrix_rank(x, atol=0.1, rtol=0.1)),
+}  # fmt: skip
 CASES: dict[str, Callable[[random.Random], tuple[Function, tuple[Any, ...]]]] = {
     "softsign": on(F.softsign), "tanhshrink": on(F.tanhshrink), "logsigmoid": on(F.logsigmoid), "mish": on(F.mish),
     "softmax": on(torch.softmax, -1), "softmax to double": on(torch.softmax, -1, DOUBLE),
@@ -201,7 +245,7 @@ CASES: dict[str, Callable[[random.Random], tuple[Function, tuple[Any, ...]]]] = 
     "einsum that copies both": multiplied("abcd,acef->abed", "abcd", "acef"), "einsum, swapped": multiplied("ab,bc->ca", "ab", "bc"),
     "einsum of heads": multiplied("abcd,bed->abce", "abcd", "bed"), "einsum without a sum": multiplied("ab,cb->acb", "ab", "cb"),
     "einsum of an ellipsis": multiplied("...ab,...cb->...ac", "dab", "dcb"), "einsum that sums first": multiplied("abd,bc->ac", "abd", "bc"),
-    "einsum": matrices, "linear": linear, "conv2d": convolved,
+    "einsum": matrices, "linear": linear, "conv2d": convolved, **COMPOSED,
 }  # fmt: skip
 
 
@@ -210,7 +254,7 @@ def with_ways(names: Any) -> list[tuple[str, str]]:
     return [(name, way) for name in names for way in random.Random(name).sample([*WAYS], 2)]
 
 
-@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@pytest.mark.filterwarnings("ignore:Using padding='same'", "ignore:at..nuclear_norm")
 @pytest.mark.parametrize(("name", "way"), with_ways(CASES))
 def test_the_peak_of_calls(name: str, way: str) -> None:
     torch.manual_seed(0)
@@ -226,6 +270,32 @@ def test_the_peak_of_calls(name: str, way: str) -> None:
         truth = measured(run, *args)
         predicted = fxflops.count(model, args).max_memory
         assert fits(predicted, truth, before), (times, predicted - before, truth.held - before, truth.peak - before)
+
+
+IN_PARTS: dict[str, Function] = {
+    "cosine_similarity": lambda x: F.cosine_similarity(x, x + 1, dim=-1), "kl_div": lambda x: F.kl_div(x, x * 2), "isclose": lambda x: torch.isclose(x, x * 2),
+    "triplet_margin_loss": lambda x: F.triplet_margin_loss(x, x * 2, x * 3), "pairwise_distance": lambda x: F.pairwise_distance(x, x * 2),
+    "multi_dot": lambda x: torch.linalg.multi_dot([x[0], x[0].T, x[0]]), "group_norm": lambda x: F.group_norm(x.transpose(0, 1), 1), "softsign": F.softsign,
+    "tanhshrink": F.tanhshrink, "diff": torch.diff, "pinv": lambda x: torch.linalg.pinv(x[0]), "cosine_embedding": lambda x: F.cosine_embedding_loss(x[0], x[1], torch.ones(len(x[0]))),
+    "hinge": lambda x: F.hinge_embedding_loss(x, x.sign()), "einsum": lambda x: torch.einsum("bij,bkj->bik", x, x), "stft": lambda x: torch.stft(x[0], 16, window=torch.ones(16), return_complex=True),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:reduction. .mean. divides")
+@pytest.mark.parametrize("guard", [torch.inference_mode, torch.no_grad])
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_composites_in_inference_mode(name: str, guard: Any) -> None:
+    """Within it a dispatch mode sees a composite operator as a whole, as autograd does not take it apart."""
+    x = floats(3, 41, 33)
+
+    def inferred(x: torch.Tensor) -> Any:
+        with guard():
+            return IN_PARTS[name](x)
+
+    truth = measured(lambda: inferred(x), x)
+    for way in (fxflops.count, lambda *given: fxflops.analyze(*given, repeats=0, progress=False)):
+        predicted = way(Repeated(inferred, 1), x).max_memory
+        assert fits(predicted, truth, x.nbytes), (predicted - x.nbytes, truth.held - x.nbytes, truth.peak - x.nbytes)
 
 
 MODULES: dict[str, Callable[[], nn.Module]] = {

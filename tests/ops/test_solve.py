@@ -113,8 +113,10 @@ def test_determinants() -> None:
         lambda: np.sum(np.log(abs(numbers(N)))),
         lambda: np.exp(numbers(N)),  # the signs
     )
-    for function in (torch.linalg.slogdet, torch.slogdet, torch.logdet, aten._linalg_slogdet.default):
+    for function in (torch.linalg.slogdet, torch.slogdet, aten._linalg_slogdet.default):
         assert logarithms == cost_of(function, A)
+    # Of each matrix the sign is compared with -1, and the logarithm or nan is selected.
+    assert cost_of(torch.slogdet, A).plus(Cost(others=2 * len(A))) == cost_of(torch.logdet, A)
 
 
 def test_lstsq() -> None:
