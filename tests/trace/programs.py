@@ -197,7 +197,14 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
     return [t for t in (value if isinstance(value, (tuple, list)) else [value]) if isinstance(t, torch.Tensor)]
 
 
-NOTED: list[Any] = []
+class Notes:
+    """What programs note, in an object that no forward names: a count leaves lists that a forward names as they were."""
+
+    def __init__(self) -> None:
+        self.steps: list[Any] = []
+
+
+NOTES = Notes()
 """How all tensors lay after each step: no attribute of a model's, for these are as before after a count."""
 
 
@@ -230,7 +237,7 @@ class Told(nn.Module):
                     fails = raises(self.program[at], tensors) and self.rng.random() < 0.98
                     if fails or self.unmade(self.program[at], tensors):
                         self.program.pop()
-                NOTED.append(make(self.program[at], tensors))
+                NOTES.steps.append(make(self.program[at], tensors))
 
 
 def raises(step: Step, tensors: list[torch.Tensor]) -> bool:
@@ -279,8 +286,8 @@ MEMORY = ("max_memory", "memory", "live_at_peak")
 
 
 def noted(run: Callable[[], Any]) -> tuple[Any, list[Any]]:
-    NOTED.clear()
-    return run(), [*NOTED]
+    NOTES.steps.clear()
+    return run(), [*NOTES.steps]
 
 
 def differs(seed: int, values: bool, length: int = LENGTH) -> str:
