@@ -19,6 +19,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fxflops.meters import accelerator
+
 NAME = "Stand-in 80GB"
 GB = 10**9
 CYCLE = 1e-9
@@ -152,6 +154,7 @@ class StandIn:
         """Take the place of torch's accelerator."""
         event = type("Event", (Event,), {"standin": self})
         patch.setattr(torch, "Event", event)
+        patch.setattr(accelerator, "HOSTS", {"meta"})
         for name, function in {
             "current_accelerator": lambda check_available=False: self.device,
             "device_count": lambda: 1,

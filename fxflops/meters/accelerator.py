@@ -11,6 +11,9 @@ from torch.profiler import ProfilerActivity
 from ..torch_internals import DisableTorchFunction
 from ..units import size
 
+HOSTS = frozenset({"cpu", "meta"})
+"""Kinds of devices that are no accelerators. To ask torch takes longer: it looks for drivers."""
+
 
 class Accelerator:
     """A device whose work goes on while the host does other things, and what it tells of time and memory.
@@ -86,7 +89,7 @@ class Accelerator:
 def accelerator_of(device: torch.device | str) -> Accelerator | None:
     """Return the accelerator that a device is; None for the CPU, meta, and a device that is not in this machine."""
     kind, _, index = str(device).partition(":")
-    if kind in ("cpu", "meta"):  # known without asking torch, which looks for drivers
+    if kind in HOSTS:
         return None
     # Asked first: torch 2.6 raises if it is asked for the accelerator where there is none.
     if int(index or 0) >= torch.accelerator.device_count():

@@ -119,9 +119,9 @@ class Holders:
             self._enter_parts(held, id(held), depth - 1, seen)
 
     def _enter_parts(self, value: Any, owner: int, depth: int, seen: set[int]) -> None:
-        container = attributes_in(value) if is_object(value) else value
-        for (_, key), part in parts(value):
-            self._enter(container, key, part, owner, depth, seen)
+        attributes = attributes_in(value) if is_object(value) else None
+        for (kind, key), part in parts(value):  # a dict of somebody's class has attributes, too
+            self._enter(value if kind == "item" or attributes is None else attributes, key, part, owner, depth, seen)
 
     def _group(self, tensors: list[torch.Tensor], loose: dict[int, torch.Tensor]) -> None:
         """Keep the tensors that may be replaced by the storage that they share, with none that stays."""

@@ -213,8 +213,8 @@ def states_of(optimizer: Any, parameters: Iterable[torch.Tensor] = ()) -> list[t
 
 @contextmanager
 def gradients_kept(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Restore, after the block, the gradients of parameters and what was noted on these and is dropped in the block, such as
-    gradients of single examples. What is noted besides, a state, stays."""
+    """Restore, after the block, the gradients of parameters and what was noted on these, such as gradients of single examples, or
+    a mark that a step takes away. What the block newly notes, a state, stays."""
     before = [(parameter, parameter.grad, dict(vars(parameter))) for parameter in parameters]
     tensors = [each for _, gradient, noted in before for each in (gradient, *noted.values())]
     marks = [(vars(each), dict(vars(each))) for each in tensors if issubclass(type(each), torch.Tensor)]
@@ -223,8 +223,7 @@ def gradients_kept(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
     finally:
         for parameter, gradient, noted in before:
             parameter.grad = gradient
-            now = vars(parameter)
-            now.update({name: value for name, value in noted.items() if now.get(name) is None})
+            vars(parameter).update(noted)
         for marked, attributes in marks:  # opacus marks those that a step has used
             marked.clear()
             marked.update(attributes)

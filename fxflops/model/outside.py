@@ -1,4 +1,8 @@
-"""What a forward may change outside of its model: attributes of classes, globals of its file, variables of closures."""
+"""What a forward may leave outside of its model: attributes of classes, globals of its file, variables of closures.
+
+A forward that notes there what it sees, or counts its calls, has noted it: that stays. But a tensor of the run, on meta or a proxy
+of a trace, would come up in the model's next real run, out of a cache: what holds one is as before.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +12,28 @@ from functools import cache
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from torch import nn
+import torch
+from torch import fx, nn
 
-from .reach import CELL, LONGEST, NOTHING, value_at
+from .pytree import walk
+from .reach import CELL, LONGEST, NOTHING, set_at, value_at
 
 CONTAINERS = frozenset({dict, list, set})
+DEPTH = 3
+"""The levels of containers and objects in which a tensor is looked for."""
 REBINDS = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 
 
 class Outside:
     """What the classes of modules, their methods, hooks and the functions of the same files bind, as it is now.
 
-    ``containers`` are lists, dicts and sets that these name, ``cells`` the variables of their closures; it is up to the caller to
-    restore what is in them. :meth:`restore` binds names again as they were. Torch's own classes change nothing.
+    ``containers`` are lists, dicts and sets that these name; it is up to the caller to restore what is in them, where that
+    :func:`holds_tensors`. :meth:`restore` binds names again as they were that now hold tensors. Torch's own classes change nothing.
     """
 
     def __init__(self, classes: Iterable[type], hooks: Iterable[Any] = ()) -> None:
         self.containers: list[Any] = []
-        self.cells: list[CellType] = []
+        self._cells: list[tuple[CellType, Any]] = []
         self._classes: list[tuple[type, dict[str, Any]]] = []
         self._globals: list[tuple[dict[str, Any], str, Any]] = []
         self._seen: set[int] = set()
@@ -57,7 +65,7 @@ class Outside:
         if id(function) in self._seen:
             return
         self._seen.add(id(function))
-        self.cells += function.__closure__ or ()
+        self._cells += [(cell, value_at(CELL, cell)) for cell in function.__closure__ or ()]
         bound, (names, rebound) = function.__globals__, _names_of(function.__code__)
         self._globals += [(bound, name, bound.get(name, NOTHING)) for name in rebound]
         for value in [bound[name] for name in names if name in bound]:
@@ -68,18 +76,33 @@ class Outside:
                 self._enter_class(value)
 
     def restore(self) -> None:
-        """Bind the names as they were."""
+        """Bind the names as they were that now hold tensors, or nothing."""
         for cls, before in self._classes:
-            for name in [name for name in vars(cls) if name not in before and not name.startswith("__")]:
+            added = [name for name in vars(cls) if name not in before and not name.startswith("__")]
+            for name in [name for name in added if holds_tensors(vars(cls)[name])]:
                 type.__delattr__(cls, name)
             for name, value in before.items():
-                if vars(cls).get(name, NOTHING) is not value and not name.startswith("__"):
+                if not name.startswith("__") and _is_lost(vars(cls).get(name, NOTHING), value):
                     type.__setattr__(cls, name, value)
         for bound, name, value in self._globals:
-            if value is NOTHING:
-                bound.pop(name, None)
-            elif bound.get(name, NOTHING) is not value:
-                bound[name] = value
+            if _is_lost(bound.get(name, NOTHING), value):
+                if value is NOTHING:
+                    del bound[name]
+                else:
+                    bound[name] = value
+        for cell, value in self._cells:
+            if _is_lost(value_at(CELL, cell), value):
+                set_at(CELL, cell, value)
+
+
+def holds_tensors(value: Any) -> bool:
+    """Return whether a value is or holds a tensor, or the proxy of one in a trace."""
+    return any(issubclass(type(part), (torch.Tensor, fx.Proxy)) for _, part in walk(value, DEPTH))
+
+
+def _is_lost(now: Any, before: Any) -> bool:
+    """Return whether a name is to be bound as before: it is bound to something else, that holds tensors, or no longer bound."""
+    return now is not before and (now is NOTHING or holds_tensors(now))
 
 
 @cache

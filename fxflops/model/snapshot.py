@@ -20,9 +20,9 @@ from ..errors import InputError
 from ..records.containers import SEQUENCES, items_of, pairs_of
 from ..torch_internals import DisableTorchFunction, cached_weights, disable_current_modes
 from .generators import Generator, generator_of, global_states
-from .outside import Outside
+from .outside import Outside, holds_tensors
 from .pytree import VALUES, Reader, is_object, reader_of, vars_of, walk
-from .reach import CELL, places_in, set_at, value_at
+from .reach import places_in, set_at, value_at
 from .shards import reshard
 from .tensor_state import TensorState
 
@@ -111,8 +111,7 @@ class Snapshot:
         self._outside = Outside(
             {*self._classes}, [each for part in hooks for each in _users(part).values()] if any(hooks) else ()
         )
-        self._containers += self._outside.containers
-        self._places += [(CELL, cell, value_at(CELL, cell)) for cell in self._outside.cells]
+        self._noted = [(container, _copied(container)) for container in self._outside.containers]
         found = [tensor for tensor in tensors if tensor is not None]
         noted += map(vars, found)
         self._containers += filter(None, (*sets, *noted))
@@ -181,6 +180,9 @@ class Snapshot:
         for container in self._empty if any(self._empty) else ():
             container.clear()
         self._outside.restore()
+        for container, items in self._noted:
+            if not _same(container, items) and holds_tensors(container):
+                _refill(container, items)
         for place, owner, value in self._places:
             if value_at(place, owner) is not value:
                 set_at(place, owner, value)
