@@ -40,7 +40,6 @@ from .diff import Diff, diff
 from .explain import Explanation, explain
 from .gathered import GatheredReport, collective_table, gathered
 from .html import notebook, page_of, plotly_script
-from .memory_snapshot import memory_snapshot
 from .model_explorer import graph, node_data
 from .per_token import PerToken, per_token
 from .picture import as_png, charted, picture
@@ -796,6 +795,8 @@ class Report(View):
         No device is needed: those of :func:`~fxflops.count` are predicted. Raises InputError for a report read from a
         file, which does not hold single allocations.
         """
+        from .memory_snapshot import memory_snapshot
+
         snapshot = memory_snapshot(self._counted_run)
         if path is None:
             return snapshot

@@ -15,6 +15,7 @@ from ..meters.timing import Usage
 from ..model.inventory import Inventory
 from ..ops import FormulaRegistry
 from ..records import Scope, Step
+from ..torch_internals import in_fake_mode, is_fake
 from ..trace.fake_world import world_of_block
 from ..trace.module_times import ModuleTimes
 from .calibration import entry_costs, is_timed
@@ -59,8 +60,8 @@ class BlockWatch(Watch):
         if detail != OPERATIONS:
             self.release()
             self.observer = ModuleTimes(paths, optimizers, clock)
-        else:
-            self.storages.note_placeholders()
+        elif not (in_fake_mode() or (parameter is not None and is_fake(type(parameter)))):
+            self.storages.note_placeholders()  # the storages of fake tensors are all on meta
         if (
             detail == OPERATIONS and self._timed and not isinstance(watch, EventStopwatch)
         ):  # it has no clock of the host's

@@ -82,7 +82,7 @@ def test_a_model_of_experts_is_data_parallel_alone(tmp_path: Path) -> None:
     [
         (["timm:resnet18", "--gpus", "2"], "mesh is for language models of transformers"),
         (["hf:bert", "--gpus", "2"], "BertModel is no causal language model"),
-        (["hf:LlamaForCausalLM", "--gpus", "2", "--device", "Abacus"], "no device 'Abacus' in the table"),
+        (["hf:LlamaForCausalLM", "--gpus", "2", "--device", "Abacus"], "unknown device 'Abacus'"),
         (["hf:LlamaForCausalLM", "--gpus", "2", "--device", "L4"], "the links of 'L4' are not in the table"),
         (["hf:LlamaForCausalLM", "--gpus", "2", "--json", "--csv"], "not both"),
         (["hf:LlamaForCausalLM", "--gpus", "0"], "--gpus"),
