@@ -7,7 +7,6 @@ which a step on real tensors has alive; a GPU's follows from the tensors that it
 from __future__ import annotations
 
 import json
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 import fxflops
+from benchmarks.allocator import allocated
 
 HEADS, WIDTH, LENGTH = 4, 16, 128
 attend = F.scaled_dot_product_attention
@@ -163,30 +161,6 @@ def test_one_count_wherever_it_was_built(name: str, backward: bool, device: str 
     assert [report.environment.device.partition(":")[0].split()[0] for report in (one, other)] == [expected] * 2
 
 
-class Allocated(TorchDispatchMode):
-    """The most bytes that the storages which operators make have alive together."""
-
-    def __init__(self, held: int, known: list[torch.Tensor]) -> None:
-        super().__init__()
-        self.live = self.peak = held
-        self.seen = {tensor.untyped_storage()._cdata for tensor in known}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata not in self.seen:
-                storage = tensor.untyped_storage()
-                self.seen.add(storage._cdata)
-                self.live += storage.nbytes()
-                self.peak = max(self.peak, self.live)
-                weakref.finalize(storage, self.free, storage._cdata, storage.nbytes())
-        return out
-
-    def free(self, key: int, nbytes: int) -> None:
-        self.seen.discard(key)
-        self.live -= nbytes
-
-
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "autocast"])  # a mode turns its cache off
 def test_a_model_on_meta_has_the_peak_that_a_cpu_has(name: str) -> None:
     if needs_newer(name):
@@ -195,11 +169,9 @@ def test_a_model_on_meta_has_the_peak_that_a_cpu_has(name: str) -> None:
     model, x = MODELS[name](), torch.rand(SHAPE)
     model(x).backward()  # oneDNN packs weights once
     model.zero_grad()
-    held = [*model.parameters(), x]
-    with Allocated(sum(tensor.nbytes for tensor in held), held) as allocated:
-        model(x).backward()
+    measured = allocated(lambda: model(x).backward(), sum(tensor.nbytes for tensor in [*model.parameters(), x]))
     predicted = fxflops.count(model.to("meta"), x.to("meta"), backward=True).max_memory
-    assert predicted == pytest.approx(allocated.peak, rel=0.02)
+    assert predicted == pytest.approx(measured.held, rel=0.02)
 
 
 def test_the_step_of_the_report_that_found_it() -> None:
