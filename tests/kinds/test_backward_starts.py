@@ -145,7 +145,8 @@ def test_without_a_loss_it_starts_from_the_sum(name: str) -> None:
 
     measured = allocated(step, held)  # a dispatch mode sees no tensor inside bilinear
     model.zero_grad()
-    assert abs(fxflops.count(model, given, backward=True).max_memory - measured.held) <= SCALARS
+    predicted = fxflops.count(model, given, backward=True).max_memory
+    assert measured.held - SCALARS <= predicted <= measured.peak + SCALARS
 
 
 def test_the_gradient_of_ones_takes_the_memory_of_one() -> None:

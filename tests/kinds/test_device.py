@@ -171,7 +171,8 @@ def test_a_model_on_meta_has_the_peak_that_a_cpu_has(name: str) -> None:
     model.zero_grad()
     measured = allocated(lambda: model(x).backward(), sum(tensor.nbytes for tensor in [*model.parameters(), x]))
     predicted = fxflops.count(model.to("meta"), x.to("meta"), backward=True).max_memory
-    assert predicted == pytest.approx(measured.held, rel=0.02)
+    # What a kernel allocates for itself is in the peak where torch composes it of other operators.
+    assert 0.98 * measured.held <= predicted <= 1.02 * measured.peak
 
 
 def test_the_step_of_the_report_that_found_it() -> None:
