@@ -99,6 +99,6 @@ def test_a_class_sets_what_it_declares() -> None:
     lacking = {
         str(file.relative_to(PACKAGE)): names
         for file in sorted(PACKAGE.rglob("*.py"))
-        and (names := unset_attributes(file.read_text(encoding="utf8")))
+        if (names := unset_attributes(file.read_text(encoding="utf8")))
     }
     assert lacking == SET_BY_THE_MAKER
