@@ -53,7 +53,7 @@ Passed = Callable[..., Passing | None] | None
 class Placed(Spec):
     """A tensor with its strides."""
 
-    strides: Strides
+    strides: Strides = ()
 
 
 class Result(NamedTuple):
