@@ -141,9 +141,9 @@ _VMAP: Any = torch._C._parse_dispatch_key("VmapMode")  # asking by the name take
 in_autograds_vmap: Callable[[], bool] = partial(torch._C._dispatch_tls_is_dispatch_key_included, _VMAP)
 # Tells whether autocast is on for any device. Without it it counts as on, and counting is slower.
 is_any_autocast_enabled: Callable[[], bool] = _optional("torch._C._is_any_autocast_enabled", lambda: True)
-# How often C++ refers to a tensor, and to its storage: autograd saves tensors, views share storages. Without them a tensor that a
-# forward replaces counts as held to the end.
-_uses: Callable[[torch.Tensor], int] = _optional("torch.Tensor._use_count", lambda _: sys.maxsize)
+# How often C++ refers to a tensor: autograd saves tensors. Necessary.
+_uses: Callable[[torch.Tensor], int] = torch.Tensor._use_count  # type: ignore[attr-defined]
+# How often it refers to a storage: views share it. Without it a tensor that a forward replaces counts as held to the end.
 _storage_uses: Callable[[int], int] = _optional("torch._C._storage_Use_Count", lambda _: sys.maxsize)
 
 

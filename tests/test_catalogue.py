@@ -25,6 +25,7 @@ ACROSS = {
     "test_released",
     "test_at_once",
     "test_shape_rules",
+    "test_classes",
     "test_fast_asks",
     "test_record_nodes",
     "test_tape_memory",

@@ -78,7 +78,8 @@ def test_llama_3_405b_by_hand(fresh: Fresh) -> None:
     assert found["trace"] == ["counted on the meta device"] * 2
     weights = hidden * (2 * heads * head + 2 * kv * head) + 3 * hidden * inner + 2 * hidden  # and two norms
     assert found["params"] == layers * weights + hidden + 2 * vocab * hidden
-    assert found["inputs"] == 8 + layers * 2 * kv * (2**17 - 1) * head * 4
+    # Each layer puts longer keys and values in the place of its past ones: at the peak the last layer's past values are left.
+    assert found["inputs"] == 8 + kv * (2**17 - 1) * head * 4
     assert float(str(found["megabytes"])) < 1500
 
 

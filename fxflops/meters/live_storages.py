@@ -153,6 +153,10 @@ class LiveStorages:
         if live > self.peak:
             self._rise()
 
+    def end_run(self) -> None:
+        """Forget what leads from here to the model, and to the run's stand-ins."""
+        self.holders, self.stand_in_of = None, lambda tensor: None
+
     def _let_go(self) -> None:
         """Let the storages leave that the model held when the run began, and has replaced. Only a new peak needs to know."""
         for tensors in () if self.holders is None else self.holders.let_go():

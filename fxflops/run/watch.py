@@ -73,6 +73,8 @@ class Watch:
         held = vars(self.observer)
         for name in held.keys() - {"_thread", "_threads"}:  # another thread may still ask for these
             del held[name]
+        self.world.end()
+        self.storages.end_run()
 
 
 def run_of(

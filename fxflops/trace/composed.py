@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..model.pytree import tensors_given
-from ..records.tensors import ORDINARY
+from ..records.tensors import ORDINARY, is_dense
 from ..torch_internals import (
     composing_kernels,
     has_kernel_for_key,
@@ -42,10 +42,12 @@ def composing_kernel(func: Any, args: Any, kwargs: Any, device: torch.device | N
     if kernels is None or len_torch_dispatch_stack():
         return None
     tensors = tensors_given((args, kwargs))
-    if not tensors or any(type(each) not in ORDINARY or each.layout is not torch.strided for each in tensors):
+    if not tensors or any(type(each) not in ORDINARY or not is_dense(each) for each in tensors):
         return None
     device = tensors[0].device if device is None else device
-    return None if has_kernel_for_key(func.name(), device.type.upper()) else kernels
+    return (
+        None if has_kernel_for_key(func.name(), "Meta" if device.type == "meta" else device.type.upper()) else kernels
+    )
 
 
 @cache

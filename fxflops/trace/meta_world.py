@@ -84,7 +84,6 @@ class MetaWorld(World):
         self._device_mirror = DeviceMirror(device)
         self.answers = self._device_mirror.answers
         self._kernels = DeviceKernels(device)
-        self._autocast = Autocast(device, mirror.is_weight, self._track)
         self._dtype = get_default_dtype()
         self.of = mirror.of  # type: ignore[method-assign]
         self.check_origin = mirror.check_origin  # type: ignore[method-assign]
@@ -94,15 +93,23 @@ class MetaWorld(World):
 
     def begin(self, log: CallLog, storages: LiveStorages) -> None:
         super().begin(log, storages)
+        calls = log.calls
+
+        def track(tensor: torch.Tensor) -> torch.Tensor:  # no method, which would lead back here
+            storages.add_all(tensor, len(calls))
+            return tensor
+
+        self._track: Callable[[Any], Any] = track
+        assert self.device is not None
+        self._autocast = Autocast(self.device, self._mirror.is_weight, track)
         self._mirror.on_mirrored = storages.move
         storages.stand_in_of = self._mirror.let_go
 
+    def end(self) -> None:
+        self._mirror.on_mirrored = lambda *_: None
+
     def contexts(self) -> Iterable[AbstractContextManager[Any]]:
         return [AutocastOfAbsentGpu()] if self._kernels.is_absent() else []
-
-    def _track(self, tensor: Any) -> Any:
-        self._storages.add_all(tensor, len(self._calls))
-        return tensor
 
     # What a call is given, and what it returns
 

@@ -119,6 +119,8 @@ class Observer:
     specs of the first call that raised.
     """
 
+    is_watching = False  # before the run, and after it, when a thread that outlasts it may still ask
+
     def __init__(
         self,
         modules: Mapping[nn.Module, str],
@@ -838,7 +840,9 @@ class Observer:
             key = given = known = None
             world = self._world
             is_call = not (self._in_call or self._inside_leaf())
-            if is_call and world.meets_tensors:
+            # A backward pass whose forward ran before the run has its activations from there. After a call of a model in the run they
+            # are known; what is not was made within the run by what nobody sees: buckets, buffers of collectives.
+            if is_call and world.meets_tensors and not self.steps:
                 self._meet(args, kwargs)
             # An operator inside a call that is being learned runs this once.
             if world.memo is not None and not (self._unwritten.storages or (self._is_learning and not is_call)):

@@ -89,6 +89,9 @@ class World:
         self._calls: list[Call] = log.calls
         self._storages = storages
 
+    def end(self) -> None:
+        """Break the reference cycles of a run that is over: only the garbage collector would free them."""
+
     def contexts(self) -> Iterable[AbstractContextManager[Any]]:
         """Return what is to be entered in each thread that is observed."""
         return ()

@@ -15,7 +15,7 @@ from fxflops.run import model_run
 from fxflops.torch_internals import current_graph_task_id
 from fxflops.trace.observe import Observer
 from tests.trace.odd_models import Function, Stack, X
-from tests.trace.test_fast import assert_same
+from tests.trace.test_meta_world import assert_same
 
 
 @pytest.fixture
