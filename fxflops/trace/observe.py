@@ -168,6 +168,7 @@ class Observer:
         self._unguarded = cache(unguarded)
         # The outermost module call under way: its number, its first call, and what it was given.
         self._step: int | None = None
+        self._has_called = False
         self._begun = 0
         self._given: Any = None
 
@@ -343,6 +344,7 @@ class Observer:
     def _begin_step(self, args: Any, kwargs: Any) -> None:
         """Prepare for an outermost module call."""
         self._begun, self._given = len(self.calls), (args, kwargs)
+        self._has_called = True
         if not self._stack.in_backward():
             self.times.end(BACKWARD)  # one that raised
             with self.lock:
@@ -842,7 +844,7 @@ class Observer:
             is_call = not (self._in_call or self._inside_leaf())
             # A backward pass whose forward ran before the run has its activations from there. After a call of a model in the run they
             # are known; what is not was made within the run by what nobody sees: buckets, buffers of collectives.
-            if is_call and world.meets_tensors and not self.steps:
+            if is_call and world.meets_tensors and not self._has_called:
                 self._meet(args, kwargs)
             # An operator inside a call that is being learned runs this once.
             if world.memo is not None and not (self._unwritten.storages or (self._is_learning and not is_call)):
