@@ -10,6 +10,7 @@ import operator
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,6 +26,15 @@ ROOT = 0
 """Stands for the id of what the run does not let go of: a module, an input."""
 STANDARD = frozenset(vars(nn.Module()))
 PLAIN = frozenset({int, float, bool, str, bytes, complex, type(None), torch.Size, torch.dtype, torch.device, type})
+
+
+NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
+"""Layers that write to their running statistics in place, as those do that derive from them."""
+
+
+def _writes_in_place(cls: Any) -> bool:
+    """Return whether the modules of a class do not replace their buffers."""
+    return cls.__module__.startswith("torch.") or issubclass(cls, NORMS)
 
 
 class Link:
@@ -52,7 +62,7 @@ class Holders:
     """The links from a model's modules and inputs to the tensors that a run may replace.
 
     ``tensors`` are all that are there when the run begins. Parameters, tensors that are an input themselves, and buffers of
-    torch's own layers stay.
+    torch's own layers and of batch norms stay.
     """
 
     def __init__(self, modules: Iterable[nn.Module], inputs: Iterable[Any], tensors: Iterable[torch.Tensor]) -> None:
@@ -66,9 +76,10 @@ class Holders:
         modules, inputs, tensors = [*modules], [*inputs], [*tensors]
         staying = {*map(id, inputs)}
         buffers: list[tuple[dict[str, Any], str, Any]] = []
+        stays = cache(_writes_in_place)
         for module in modules:
             for name, buffer in module._buffers.items() if module._buffers else ():
-                if type(module).__module__.startswith("torch."):
+                if stays(type(module)):
                     staying.add(id(buffer))
                 else:
                     buffers.append((module._buffers, name, buffer))

@@ -220,9 +220,14 @@ class Settings:
         names, read, known = self._reader((*held, None, *of_tensors))
         values = read(held)
         forms = self._forms((*own.values(), *buffers.values())) if own or buffers else ()
-        tracing: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-        seen = () if tracing else record.seen  # torch.jit.trace must not see sizes compared
-        if seen and seen[0] is known and seen[1] == forms and all(map(is_, values, seen[2])):
+        seen = record.seen
+        if (
+            seen
+            and seen[0] is known
+            and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]  # it would trace the comparison, too
+            and seen[1] == forms
+            and all(map(is_, values, seen[2]))
+        ):
             settings: ModuleSettings = record.settings
             return settings
         settings, is_lasting = self._settings_now(module, names, values, forms, known)
