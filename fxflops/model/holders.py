@@ -79,7 +79,8 @@ class Holders:
         stays = cache(_writes_in_place)
         for module in modules:
             for name, buffer in module._buffers.items() if module._buffers else ():
-                if stays(type(module)):
+                cls: Any = type(module)
+                if stays(cls):
                     staying.add(id(buffer))
                 else:
                     buffers.append((module._buffers, name, buffer))
