@@ -76,9 +76,8 @@ class LiveStorages:
         self._met: dict[int, str] = {}  # storages that a call was given, with the category of those that get no other
         self._placeholders: set[int] | None = None
         self._aliases: dict[int, tuple[weakref.ref[Any], Any]] = {}
-        self._kept: dict[
-            int, Any
-        ] = {}  # meta storages for what is held: kept alive, so that no other gets their address
+        # Meta storages for what is held: kept alive, so that no other gets their address.
+        self._kept: dict[int, Any] = {}
         for category, named in (held or {}).items():
             self._hold(named, category, spec)
 
@@ -195,8 +194,7 @@ class LiveStorages:
         if tensor.layout is not torch.strided:
             return False
         storage = tensor.untyped_storage()
-        known = self._known.get(id(storage))
-        if known is not None and known() is storage:
+        if self._living(storage) is not None:
             return True
         return self._entries.categories.get(self._held.get(storage._cdata, -1)) == "inputs"
 
@@ -304,7 +302,10 @@ class LiveStorages:
             self._put_first(first)
 
     def _of(self, tensor: torch.Tensor) -> _Living | None:
-        storage = _storage_of(tensor)
+        return self._living(_storage_of(tensor))
+
+    def _living(self, storage: Any) -> _Living | None:
+        """Return what is kept of a storage that is entered and alive; None for any other."""
         known = self._known.get(id(storage))
         return known if known is not None and known() is storage else None
 
@@ -369,8 +370,7 @@ class LiveStorages:
     def _entry_of(self, storage: Any) -> int | None:
         if storage._cdata in self._held:
             return self._held[storage._cdata]
-        known = self._known.get(id(storage))
-        if known is not None and known() is storage:
+        if (known := self._living(storage)) is not None:
             return known.entry
         moved = self._moved.get(id(storage))
         return moved[1] if moved is not None and moved[0]() is storage else None

@@ -225,9 +225,8 @@ class MetaWorld(World):
         if func is assertion and args[0] is True:
             return self._keep(key, Known(Operation(op, func, args, kwargs, None), NONE, given=given))
         rule = rule_for(BY_NAME.get(func, func))
-        if rule is None or all(
-            form.kind is REAL for form in given
-        ):  # the call computes values, which nothing known has
+        # A call on nothing but tensors with values computes values, which no rule knows.
+        if rule is None or all(form.kind is REAL for form in given):
             return None
         specs, kwspecs = specs_given(key, len(args), kwargs)
         before = tuple.__new__(Operation, (op, func, specs, kwspecs, None, settings))
@@ -245,7 +244,6 @@ class MetaWorld(World):
     def by_forward(
         self, key: Any, op: str, module: nn.Module, settings: Mapping[str, Any], args: Any, kwargs: Any
     ) -> Known | None:
-        """Return what is known of a leaf whose forward returns a view of its input, and keep it; None for any other."""
         cls: Any = type(module)
         if {form.kind for form in forms_in(key)} != {META}:
             return None

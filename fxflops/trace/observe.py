@@ -609,8 +609,9 @@ class Observer:
     def _metadata_suffices(self, own_modes: int) -> bool:
         """Return whether all that the record of a call takes from it follows now from the metadata of its tensors.
 
-        So it is not inside another call or a higher-order operator, with uninitialized memory around, in several threads, under autocast or a functorch
-        transform, nor where the world says so. ``own_modes`` is the number of function modes of ours that are on.
+        That is not so inside another call or a higher-order operator, while there is uninitialized memory, in several threads,
+        under autocast or a functorch transform, or where the world says so. ``own_modes`` is the number of function modes of ours
+        that are on.
         """
         return self._world.metadata_suffices(own_modes) and not (
             self._stack.leaf_depth
@@ -670,7 +671,7 @@ class Observer:
                 self._add_call(operation, self._here(), None, origin_of(func), ())
         finally:
             self._is_learning = False
-        self._keep_lesson(key, entry, target, begun, (args, kwargs), out)
+        self._keep_lesson(key, entry, target, begun, (args, kwargs), out, scopes=0)
         return out
 
     def _begin_learning(self) -> Begun:
@@ -680,7 +681,11 @@ class Observer:
     def _keep_lesson(
         self, key: Any, entry: Formula, target: Any, begun: Begun, given: Arguments, out: Any, scopes: int | None = None
     ) -> None:
-        """Let the world learn from a call that has ended, if it was recorded as a whole, and nothing else was."""
+        """Let the world learn from a call that has ended, if it was recorded as a whole, and nothing else was.
+
+        ``scopes`` is the number of scopes that such a call leaves, None if nobody need look: a call that is skipped later would
+        leave none of the modules inside it.
+        """
         ended = Ended(*self._storages.end(begun.span, given), begun.storages)
         is_alone = len(self.calls) == begun.calls + 1
         if scopes is not None:

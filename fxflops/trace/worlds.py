@@ -202,7 +202,7 @@ class World:
     def by_forward(
         self, key: Any, op: str, module: nn.Module, settings: Mapping[str, Any], args: Any, kwargs: Any
     ) -> Known | None:
-        """Return what is known of a leaf whose forward returns but a view of its input, and keep it; None for any other."""
+        """Return what is known of a leaf whose forward only returns a view of its input, and keep it; None for any other."""
         return None
 
     def run_views(
