@@ -79,11 +79,12 @@ def case(bench: Bench, name: str, way: str) -> Row:
 
 
 def card_of(bench: Bench) -> Device:
-    """Return the card in the table, or an A100 where there is none of that name."""
-    name = "" if bench.stand_in else torch.cuda.get_device_name(bench.device)
-    found = listed(name) or listed("A100")
-    assert found is not None
-    return found
+    """Return the device's entry in the table of cards; an A100's for the stand-in. Raises LookupError if it has none."""
+    name = "A100" if bench.stand_in else torch.cuda.get_device_name(bench.device)
+    card = listed(name)
+    if card is None:
+        raise LookupError(f"the table of cards has no {name!r}: nothing can be predicted for it")
+    return card
 
 
 def other_dtypes(bench: Bench, name: str, dtype: torch.dtype) -> list[str]:
