@@ -562,3 +562,12 @@ def test_attributes_that_another_thread_sets_meanwhile(read: Callable[[nn.Module
     finally:
         done.set()
     wait()
+
+
+def test_runs_that_end_while_others_are_in_their_hooks() -> None:
+    """The hooks of a run may be called by another thread after it is over, which finds nothing to tell."""
+    for _ in range(40):
+        model = chain(2)
+        reports = at_once(*[partial(profiled, model)] * 4)
+        assert {report.total_flops for report in reports} == {2 * LINEAR}
+        assert_bare(model)

@@ -70,9 +70,7 @@ class Watch:
 
     def release(self) -> None:
         """Break the reference cycles of an observer that has done its work: only the garbage collector would free them."""
-        held = vars(self.observer)
-        for name in held.keys() - {"_thread", "_threads"}:  # another thread may still ask for these
-            del held[name]
+        self.observer.release()
         self.world.end()
         self.storages.end_run()
 

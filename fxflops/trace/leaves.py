@@ -163,7 +163,7 @@ def _is_plain_call(module: nn.Module) -> bool:
     return not is_hooked(module) or all(
         isinstance(key, Hooks)
         for registered in (held["_forward_hooks"], held["_forward_pre_hooks"], *GLOBAL)
-        for key in registered
+        for key in [*registered]  # another thread may add its own
     )
 
 

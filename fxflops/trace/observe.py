@@ -119,8 +119,6 @@ class Observer:
     specs of the first call that raised.
     """
 
-    is_watching = False  # before the run, and after it, when a thread that outlasts it may still ask
-
     def __init__(
         self,
         modules: Mapping[nn.Module, str],
@@ -135,7 +133,6 @@ class Observer:
         owners: NoOwners | None = None,
         clock: Callable[[], Stopwatch] = Stopwatch,
     ) -> None:
-        self.is_watching = True
         self.lock = threading.RLock()
         self.path = ""
         self.failed: tuple[str, str, Any] | None = None
@@ -251,45 +248,64 @@ class Observer:
         formula: Formula | None = record.formula
         return formula
 
-    # Module calls. If another thread runs the model while hooks are set or removed, they may be called without kwargs
+    # Module calls. If another thread runs the model while hooks are set or removed, they may be called without kwargs,
+    # and after the run is over.
 
     def _enter_module(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
-        if self._is_no_call(module):
+        if threading.get_ident() == self._thread:
+            if not self._is_no_call(module):
+                self._enter_timed(module, args, kwargs)
             return
-        is_mine = threading.get_ident() == self._thread
-        observer = self if is_mine else self._threads.enter(self, module, (args, kwargs))
-        if observer is not None:
-            stopped = observer.stopwatch.stop(MODULE)
-            try:
-                observer._enter(module, args, kwargs)
-            finally:
-                if stopped:
-                    running = observer._stack.running
-                    is_unseen = bool(running and running[-1].guards)  # no handler runs before the module's call ends
-                    observer.stopwatch.go(type(module) if is_unseen else None)
+        with self._threads.visiting(self) as host:
+            if host is not None and not host._is_no_call(module):
+                observer = self._threads.enter(host, module, (args, kwargs))
+                if observer is not None:
+                    observer._enter_timed(module, args, kwargs)
+
+    def _enter_timed(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        stopped = self.stopwatch.stop(MODULE)
+        try:
+            self._enter(module, args, kwargs)
+        finally:
+            if stopped:
+                running = self._stack.running
+                is_unseen = bool(running and running[-1].guards)  # no handler runs before the module's call ends
+                self.stopwatch.go(type(module) if is_unseen else None)
 
     def _leave_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
-        if self._is_no_call(module):
+        if threading.get_ident() == self._thread:
+            if not self._is_no_call(module):
+                self._end_timed(module, args, kwargs, out)
             return
-        is_mine = threading.get_ident() == self._thread
-        observer = self if is_mine else self._threads.leave(self, module)
-        if observer is not None:
-            stopped = observer.stopwatch.stop()
-            try:
-                observer._end_module(module, args, kwargs, out)
-            finally:
-                if stopped:
-                    observer.stopwatch.go()
-            if not is_mine:
-                self._threads.left()
+        with self._threads.visiting(self) as host:
+            if host is not None and not host._is_no_call(module):
+                observer = self._threads.leave(host, module)
+                if observer is not None:
+                    observer._end_timed(module, args, kwargs, out)
+                    self._threads.left()
+
+    def _end_timed(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        stopped = self.stopwatch.stop()
+        try:
+            self._end_module(module, args, kwargs, out)
+        finally:
+            if stopped:
+                self.stopwatch.go()
 
     def _is_no_call(self, module: nn.Module) -> bool:
         """Return whether a module's call is none of the run's: of a copy that the model's own forward made, with our hooks on it,
         or for a count that this thread makes within a profiled block."""
-        records = vars(self).get("_records")  # gone when the run is over, which a call in another thread may outlast
-        if records is None:
-            return False
-        return id(module) not in records or (self._world.meets_tensors and threading.get_ident() in counting(module))
+        is_ours = id(module) in self._records
+        return not is_ours or (self._world.meets_tensors and threading.get_ident() in counting(module))
+
+    def release(self) -> None:
+        """Drop everything, once no other thread is in a hook: only the garbage collector would free the cycles."""
+        self._threads.close(self._drop)
+
+    def _drop(self) -> None:
+        held = vars(self)
+        for name in held.keys() - {"_thread", "_threads"}:  # a thread may come yet, and asks for these
+            del held[name]
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Begin a module call."""

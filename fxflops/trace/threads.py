@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import dropwhile
 from typing import Any
 
@@ -33,13 +35,43 @@ class Threads:
         self._earlier = {thread.ident for thread in threading.enumerate()}
         self._depths: dict[int, int] = {}
         self._foreign: dict[int, nn.Module] = {}
+        self._gate = threading.Lock()  # held for a moment only: no thread waits for another's module call
+        self._visitors = 0
+        self._closing: Callable[[], None] | None = None
+
+    @contextmanager
+    def visiting(self, first: Any) -> Iterator[Any]:
+        """Yield the observer that this thread, which did not begin the run, finds in one of its hooks, and keep it whole meanwhile.
+
+        It is the run's first, and after the run this thread's own; None if it has none.
+        """
+        with self._gate:
+            is_open = self._closing is None
+            self._visitors += is_open
+        try:
+            yield first if is_open else self.by_thread.get(threading.get_ident())
+        finally:
+            if is_open:
+                with self._gate:
+                    self._visitors -= 1
+                    closing = None if self._visitors else self._closing
+                if closing is not None:
+                    closing()
+
+    def close(self, closing: Callable[[], None]) -> None:
+        """Let no thread in any more, and call ``closing`` when the last one has left."""
+        with self._gate:
+            self._closing = closing
+            is_empty = not self._visitors
+        if is_empty:
+            closing()
 
     def enter(self, observer: Any, module: nn.Module, given: Any) -> Any:
         """Return the observer of this thread, which begins a module call; None if the call is not observed."""
         ident = threading.get_ident()
         copied = self.by_thread.get(ident)
         if copied is None:
-            if not observer.is_watching or ident in self._foreign:
+            if ident in self._foreign:
                 return None
             if _is_on(observer):
                 return observer
@@ -53,7 +85,7 @@ class Threads:
                 copied = self.by_thread[ident] = copy.copy(observer)
         depth = self._depths[ident] = self._depths.get(ident, 0) + 1
         if depth == 1:
-            copied.begin_thread(observer if observer.is_watching else copied)
+            copied.begin_thread(observer)
         return copied
 
     def leave(self, observer: Any, module: nn.Module) -> Any:
@@ -63,7 +95,7 @@ class Threads:
             del self._foreign[ident]
         if ident in self.by_thread:
             return self.by_thread[ident]
-        return observer if observer.is_watching and _is_on(observer) else None
+        return observer if _is_on(observer) else None
 
     def left(self) -> None:
         """Note that this thread's module call has been recorded; after the outermost one its modes are turned off."""

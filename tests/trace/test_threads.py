@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import fxflops
+from fxflops.trace.threads import Threads
 
 X = torch.randn(5, 8)
 LINEAR = 5 * 8 * 8
@@ -223,3 +224,16 @@ def test_what_a_thread_writes_to_is_put_back(way: str) -> None:
     before = model.layer.weight.clone()
     assert WAYS[way](model, X).total_macs == LINEAR
     assert torch.equal(model.layer.weight, before)
+
+
+def test_an_observer_stays_whole_while_a_thread_is_in_one_of_its_hooks() -> None:
+    threads, ended = Threads(), list[str]()
+    first = object()
+    with threads.visiting(first) as host:
+        assert host is first
+        threads.close(lambda: ended.append("ended"))
+        assert not ended
+        with threads.visiting(first) as late:
+            assert late is None
+        assert not ended
+    assert ended == ["ended"]
