@@ -22,6 +22,7 @@ CONTAINERS = frozenset({dict, list, set})
 DEPTH = 3
 """The levels of containers and objects in which a tensor is looked for."""
 REBINDS = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
+REBINDING = frozenset(map(dis.opmap.__getitem__, REBINDS))
 
 
 class Outside:
@@ -109,7 +110,9 @@ def _is_lost(now: Any, before: Any) -> bool:
 def _names_of(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names that code uses, of globals or attributes, and the globals that it binds."""
     codes = [*_codes_in(code)]
-    rebound = {i.argval for each in codes for i in dis.get_instructions(each) if i.opname in REBINDS}
+    # Every second byte is an operation. To disassemble all code would take a third of a model's first count.
+    rebinding = [each for each in codes if not REBINDING.isdisjoint(each.co_code[::2])]
+    rebound = {i.argval for each in rebinding for i in dis.get_instructions(each) if i.opname in REBINDS}
     return tuple({name for each in codes for name in each.co_names}), tuple(rebound)
 
 
