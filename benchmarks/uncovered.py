@@ -74,7 +74,7 @@ def uncovered_timed(times: Times) -> Iterator[None]:
             FastObserver, "_learn", timed(FastObserver._learn, lambda _, key, entry, func, *rest: spelled(func))
         ),
         patch.object(Observer, "function", timed(Observer.function, function_name)),
-        patch.object(FastObserver, "_entered_module", timed(FastObserver._entered_module, leaf_name)),
+        patch.object(FastObserver, "_call_module", timed(FastObserver._entered_module, leaf_name)),
     ):
         yield
 

@@ -158,7 +158,7 @@ def analyzed(
         if places == {"meta"} != {subject.device.type}:
             raise InputError(f"the input is on meta, the model on {subject.device}: give a real tensor, or use count()")
         run, traced = analysis(subject, registry, trace, repeats, tick, kernels)
-    return Report(run, found, registry, weakref.ref(subject.model), attention), traced.graph
+    return Report(run, found, registry, weakref.ref(subject.model), attention), traced.graph_module
 
 
 def count(

@@ -15,7 +15,7 @@ from ..api import count
 from ..conventions._rows import POINTWISE
 from ..errors import RunError
 from ..model.modules import ByIdentity, all_modules, children_of, parameters_of, submodule
-from ..model.snapshot import counting
+from ..model.snapshot import threads_counting
 from ..records import Counted
 from ..report.report import Report
 from ..trace.leaves import Hooks
@@ -77,7 +77,7 @@ class Recording:
 
     def is_counted(self, module: nn.Module) -> bool:
         """Return whether a module runs for a count, of this recording or of somebody else."""
-        threads = counting(module)
+        threads = threads_counting(module)
         if not self._is_counting and threads - {threading.get_ident()}:  # of which a thread that it starts may be part
             self.missing.add("calls while another thread counts the model")
         return self._is_counting or bool(threads)

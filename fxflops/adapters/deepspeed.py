@@ -23,7 +23,7 @@ from torch import nn
 from ..errors import InputError, of_kind, warn
 from ..model.inputs import checked_model
 from ..model.modules import all_modules
-from ..model.snapshot import counting, holding
+from ..model.snapshot import holding, threads_counting
 from ..report.report import Report
 from ..run.uncompiled import uncompiled
 from . import _deepspeed_text
@@ -181,7 +181,7 @@ class FlopsProfiler:
 
     def _is_counted(self) -> bool:
         """Return True during the count of a call: then it is one of the model's own hooks that calls the profiler."""
-        return bool(counting(self.model)) if self._recording is None else self._recording.is_counted(self.model)
+        return bool(threads_counting(self.model)) if self._recording is None else self._recording.is_counted(self.model)
 
     def _finished(self, as_string: bool, shown: bool, *given: Any) -> tuple[int, int, int] | tuple[str, str, str]:
         """End the profile; return its FLOPs, MACs and parameters. If ``shown``, ``print_model_profile(*given)`` before."""

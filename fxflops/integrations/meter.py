@@ -17,7 +17,7 @@ from ..errors import ClosedFormError, FxflopsError, InputError
 from ..model.inputs import checked_model
 from ..model.modules import children_of, parameters_of, unique
 from ..model.pytree import is_training
-from ..model.snapshot import counting
+from ..model.snapshot import threads_counting
 from ..roofline.devices import Device, find_device
 from ..roofline.measured_peaks import is_cpu
 from ..symbolic.forms import ClosedForm
@@ -187,7 +187,7 @@ class Meter:
         """Return whether a call is none of the loop's: of a count, of checkpoint in the backward pass, or of the compiler."""
         return (
             self._is_counting
-            or bool(counting(module))
+            or bool(threads_counting(module))
             or current_graph_task_id() != -1
             or torch.compiler.is_compiling()
         )

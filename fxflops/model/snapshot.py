@@ -259,7 +259,7 @@ class _Lock:
         return owners.union(*(_AWAITED[owner].owners() for owner in owners if owner in _AWAITED))
 
 
-def counting(module: nn.Module) -> set[int]:
+def threads_counting(module: nn.Module) -> set[int]:
     """Return the threads that count a module, or a model that it is in: a profiler's hooks should let these calls pass."""
     return {lock.thread for lock in [*_HELD] if not lock.reentrant and id(module) in lock._objects}
 

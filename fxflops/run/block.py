@@ -16,9 +16,10 @@ from ..model.inventory import Inventory
 from ..ops import FormulaRegistry
 from ..records import Scope, Step
 from ..torch_internals import in_fake_mode, is_fake
-from ..trace.fake_world import world_of_block
+from ..trace.fake_world import FakeWorld, results_on
 from ..trace.module_times import ModuleTimes
-from .calibration import entry_costs, is_timed
+from ..trace.real_world import RealWorld
+from .calibration import is_timed, measured_entry_costs
 from .environment import environment_of
 from .outcome import Run
 from .watch import Watch, run_of
@@ -38,6 +39,7 @@ class BlockWatch(Watch):
     """
 
     observer: Any
+    """An Observer; ModuleTimes, which has the same calls, scopes, steps, phases and stopwatch, without operations."""
 
     def __init__(
         self,
@@ -51,21 +53,25 @@ class BlockWatch(Watch):
         self._is_on_meta = self.device.type == "meta"
         self._has_device = parameter is not None and not self._is_on_meta
         self._timed, self._wanted = is_timed(None if self._is_on_meta else parameter), detail
-        timed_clock = observed_clock_of if detail == OPERATIONS else clock_of
-        clock = timed_clock(self.device) if self._timed else StoppedStopwatch
+        stopwatch_of = observed_clock_of if detail == OPERATIONS else clock_of
+        new_stopwatch = stopwatch_of(self.device) if self._timed else StoppedStopwatch
         super().__init__(
-            paths, registry, world_of_block(self.device if self._has_device else None), backward=True, clock=clock
+            paths,
+            registry,
+            _world_of(self.device if self._has_device else None),
+            backward=True,
+            new_stopwatch=new_stopwatch,
         )
-        watch = self.observer.stopwatch
+        stopwatch = self.observer.stopwatch
         if detail != OPERATIONS:
             self.release()
-            self.observer = ModuleTimes(paths, optimizers, clock)
+            self.observer = ModuleTimes(paths, optimizers, new_stopwatch)
         elif not (in_fake_mode() or (parameter is not None and is_fake(type(parameter)))):
             self.storages.note_placeholders()  # the storages of fake tensors are all on meta
         if (
-            detail == OPERATIONS and self._timed and not isinstance(watch, EventStopwatch)
+            detail == OPERATIONS and self._timed and not isinstance(stopwatch, EventStopwatch)
         ):  # it has no clock of the host's
-            watch.costs, watch.cold = entry_costs(registry)
+            stopwatch.costs, stopwatch.cold = measured_entry_costs(registry)  # by a run of its own, of some 50 calls
         self._begun = Usage.now()
 
     def run_of(
@@ -122,6 +128,12 @@ class BlockWatch(Watch):
             self._timed = self._timed and self.device.type == "cpu"
         if self._has_device:
             self.storages.leave_out_placeholders()
+
+
+def _world_of(device: torch.device | None) -> RealWorld:
+    """Return the world of a block whose models are on this device: a simulated rank's, under its mode."""
+    results = results_on()
+    return RealWorld(device) if results is None else FakeWorld(device, results)
 
 
 def _known_seconds(parts: Mapping[str, float]) -> dict[str, float]:

@@ -38,7 +38,7 @@ def is_timed(tensor: torch.Tensor | None) -> bool:
     return tensor is None or tensor.device.type == "cpu" or accelerator_of(tensor.device) is not None
 
 
-def entry_costs(registry: FormulaRegistry) -> tuple[Costs, Costs]:
+def measured_entry_costs(registry: FormulaRegistry) -> tuple[Costs, Costs]:
     """Measure what a function, an operator and a module call cost around the handlers, with the smallest of tensors.
 
     It is the least time that an observer's stopwatch shows for such a call, less that of the same call unobserved. The

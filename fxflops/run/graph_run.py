@@ -124,7 +124,7 @@ class CallCollector(Meter):
 
     def before(self, name: str) -> None:
         self._first = len(self._observer.calls)
-        self._observer.path = self._paths[name]
+        self._observer.be_at(self._paths[name])
 
     def after(self, name: str, value: Any) -> None:
         self.calls_of[name] = self._observer.calls[self._first :]

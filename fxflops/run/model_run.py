@@ -57,8 +57,8 @@ GIVE = ": give a model with real tensors"
 ON_META, ON_FAKE = "counted on the meta device", "counted on fake tensors"
 
 
-def watch_of(subject: Subject, registry: FormulaRegistry, world: World | None = None, **settings: Any) -> Watch:
-    """Return the instruments for a run of the subject, by default on its real tensors; ``settings`` are arguments of Watch."""
+def watch_of(subject: Subject, registry: FormulaRegistry, world: World | None = None, **options: Any) -> Watch:
+    """Return the instruments for a run of the subject, by default on its real tensors; ``options`` are further arguments of Watch."""
     inventory, snapshot = subject.inventory, subject.snapshot
     named = set(map(id, subject.state))
     # Plain attributes that are tensors, no buffers by name, are there all the time, too.
@@ -75,7 +75,7 @@ def watch_of(subject: Subject, registry: FormulaRegistry, world: World | None = 
         held,
         backward=subject.backward,
         before_write=snapshot.before_write,
-        **settings,
+        **options,
     )
     watch.observer.phases.on_step = partial(_stepping, snapshot, watch.storages, watch.world.is_meta)
     return watch
@@ -109,10 +109,10 @@ def observe(subject: Subject, watch: Watch) -> Watch:
 
 
 def observed_run(
-    subject: Subject, registry: FormulaRegistry, recorder: Recorder | None = None, **settings: Any
+    subject: Subject, registry: FormulaRegistry, recorder: Recorder | None = None, **options: Any
 ) -> Watch:
-    """Observe a run of the model on its real tensors; raise InputError when live tensors exceed ``cap``, a setting of Watch."""
-    return observe(subject, watch_of(subject, registry, recorder=recorder, **settings))
+    """Observe a run of the model on its real tensors; raise InputError when live tensors exceed the ``cap`` among the options."""
+    return observe(subject, watch_of(subject, registry, recorder=recorder, **options))
 
 
 def record_of(subject: Subject, watch: Watch, source: str, trace: str, why: str = "", **measured: Any) -> Run:
@@ -258,7 +258,7 @@ def meta_run(
     """Observe a run of the model on meta; return the mirror of its tensors, too, which knows what has gone wrong."""
     mirror = MetaMirror(subject.state, subject.snapshot.holds, subject.snapshot.before_write)
     memo: Memo | None = {} if remembers else None
-    world = MetaWorld(mirror, subject.count_for, registry, memo, follows_operators=observe_dispatch)
+    world = MetaWorld(mirror, subject.count_for, registry, memo, observe_dispatch=observe_dispatch)
     watch = watch_of(subject, registry, world, observe_dispatch=observe_dispatch, facts=facts)
     return mirror, observe(subject, watch)
 

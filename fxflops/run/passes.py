@@ -19,7 +19,6 @@ from ..meters.nodes import Kernel
 from ..meters.queue_stopwatch import observed_clock_of
 from ..ops import FormulaRegistry
 from ..records import PARTS, PHASES, Call, typed
-from ..trace import TRACERS
 from ..trace.autograd_owners import backward_from, roots_of
 from ..trace.record import Recorder
 from ..trace.source import is_library
@@ -35,6 +34,8 @@ from .subject import Subject
 from .uncompiled import once_loaded, uncompiled
 from .watch import Watch
 
+TRACERS = ("auto", "symbolic", "record")
+
 
 @dataclass(frozen=True, slots=True)
 class Traced:
@@ -44,7 +45,7 @@ class Traced:
     ``recorded`` has the run that was recorded, and for each node the range of its calls in that run.
     """
 
-    graph: fx.GraphModule
+    graph_module: fx.GraphModule
     how: str
     why: str = ""
     recorded: tuple[Watch, Mapping[str, range]] | None = None
@@ -106,13 +107,13 @@ def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "")
 
 def _recorded(subject: Subject, registry: FormulaRegistry, why: str) -> Traced:
     recorder = Recorder(subject.model, subject.bound())
-    watched = observed_run(subject, registry, recorder, clock=observed_clock_of(subject.device))
+    watched = observed_run(subject, registry, recorder, new_stopwatch=observed_clock_of(subject.device))
     return Traced(recorder.graph(), "recorded", why, (watched, recorder.calls_of))
 
 
 def untraced(subject: Subject, registry: FormulaRegistry, why: str) -> Traced:
     """Observe a run of the model; return it with a graph that has no nodes. Raises RunError if the model itself raises."""
-    watched = observed_run(subject, registry, clock=observed_clock_of(subject.device))
+    watched = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
     return Traced(fx.GraphModule({}, fx.Graph()), "no", why, (watched, {}))
 
 
@@ -156,13 +157,15 @@ def measure(
 ) -> Run:
     """Run the graph node by node, and the model itself, once for each quantity; with ``kernels`` also under torch.profiler.
 
+    The calls of the record are those of the model itself; those of a run of its graph tell to which node each belongs.
+
     Raises RunError if the model raises, TraceError if a symbolic graph makes other calls than the model.
     """
     tick()
-    graph = trace.graph
-    made, bytes_of, back = _watched_graph(subject, graph, registry, subject.backward)
+    graph = trace.graph_module
+    graph_calls, bytes_of, back = _watched_graph(subject, graph, registry, subject.backward)
     tick()
-    watched, calls_of = trace.recorded or _matched(subject, registry, made)
+    watched, calls_of = trace.recorded or _matched(subject, registry, graph_calls)
     source = "predicted" if subject.device.type == "meta" else "storages"
     observed, captured = with_seconds(watched.calls), captured_calls(watched.calls)  # a run does not keep their times
     # Recorded before the other passes: the watch must not see what they do to the model's tensors.
@@ -226,19 +229,19 @@ def _watched_graph(
 
 
 def _matched(
-    subject: Subject, registry: FormulaRegistry, made: Mapping[str, list[Call]]
+    subject: Subject, registry: FormulaRegistry, graph_calls: Mapping[str, list[Call]]
 ) -> tuple[Watch, dict[str, range]]:
     """Observe a run of the model; return it, and for each node of a symbolic graph the range of its calls in that run.
 
-    ``made`` are the calls of each node in a run of the graph. The model may make more calls: one that depends on no
+    ``graph_calls`` are the calls of each node in a run of the graph. The model may make more calls: one that depends on no
     input, such as ``self.scale ** 2`` of a buffer, is a constant in the graph. Raises TraceError if the graph makes
     calls that the model does not make, or makes them in another order.
     """
-    watched = observed_run(subject, registry, clock=observed_clock_of(subject.device))
+    watched = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
     own = [_likeness(call) for call in watched.observer.calls if call.phase in PARTS[PHASES[0]]]
     found: dict[str, range] = {}
     end = 0
-    for name, calls in made.items():
+    for name, calls in graph_calls.items():
         wanted = [_likeness(call) for call in calls]
         # The next place where the model makes this node's calls one after the other; a node without calls is anywhere.
         begun = next((i for i in range(end, len(own)) if own[i : i + len(wanted)] == wanted), -1) if wanted else end
@@ -259,7 +262,7 @@ def _likeness(call: Call) -> tuple[Any, ...]:
 
 def author_lines(subject: Subject, registry: FormulaRegistry, trace: Traced) -> dict[str, str]:
     """Return the model author's innermost ``file:line`` for each node; a symbolic graph is traced again to get it."""
-    graph = trace.graph
+    graph = trace.graph_module
     if trace.how == "symbolic":
         graph = _symbolic(subject, registry, stack_traces=True)
     places = {}

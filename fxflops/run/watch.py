@@ -42,7 +42,7 @@ class Watch:
         cap: int | None = None,
         observe_dispatch: bool = True,
         facts: bool = True,
-        clock: Callable[[], Stopwatch] = Stopwatch,
+        new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
     ) -> None:
         self.world = world
         self.recorder = recorder
@@ -58,7 +58,7 @@ class Watch:
             observe_dispatch=observe_dispatch,
             facts=facts,
             owners=self.owners,
-            clock=StoppedStopwatch if world.is_meta else clock,
+            new_stopwatch=StoppedStopwatch if world.is_meta else new_stopwatch,
         )
         if recorder is not None:
             recorder.calls = self.observer.calls

@@ -17,7 +17,7 @@ Made = tuple[Any, Any, Any]
 
 
 class CallLog:
-    """The calls of a run.
+    """The calls of a run: :meth:`call` records one as it was observed, :meth:`add` one whose operation is known.
 
     A call of the backward pass gets the path of the module whose gradient it computes, as ``owners`` know it.
     """
@@ -48,7 +48,7 @@ class CallLog:
         self, entry: Formula | None, target: Any, made: Made, path: str, seconds: float,
         settings: ModuleSettings | None = None, is_placed: bool = False, origin: str = "",
     ) -> Operation:  # fmt: skip
-        """Record a call made in the module of this path; ``settings`` are those of a leaf.
+        """Record a call made in the module of this path, and return its operation; ``settings`` are those of a leaf.
 
         With ``is_placed`` the path is that of its module also in the backward pass.
         """
@@ -56,8 +56,14 @@ class CallLog:
         site = author_line() if entry is None else ""
         phase, path = (self._now(), path) if is_placed else self.placed(path)
         operation = self.operation(op, target, made, settings)
-        self.calls.append(Call(operation, path, "", site, seconds, phase, origin))
+        self.add(operation, path, seconds, phase, origin, site)
         return operation
+
+    def add(
+        self, operation: Operation, path: str, seconds: float | None, phase: str, origin: str = "", site: str = ""
+    ) -> None:
+        """Append a call to the run's calls. Nothing else does."""
+        self.calls.append(tuple.__new__(Call, (operation, path, "", site, seconds, phase, origin)))
 
     def placed(self, path: str) -> tuple[str, str]:
         """Return the phase and the path of the next call, made in the module of this path.

@@ -65,7 +65,7 @@ def _spelled_by_name() -> dict[Any, Any]:
     return found
 
 
-BY_NAME = _spelled_by_name()
+SPELLED_BY_OPERATOR = _spelled_by_name()
 """``torch.ops.aten.lstm(...)`` asks the device just as ``torch.lstm(...)`` does."""
 
 NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
@@ -107,7 +107,7 @@ class DeviceKernels:
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the result of a call of a composite on meta tensors; NotImplemented for any other call."""
-        is_operator, func = func in BY_NAME, BY_NAME.get(func, func)
+        is_operator, func = func in SPELLED_BY_OPERATOR, SPELLED_BY_OPERATOR.get(func, func)
         whole = self._whole.get(func)
         # Without gradients a function follows its shape rule; an operator that meta takes apart does not get there.
         if whole is not None and (torch.is_grad_enabled() or is_operator) and not transformed():

@@ -13,10 +13,10 @@ from ..records import Operation
 from ..records.pairs import ATTENTIONS
 from ..torch_internals import get_current_dispatch_mode_stack, len_torch_dispatch_stack
 from .fake_results import FakeResults
-from .memo import NEW, Known
+from .memo import NEW, Ended, Known
 from .processes import communicates, copies_gathered
 from .real_world import RealWorld
-from .worlds import RNN_BACKWARD, Arguments, Ended
+from .worlds import RNN_BACKWARD, Arguments
 
 VALUED = frozenset({*ATTENTIONS, RNN_BACKWARD})
 """Operations whose record depends on more than metadata."""
@@ -57,13 +57,7 @@ class FakeWorld(RealWorld):
         return out
 
 
-def world_of_block(device: torch.device | None) -> RealWorld:
-    """Return the world of a block of code whose models are on this device: a simulated rank's, under its mode."""
-    results = _results_on()
-    return RealWorld(device) if results is None else FakeWorld(device, results)
-
-
-def _results_on() -> FakeResults | None:
+def results_on() -> FakeResults | None:
     """Return the results of operators of the dispatch mode that was turned on last; None if it has none."""
     modes = get_current_dispatch_mode_stack()
     results = getattr(modes[-1], "results", None) if modes else None

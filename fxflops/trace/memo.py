@@ -7,10 +7,11 @@ A call is like an earlier one if their keys (:func:`call_key`) are equal. :class
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
+from ..meters.live_storages import Span
 from ..records import EMPTY_MAPPING, Operation, Spec
 from ..records.tensors import ORDINARY
 from .forms import OWN, REAL, Form
@@ -75,6 +76,41 @@ class Known:
 
 Memo = dict[Any, Known]
 """What is known of calls, by their keys."""
+
+
+class Begun(NamedTuple):
+    """The state of a run when a call begins from which something is to be learned.
+
+    The numbers of calls, scopes and storages recorded until then, and the state of the live storages.
+    """
+
+    calls: int
+    scopes: int
+    storages: int
+    span: Span
+
+
+class Ended(NamedTuple):
+    """What a call did to memory: the bytes that it left behind, and the storages that lived only within it, at its peak.
+
+    ``entered`` is the number of storages that were known when it began.
+    """
+
+    left: int
+    passing: Passing
+    entered: int
+
+
+class LeafLookup(NamedTuple):
+    """What was looked up when the call of a leaf module began: what is ``known`` of calls with this ``key``, None if nothing.
+
+    ``params`` are the specs of its parameters; ``begun`` is the state from which a call of a new kind teaches, None if it is known.
+    """
+
+    known: Known | None
+    key: Any
+    params: Mapping[str, Any]
+    begun: Begun | None
 
 
 FormOf = Callable[[Any], Any]

@@ -34,18 +34,18 @@ from ..torch_internals import (
 )
 from .autocast import Autocast, AutocastOfAbsentGpu, open_regions
 from .call_log import CallLog
-from .device_kernels import ATTENTION, BY_NAME, DeviceKernels, enabled_kernels
-from .device_mirror import DeviceMirror
+from .device_answers import DeviceAnswers
+from .device_kernels import ATTENTION, SPELLED_BY_OPERATOR, DeviceKernels, enabled_kernels
 from .dtypes import check_dtypes
 from .forms import META, OWN, REAL, Form
 from .functions import writes
 from .lookups import with_row
-from .memo import NEW, NONE, SAME, VIEW, Known, Memo, alike, call_key, forms_in, specs_given
+from .memo import NEW, NONE, SAME, VIEW, Ended, Known, Memo, alike, call_key, forms_in, specs_given
 from .meta_mirror import MetaMirror
 from .meta_results import RESULTS
 from .modes import transformed
 from .spelling import is_meta_kernel
-from .worlds import RNN_BACKWARD, Arguments, Ended, Timed, World
+from .worlds import RNN_BACKWARD, Arguments, Timed, World
 
 META_DEVICE = torch.device("meta")
 PROPERTIES = ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")
@@ -60,7 +60,8 @@ VALUED = frozenset({*EMPTY, *ATTENTIONS, RNN_BACKWARD})
 class MetaWorld(World):
     """The meta tensors of ``mirror``, which say that they are on ``device``.
 
-    ``follows_operators`` tells whether the observer's dispatch mode stays on: it would record the tensors that are made here.
+    ``observe_dispatch`` tells whether the observer's dispatch mode stays on: it would record the tensors that are made here.
+    ``of``, ``check_origin``, ``form`` and ``forms_of_own`` are the mirror's own methods.
     """
 
     unrecorded = frozenset(QUERIES)
@@ -74,15 +75,15 @@ class MetaWorld(World):
         registry: FormulaRegistry,
         memo: Memo | None,
         *,
-        follows_operators: bool,
+        observe_dispatch: bool,
     ) -> None:
         self.memo = memo
         self.device = device
         self._mirror = mirror
         self._registry = registry
-        self._follows_operators = follows_operators
-        self._device_mirror = DeviceMirror(device)
-        self.answers = self._device_mirror.answers
+        self._observe_dispatch = observe_dispatch
+        self._device_answers = DeviceAnswers(device)
+        self.answers = self._device_answers.answers
         self._kernels = DeviceKernels(device)
         self._dtype = get_default_dtype()
         self.of = mirror.of  # type: ignore[method-assign]
@@ -123,13 +124,13 @@ class MetaWorld(World):
         return spec_of(value) if value or kind is not dict else EMPTY_MAPPING
 
     def answer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._device_mirror.answer(func, args, kwargs)
+        return self._device_answers.answer(func, args, kwargs)
 
     def replace(self, args: tuple[Any, ...], kwargs: dict[str, Any], func: Any) -> Arguments:
         return self._mirror.replace(args, kwargs, func)
 
     def redirect(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        return self._device_mirror.redirect(func, args, kwargs)
+        return self._device_answers.redirect(func, args, kwargs)
 
     def cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         return self._autocast.cast(func, args, kwargs)
@@ -153,7 +154,7 @@ class MetaWorld(World):
 
     def called_unseen(self) -> None:
         # A call from a Python meta kernel of torch: its operator came from below all functions, unobserved.
-        if not self._follows_operators:
+        if not self._observe_dispatch:
             self._mirror.unknown_origin |= is_meta_kernel()
 
     # How a call runs
@@ -195,18 +196,18 @@ class MetaWorld(World):
 
     # What is known of calls
 
-    def metadata_suffices(self, own_modes: int) -> bool:
+    def metadata_suffices(self, in_handler: bool) -> bool:
         if self._autocast.kept:
             self._autocast.forget()
         if self._dtype is not get_default_dtype():  # results of factories, and of promotion, depend on it
             self._dtype = get_default_dtype()
             if self.memo is not None:
                 self.memo.clear()
-        return not (self._follows_operators or is_grad_enabled())
+        return not (self._observe_dispatch or is_grad_enabled())
 
-    def settings(self, func: Any) -> tuple[Any, ...]:
+    def torch_settings(self, func: Any) -> tuple[Any, ...]:
         # Which kernel attention takes depends on settings, too: those that sdpa_kernel() changes.
-        return (enabled_kernels(),) if BY_NAME.get(func, func) is ATTENTION else ()
+        return (enabled_kernels(),) if SPELLED_BY_OPERATOR.get(func, func) is ATTENTION else ()
 
     def operator_key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         return None if transformed() else call_key((func,), args, kwargs, self._mirror.form_of_meta), None
@@ -224,7 +225,7 @@ class MetaWorld(World):
         given = forms_in(key)
         if func is assertion and args[0] is True:
             return self._keep(key, Known(Operation(op, func, args, kwargs, None), NONE, given=given))
-        rule = rule_for(BY_NAME.get(func, func))
+        rule = rule_for(SPELLED_BY_OPERATOR.get(func, func))
         # A call on nothing but tensors with values computes values, which no rule knows.
         if rule is None or all(form.kind is REAL for form in given):
             return None
@@ -293,7 +294,7 @@ class MetaWorld(World):
         if not kinds or REAL in kinds or not entry.reason or entry.op in ASKED or looks or func in UNWATCHED:
             return NotImplemented, None
         args, kwargs = self._mirror.replace(args, kwargs, func) if OWN in kinds else (args, kwargs)
-        args, kwargs = self._device_mirror.redirect(func, args, kwargs)
+        args, kwargs = self._device_answers.redirect(func, args, kwargs)
         with DisableTorchFunction():
             specs, kwspecs = self.spec(args), self.spec(kwargs)
             self._storages.call = len(self._calls)
@@ -390,7 +391,7 @@ class MetaWorld(World):
             out = None
         else:
             if known.names_device:
-                args, kwargs = self._device_mirror.redirect(func, args, kwargs)
+                args, kwargs = self._device_answers.redirect(func, args, kwargs)
             out = func(*args, **kwargs) if module is None else func(module, *args, **kwargs)
             for view, form in zip((out,) if known.sequence is None else out, known.forms, strict=True):
                 self._mirror.seen[id(view)] = ref(view), form

@@ -41,7 +41,7 @@ DEVICE = torch.ops.prim.device.default
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
-class Watcher(Protocol):
+class FunctionObserver(Protocol):
     """The receiver of a function mode's calls: it runs every function called on tensors, and is given its errors."""
 
     bodies: Bodies
@@ -53,23 +53,23 @@ class Watcher(Protocol):
 
 
 class FunctionMode(TorchFunctionMode):
-    """A function mode that passes every call to a watcher."""
+    """A function mode that passes every call to an observer."""
 
-    def __init__(self, watcher: Watcher) -> None:
+    def __init__(self, observer: FunctionObserver) -> None:
         super().__init__()
-        self._watcher = watcher
+        self._observer = observer
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        watcher, stopwatch = self._watcher, self._watcher.stopwatch
+        observer, stopwatch = self._observer, self._observer.stopwatch
         in_python = type(func) is FunctionType
         stopped = stopwatch.stop(PYTHON if in_python else BUILTIN)
         # A function written in Python hands itself over from its own body. Called from elsewhere, it may be a copy.
         if in_python and sys._getframe(2).f_code is not func.__code__:
-            func, args, kwargs = own_body(sys._getframe(2), watcher.bodies) or (func, args, kwargs)
+            func, args, kwargs = own_body(sys._getframe(2), observer.bodies) or (func, args, kwargs)
         try:
-            return watcher.function(func, args, kwargs or {})
+            return observer.function(func, args, kwargs or {})
         except Exception as error:
-            watcher.raised(error)
+            observer.raised(error)
             raise
         finally:
             if stopped:
@@ -196,7 +196,7 @@ def dispatch_mode_on(mode: AtenMode) -> AbstractContextManager[Any]:
     return nullcontext() if mode in get_current_dispatch_mode_stack() else mode
 
 
-def function_mode_on(watcher: Watcher) -> AbstractContextManager[Any]:
+def function_mode_on(observer: FunctionObserver) -> AbstractContextManager[Any]:
     """Return a context in which a function mode of ours is on; one is entered only if none is on already."""
     modes = get_current_function_mode_stack()
-    return nullcontext() if any(type(mode) is FunctionMode for mode in modes) else FunctionMode(watcher)
+    return nullcontext() if any(type(mode) is FunctionMode for mode in modes) else FunctionMode(observer)

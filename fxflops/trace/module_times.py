@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from ..meters.stopwatch import PhaseTimes, Stopwatch
 from ..model.modules import ByIdentity, unique
 from ..model.pytree import device_of, tensors_in
-from ..model.snapshot import counting
+from ..model.snapshot import threads_counting
 from ..records import EMPTY_MAPPING, UNSEEN, Call, Operation, Scope, Step
 from ..torch_internals import current_graph_task_id, queue_callback
 from .autograd_owners import node_of
@@ -82,6 +82,13 @@ class ModuleTimes:
         self._ended.clear()
         self._own.clear()
 
+    def release(self) -> None:
+        """Drop everything but the thread's number, for which a hook in another thread asks: only the garbage collector would
+        free the cycles."""
+        held = vars(self)
+        for name in held.keys() - {"_thread"}:
+            del held[name]
+
     def _described(self, module: nn.Module) -> tuple[Any, ...]:
         """Return the fields of the module's scopes but for their seconds."""
         operation = Operation(type(module).__name__, type(module), (), EMPTY_MAPPING, None)
@@ -95,9 +102,9 @@ class ModuleTimes:
         self._running.append([module, self.stopwatch.lap(), 0.0])
 
     def _leave(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
-        running = self._running
-        if not running or not self._is_seen(module):
+        if not self._is_seen(module) or not self._running:
             return
+        running = self._running
         now = self.stopwatch.lap()
         while running[-1][0] is not module and len(running) > 1:  # a user's hook raised, so ours was not called
             running.pop()
@@ -111,7 +118,11 @@ class ModuleTimes:
 
     def _is_seen(self, module: nn.Module) -> bool:
         """Return whether a module runs in this thread, in no backward pass, and not for a count of its own."""
-        return current_graph_task_id() == -1 and get_ident() == self._thread and self._thread not in counting(module)
+        return (
+            current_graph_task_id() == -1
+            and get_ident() == self._thread
+            and self._thread not in threads_counting(module)
+        )
 
     def _begin_step(self, module: nn.Module) -> None:
         self.stopwatch.stop()

@@ -27,12 +27,12 @@ from torch import nn
 from ..meters.live_storages import LiveStorages
 from ..meters.stopwatch import MODULE, PhaseTimes, Stopwatch
 from ..model.pytree import caches_in, device_of, tensors_given, tensors_in, walk
-from ..model.snapshot import counting
+from ..model.snapshot import threads_counting
 from ..ops import ESCAPE, QUERY, VIEW, Formula, FormulaRegistry
 from ..ops._rules import UNWATCHED
 from ..ops._traits import EMPTY
 from ..ops.shapes import held_unwatched
-from ..records import EMPTY_MAPPING, SCRIPT, Call, Operation, Scope, Spec, Step, specs_in
+from ..records import EMPTY_MAPPING, SCRIPT, Operation, Scope, Spec, Step, specs_in
 from ..records.pairs import ATTENTION, ATTENTIONS, LOOKUP
 from ..records.tensors import spec_of
 from ..torch_internals import (
@@ -57,7 +57,7 @@ from .autograd_owners import NoOwners, loss_in, roots_of
 from .call_log import CallLog, Made
 from .compiler import is_importing_compiler, run_operator, unseen
 from .composed import composing_kernel
-from .device_kernels import BY_NAME
+from .device_kernels import SPELLED_BY_OPERATOR
 from .forwards import UNKNOWN, ModuleRecord, has_plain_call, hidden_kernels, is_hooked, is_torchs
 from .functions import (
     PYTHON_FUNCTIONS,
@@ -73,7 +73,7 @@ from .functions import (
 )
 from .kernel_launches import function_of, launches_noted
 from .leaves import Hooks, Leaves, ModuleSettings, Settings, holds_tensors
-from .memo import NONE, Known, Unknown, call_key
+from .memo import NONE, Begun, Ended, Known, LeafLookup, Unknown, call_key
 from .modes import (
     AtenMode,
     FunctionMode,
@@ -93,7 +93,7 @@ from .spelling import WRITTEN_AS, Spelling
 from .stack import ModuleStack, Running
 from .threads import Threads
 from .uninitialized_reads import Unwritten, address_of, before_write_hook
-from .worlds import RNN_BACKWARD, Arguments, Begun, Ended, World
+from .worlds import RNN_BACKWARD, Arguments, World
 
 ADDRESS = "data_ptr"
 INPUT_DEPTH = 6
@@ -107,15 +107,15 @@ class Observer:
     world: where the tensors are, and how calls get their results; by default real tensors, and nothing is remembered.
     storages: gets every tensor that a call returns.
     before_write: called with the tensors that a call may write to, before it does.
-    recorder: gets every call, to write a graph.
+    recorder: gets every call, to write a graph; by default nobody does.
     observe_dispatch: keep the dispatch mode on, which also sees operators below no function: of C++, of scripted code.
     facts: read what shapes do not have, the query-key pairs that an attention mask leaves.
     owners: assign calls of the backward pass to the modules whose gradients they compute.
-    clock: makes the stopwatch of a thread.
+    new_stopwatch: makes the stopwatch of a thread.
 
     ``calls`` and ``scopes`` are what was recorded; ``steps`` are the outermost module calls, named by the module's path.
     ``stopwatch`` shows the run's time without the observer's. ``lock`` is held while a call is made and recorded, so that a
-    run's threads take turns. ``ran_on`` is the device of the first result of a model. ``path`` is the path of calls made outside all modules. ``failed`` has name, path and argument
+    run's threads take turns. ``ran_on`` is the device of the first result of a model. ``path`` is the path of calls made outside all modules: see :meth:`be_at`. ``failed`` has name, path and argument
     specs of the first call that raised.
     """
 
@@ -131,7 +131,7 @@ class Observer:
         observe_dispatch: bool = True,
         facts: bool = True,
         owners: NoOwners | None = None,
-        clock: Callable[[], Stopwatch] = Stopwatch,
+        new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
     ) -> None:
         self.lock = threading.RLock()
         self.path = ""
@@ -142,7 +142,7 @@ class Observer:
         self.bodies: Bodies = {}
         self._records = {id(module): ModuleRecord(module, path) for module, path in modules.items()}
         self._registry = registry
-        self._clock = clock
+        self._new_stopwatch = new_stopwatch
         self._world = World() if world is None else world
         self._storages = LiveStorages() if storages is None else storages
         self._recorder = NoRecorder() if recorder is None else recorder
@@ -173,7 +173,7 @@ class Observer:
         """Set the attributes that each thread has for itself."""
         self._thread = threading.get_ident()
         self._stack = stack
-        self.stopwatch = self._clock()
+        self.stopwatch = self._new_stopwatch()
         self.times = PhaseTimes(self.stopwatch.now)
         self.mode = FunctionMode(self)
         self.aten = AtenMode(self.operator, self.stopwatch)
@@ -182,10 +182,10 @@ class Observer:
         )
         # Operators are part of a recorded call; part of a node of the recorded graph; called by a higher-order operator.
         self._in_call = self._in_node = self._in_higher_order = False
-        self._is_learning = False
+        self._is_learning_function = False
         # The function without formula that dispatches operators now, and functions whose bodies run under observation.
         self._inside: Any = None
-        self._entering: set[Any] = set()
+        self._bodies_under_way: set[Any] = set()
         # The operators in the call under way, kept in case that checkpoint stops it halfway: see _stopped.
         self._parts: list[tuple[Any, Made]] = []
 
@@ -195,13 +195,17 @@ class Observer:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        for running in self._stack.running:  # left open by an interrupt
+        for running in self._stack.open:  # left open by an interrupt
             running.let_go()
         self.switch_off(*exception)
         self._hooks.detach()
         for record in self._records.values():
             record.leave()
         self.phases.leave()
+
+    def be_at(self, path: str) -> None:
+        """Let the calls that follow outside of all modules be of the module of this path, whose node a graph runs."""
+        self.path = path
 
     def begin_thread(self, over: Observer) -> None:
         """Observe the current thread with this copy of ``over``, inside the module calls that ``over`` has open."""
@@ -230,8 +234,10 @@ class Observer:
             for record in self._records.values():
                 record.initial = self._settings_but_mode(record) if self._formula_of(record) is not None else None
         hooked, is_plain = list[nn.Module](), cache(has_plain_call)
-        stands_in = self._world.skips_forwards and self._world.memo is not None
-        leaf, other = self._leaf, self._entered_module
+        stands_in = (
+            self._world.skips_forwards and self._world.memo is not None
+        )  # torch calls the record in place of a module
+        leaf, other = self._call_leaf, self._call_module
         for record in self._records.values():
             module = record.module
             cls: Any = type(module)
@@ -239,7 +245,7 @@ class Observer:
                 record.attach(other if self._formula_of(record) is None else leaf)
             else:
                 hooked.append(module)
-        self._hooks.attach(hooked, self._enter_module, self._leave_module)
+        self._hooks.attach(hooked, self._pre_hook, self._post_hook)
 
     def _formula_of(self, record: ModuleRecord) -> Formula | None:
         """Return the formula that counts a module as a whole, None if it is no leaf."""
@@ -251,28 +257,28 @@ class Observer:
     # Module calls. If another thread runs the model while hooks are set or removed, they may be called without kwargs,
     # and after the run is over.
 
-    def _enter_module(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
+    def _pre_hook(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
         if threading.get_ident() == self._thread:
             if not self._is_no_call(module):
-                self._enter_timed(module, args, kwargs)
+                self._begin_timed(module, args, kwargs)
             return
         with self._threads.visiting(self) as host:
             if host is not None and not host._is_no_call(module):
                 observer = self._threads.enter(host, module, (args, kwargs))
                 if observer is not None:
-                    observer._enter_timed(module, args, kwargs)
+                    observer._begin_timed(module, args, kwargs)
 
-    def _enter_timed(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _begin_timed(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         stopped = self.stopwatch.stop(MODULE)
         try:
-            self._enter(module, args, kwargs)
+            self._begin_module(module, args, kwargs)
         finally:
             if stopped:
-                running = self._stack.running
+                running = self._stack.open
                 is_unseen = bool(running and running[-1].guards)  # no handler runs before the module's call ends
                 self.stopwatch.go(type(module) if is_unseen else None)
 
-    def _leave_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
+    def _post_hook(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
         if threading.get_ident() == self._thread:
             if not self._is_no_call(module):
                 self._end_timed(module, args, kwargs, out)
@@ -296,7 +302,7 @@ class Observer:
         """Return whether a module's call is none of the run's: of a copy that the model's own forward made, with our hooks on it,
         or for a count that this thread makes within a profiled block."""
         is_ours = id(module) in self._records
-        return not is_ours or (self._world.meets_tensors and threading.get_ident() in counting(module))
+        return not is_ours or (self._world.meets_tensors and threading.get_ident() in threads_counting(module))
 
     def release(self) -> None:
         """Drop everything, once no other thread is in a hook: only the garbage collector would free the cycles."""
@@ -307,10 +313,10 @@ class Observer:
         for name in held.keys() - {"_thread", "_threads"}:  # a thread may come yet, and asks for these
             del held[name]
 
-    def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _begin_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Begin a module call."""
         stack, record = self._stack, self._records[id(module)]
-        if not stack.running:
+        if not stack.open:
             self._begin_step(args, kwargs)
         running = stack.enter(module, record.path)
         is_whole = (
@@ -324,7 +330,7 @@ class Observer:
             and (record.initial is None or record.initial == self._settings_but_mode(record))
         ):
             self._begin_leaf(record, running, args, kwargs)
-            stack.leaf_depth = len(stack.running)
+            stack.leaf_depth = len(stack.open)
         for op in hidden_kernels(module):
             self.unseen(op, module, (args, kwargs))
         running.start = self.stopwatch.now()
@@ -335,7 +341,7 @@ class Observer:
         if world.meets_tensors:  # its weights, too: others may have been put in their place for this call
             self._meet((*args, *module._parameters.values(), *module._buffers.values()), kwargs)
         remembers = world.memo is not None and not world.skips_forwards and not module._modules
-        if not (remembers and self._metadata_suffices(own_modes=1)):
+        if not (remembers and self._metadata_suffices(in_handler=False)):
             self._parts.clear()
             self._check(self._formula_of(record), module, args, kwargs)
             if not self._plain_functions.running:
@@ -348,12 +354,12 @@ class Observer:
                 own = module._parameters.values() if torch.is_grad_enabled() else ()
                 learning = tuple([p is not None and p.requires_grad for p in own])
                 key = call_key(
-                    (type(module), settings, learning, *world.settings(type(module))), args, kwargs, world.form
+                    (type(module), settings, learning, *world.torch_settings(type(module))), args, kwargs, world.form
                 )
                 known = world.memo.get(key)  # type: ignore[union-attr]
         except (Unknown, TypeError):
             return
-        running.known = known, key, settings.params, self._begin_learning() if known is None else None
+        running.lookup = LeafLookup(known, key, settings.params, self._begin_learning() if known is None else None)
         if known is not None and known.passing is not None:
             running.turn_off(DisableTorchFunction(), DisableTorchDispatch())
 
@@ -408,15 +414,15 @@ class Observer:
             if self.calls and torch.is_grad_enabled():
                 with DisableTorchFunction():
                     self._owners.own_function(len(self.calls) - 1, out)
-            self._leave(module, args, kwargs, out)
-            if self._step is not None and not self._stack.running:
+            self._record_module(module, args, kwargs, out)
+            if self._step is not None and not self._stack.open:
                 self._end_step(self._step, module, out)
 
-    def _leave(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
-        innermost = self._stack.running[-1] if self._stack.running else None
+    def _record_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        innermost = self._stack.open[-1] if self._stack.open else None
         if innermost is not None and innermost.module is module:
             innermost.let_go()
-            if innermost.known is not None and self._leave_known(innermost, module, args, out):
+            if innermost.lookup is not None and self._leave_known(innermost, innermost.lookup, module, args, out):
                 return
         running, is_leaf, took = self._pop(module)
         if self._inside_leaf():  # the module is part of a leaf's call
@@ -436,9 +442,9 @@ class Observer:
                 self._scoped(running.path, operation, settings.params, bool(module._modules), own)
                 self._owns_rest(running.path, out)
 
-    def _leave_known(self, running: Running, module: nn.Module, args: Any, out: Any) -> bool:
+    def _leave_known(self, running: Running, lookup: LeafLookup, module: nn.Module, args: Any, out: Any) -> bool:
         """Record a leaf's call that ends as its kind is known; return False if it is new, or returned something else."""
-        known, _, params, _ = running.known
+        known, params = lookup.known, lookup.params
         with DisableTorchFunction():
             if known is None or not is_like(out, known.operation.out):
                 return False
@@ -464,10 +470,9 @@ class Observer:
         self._owns((out, args))
         if running.node_args is not None:
             self._recorder.module(running.path, running.node_args, out, self._stack.keys(running))
-        if running.known is not None and entry is not None:
-            _, key, _, begun = running.known
-            if begun is not None:
-                self._keep_lesson(key, entry, type(module), begun, (args, kwargs), out)
+        lookup = running.lookup
+        if lookup is not None and lookup.begun is not None and entry is not None:
+            self._keep_lesson(lookup.key, entry, type(module), lookup.begun, (args, kwargs), out)
 
     def _container_operation(
         self, module: nn.Module, settings: ModuleSettings, args: Any, kwargs: Any, out: Any
@@ -495,8 +500,8 @@ class Observer:
         """End a module call; return it, whether it is the leaf's own, and its seconds."""
         running, is_leaf = self._stack.leave(module)
         took = self.stopwatch.now() - running.start
-        if self._stack.running:
-            self._stack.running[-1].inside += took
+        if self._stack.open:
+            self._stack.open[-1].inside += took
         else:
             self._given = None
             self.times.end(FORWARD)
@@ -511,11 +516,11 @@ class Observer:
 
     # Module calls by stand-ins, which need not run a forward whose result is known
 
-    def _entered_module(self, record: ModuleRecord, /, *args: Any, **kwargs: Any) -> Any:
+    def _call_module(self, record: ModuleRecord, /, *args: Any, **kwargs: Any) -> Any:
         """Call a module as between the observer's hooks."""
         module = record.module
         is_mine, out = threading.get_ident() == self._thread, None
-        enter, leave = (self._enter, self._end_module) if is_mine else (self._enter_module, self._leave_module)
+        enter, leave = (self._begin_module, self._end_module) if is_mine else (self._pre_hook, self._post_hook)
         enter(module, args, kwargs)
         try:
             out = module._call_impl(*args, **kwargs)
@@ -523,17 +528,17 @@ class Observer:
             leave(module, args, kwargs, out)
         return out
 
-    def _leaf(self, record: ModuleRecord, /, *args: Any, **kwargs: Any) -> Any:
+    def _call_leaf(self, record: ModuleRecord, /, *args: Any, **kwargs: Any) -> Any:
         """Call a leaf, or skip it if its result is known."""
         module = record.module
         if threading.get_ident() != self._thread:  # the hooks find the observer of another thread
-            return self._entered_module(record, *args, **kwargs)
+            return self._call_module(record, *args, **kwargs)
         if "forward" in module.__dict__ or is_hooked(module):  # since the run began
             record.formula = UNKNOWN
-            return self._entered_module(record, *args, **kwargs)
+            return self._call_module(record, *args, **kwargs)
         key = None
         with self.lock, DisableTorchFunction():
-            if not (module._modules or are_others_on()) and self._metadata_suffices(own_modes=1):
+            if not (module._modules or are_others_on()) and self._metadata_suffices(in_handler=False):
                 world, settings = self._world, self._settings.of(record)
                 try:
                     key = call_key((type(module), settings), args, kwargs, world.form)
@@ -543,7 +548,7 @@ class Observer:
                 if known is not None:
                     return self._skip_leaf(known, record, settings, args, kwargs)
         begun = self._begin_learning()
-        out = self._entered_module(record, *args, **kwargs)
+        out = self._call_module(record, *args, **kwargs)
         entry = self._formula_of(record)
         if key is not None and entry is not None and is_torchs(type(module)):
             self._keep_lesson(key, entry, type(module), begun, (args, kwargs), out, scopes=1)
@@ -566,9 +571,10 @@ class Observer:
         """Return what the call of a leaf of a known kind returns, and record it."""
         module, path, first = record.module, record.path, len(self.calls)
         out, operation, _ = self._world.repeat(known, type(module).forward, args, kwargs, self._timed, module)
-        self.calls.append(tuple.__new__(Call, (operation, path, "", "", None, FORWARD, "")))
+        assert operation is not None  # a result on meta is made as the first one was
+        self.log.add(operation, path, None, FORWARD)
         self.scopes.append(tuple.__new__(Scope, (path, operation, settings.params, False, None)))
-        if not self._stack.running:
+        if not self._stack.open:
             self.steps.append(Step(path, range(first, first + 1)))
         return out
 
@@ -583,11 +589,11 @@ class Observer:
             return world.answers[func]
         if world.meets_tensors and not self._stack.leaf_depth:
             self._meet(args, kwargs)
-        if world.memo is None or not self._metadata_suffices(own_modes=0):  # ours is off in its handler
+        if world.memo is None or not self._metadata_suffices(in_handler=True):
             return self._observed(func, args, kwargs)
         target = self._spelling.of(func) if func in WRITTEN_AS else func
         try:
-            key = call_key((target, *world.settings(func)), args, kwargs, world.form)
+            key = call_key((target, *world.torch_settings(func)), args, kwargs, world.form)
             known = world.memo.get(key)
         except (Unknown, TypeError):
             return self._observed(func, args, kwargs)
@@ -617,19 +623,19 @@ class Observer:
             with self.lock:
                 phase = self.phases.now()
                 if phase == FORWARD:
-                    category = "buffers" if self._stack.running else "inputs"
+                    category = "buffers" if self._stack.open else "inputs"
                 else:
                     category = "optimizer" if phase == OPTIMIZER else ""
                 self._storages.add_given(tensors_given((args, kwargs)), category, self._world.device)
 
-    def _metadata_suffices(self, own_modes: int) -> bool:
+    def _metadata_suffices(self, in_handler: bool) -> bool:
         """Return whether all that the record of a call takes from it follows now from the metadata of its tensors.
 
         That is not so inside another call or a higher-order operator, while there is uninitialized memory, in several threads,
-        under autocast or a functorch transform, or where the world says so. ``own_modes`` is the number of function modes of ours
-        that are on.
+        under autocast or a functorch transform, or where the world says so. ``in_handler`` tells that our function mode handles a
+        call, and is off meanwhile.
         """
-        return self._world.metadata_suffices(own_modes) and not (
+        return self._world.metadata_suffices(in_handler) and not (
             self._stack.leaf_depth
             or self._in_call
             or self._in_higher_order  # the mode is on there, too
@@ -643,7 +649,7 @@ class Observer:
     def _repeat(self, known: Known, target: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make and record a call of a known kind."""
         out, operation, seconds = self._world.repeat(known, func, args, kwargs, self._timed)
-        path, running = self.path, self._stack.running
+        path, running = self.path, self._stack.open
         if running:
             path = running[-1].path
             if seconds is not None:
@@ -666,7 +672,7 @@ class Observer:
         """Record a call of a known kind; ``seen`` are the tensors that it returned and was given."""
         # Where the dispatch mode is off, there is no backward pass.
         phase = self.phases.now() if self._observe_dispatch else FORWARD
-        self.calls.append(tuple.__new__(Call, (operation, path, "", "", seconds, phase, origin)))
+        self.log.add(operation, path, seconds, phase, origin)
         if torch.is_grad_enabled():
             self._owners.own(len(self.calls) - 1, seen)
 
@@ -678,7 +684,7 @@ class Observer:
         if operation is not None:
             self._add_call(operation, self._here(), None, origin_of(func), ())
             return out
-        begun, self._is_learning = self._begin_learning(), True
+        begun, self._is_learning_function = self._begin_learning(), True
         try:
             out, operation = self._world.run_free(key, entry, target, func, args, kwargs, self._run_tracked)
             if operation is None:
@@ -686,7 +692,7 @@ class Observer:
             else:
                 self._add_call(operation, self._here(), None, origin_of(func), ())
         finally:
-            self._is_learning = False
+            self._is_learning_function = False
         self._keep_lesson(key, entry, target, begun, (args, kwargs), out, scopes=0)
         return out
 
@@ -748,8 +754,8 @@ class Observer:
         if entry is not None and (entry.reason == QUERY or (entry.reason == ESCAPE and is_integral(args[0]))):
             with self._within(True, self._in_node):
                 return self.stopwatch.run(func, args, kwargs)
-        if entry is None and isinstance(func, FunctionType) and func not in self._entering:
-            return self._enter_function(func, args, kwargs)
+        if entry is None and isinstance(func, FunctionType) and func not in self._bodies_under_way:
+            return self._observe_body(func, args, kwargs)
         with self.lock:
             return self._recorded(func, args, kwargs, given, None if in_parts else entry, in_parts)
 
@@ -840,20 +846,20 @@ class Observer:
         entry = self._registry.find(func)
         if self._inside_leaf() or (entry is not None and entry.reason == QUERY):
             return self.stopwatch.run(func, args, kwargs)
-        if entry is None and isinstance(func, FunctionType) and func not in self._entering:
-            return self._enter_function(func, args, kwargs)
+        if entry is None and isinstance(func, FunctionType) and func not in self._bodies_under_way:
+            return self._observe_body(func, args, kwargs)
         with self._dispatching(func), dispatch_mode_on(self.aten):
             out = self._world.composite(func, args, kwargs)
             return self.stopwatch.run(func, args, kwargs) if out is NotImplemented else out
 
-    def _enter_function(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _observe_body(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a Python function so that the calls inside it reach the mode."""
-        self._entering.add(func)
+        self._bodies_under_way.add(func)
         try:
             with self.phases.within(func), FunctionMode(self):
                 return self.stopwatch.run(self._unguarded(func), args, kwargs)
         finally:
-            self._entering.discard(func)
+            self._bodies_under_way.discard(func)
 
     # Operators, from the dispatch mode: those of the backward pass, and those that calls without formula dispatch
 
@@ -868,7 +874,9 @@ class Observer:
             if is_call and world.meets_tensors and not self._has_called:
                 self._meet(args, kwargs)
             # An operator inside a call that is being learned runs this once.
-            if world.memo is not None and not (self._unwritten.storages or (self._is_learning and not is_call)):
+            if world.memo is not None and not (
+                self._unwritten.storages or (self._is_learning_function and not is_call)
+            ):
                 try:
                     key, given = world.operator_key(func, args, kwargs)
                     known = None if key is None else world.memo.get(key)
@@ -887,7 +895,7 @@ class Observer:
                     phase, path = self.log.placed(self._here())
                     seconds = 0.0 if self.stopwatch.runs else None
                     origin = self._origin(func, phase)
-                    self.calls.append(tuple.__new__(Call, (known.operation, path, "", "", seconds, phase, origin)))
+                    self.log.add(known.operation, path, seconds, phase, origin)
                     self._owns((out, args))
                 elif current_graph_task_id() != -1:
                     self._parts.append((func, known.operation[2:5]))
@@ -1003,7 +1011,7 @@ class Observer:
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function or an operator, and track the tensors that it returns."""
-        is_operator = isinstance(func, OpOverload) and func not in BY_NAME
+        is_operator = isinstance(func, OpOverload) and func not in SPELLED_BY_OPERATOR
         is_whole = not is_operator and (self._in_call or self._inside_leaf())
         if is_whole and self._world.makes_more(func, args, kwargs):
             return self._run_tracked(func, args, kwargs, self._run_once)
@@ -1073,7 +1081,7 @@ class Observer:
         calls_others = any(not isinstance(each, PYTHON_FUNCTIONS) for each in callables_in((args, kwargs)))
         if is_control_flow(func) or self._registry.find(func) is not None or not calls_others:
             # All modes are off around its functions, which turn them on again for themselves.
-            args, kwargs = with_callables((args, kwargs), self._entered)
+            args, kwargs = with_callables((args, kwargs), self._observed_inside)
             # What it makes itself, the rows and their stack, it makes by functions.
             tracked = is_control_flow(func)
             with (
@@ -1083,12 +1091,12 @@ class Observer:
                 return self.stopwatch.run(python_kernel(func), args, kwargs)
         # Operators and modules stay what they are, since it looks at more than their results: its own kernel calls them
         # under the function mode. Many refuse to be called under a dispatch mode.
-        args, kwargs = with_callables((args, kwargs), self._entered, PYTHON_FUNCTIONS)
+        args, kwargs = with_callables((args, kwargs), self._observed_inside, PYTHON_FUNCTIONS)
         with self._within(False, True), self._functions_observed():
             return self.stopwatch.run(dispatched, (func, args, kwargs), {}, work=func)
 
     @contextmanager
-    def _entered(self) -> Iterator[None]:
+    def _observed_inside(self) -> Iterator[None]:
         """Observe the calls inside a function that a higher-order operator calls.
 
         To differentiate it the operator may trace it first, and then runs what was traced.
@@ -1123,8 +1131,8 @@ class Observer:
 
     def _record(self, entry: Formula | None, target: Any, made: Made, seconds: float, origin: str = "") -> None:
         """Record a call that ran in the innermost module."""
-        if self._stack.running:
-            self._stack.running[-1].inside += seconds
+        if self._stack.open:
+            self._stack.open[-1].inside += seconds
         self._parts.clear()
         self.log.call(entry, target, made, self._here(), seconds, origin=origin)
 
@@ -1190,7 +1198,7 @@ class Observer:
             self._owns(out)
 
     def _here(self) -> str:
-        return self._stack.running[-1].path if self._stack.running else self.path
+        return self._stack.open[-1].path if self._stack.open else self.path
 
     def _inside_leaf(self) -> bool:
         return self._plain_functions.running is not None or self._stack.inside_leaf()

@@ -46,7 +46,7 @@ class Phases:
 
     def __init__(self, stack: ModuleStack, times: PhaseTimes) -> None:
         self.on_step: Callable[[Optimizer], None] = lambda optimizer: None
-        self._running, self._in_backward = stack.running, stack.in_backward
+        self._running, self._in_backward = stack.open, stack.in_backward
         self._times = times
         self._optimizing = 0
         self._is_interrupted = False

@@ -29,9 +29,9 @@ from ..torch_internals import (
 )
 from .compiler import is_importing_compiler
 from .forwards import is_torchs
-from .memo import NEW, VIEW, Known, Memo
+from .memo import NEW, VIEW, Ended, Known, Memo
 from .meta_world import QUERIES
-from .worlds import Arguments, Ended, Timed, World
+from .worlds import Arguments, Timed, World
 
 QUERY_KEY_VALUE = 3
 """The tensors of an attention without a mask."""
@@ -66,10 +66,10 @@ class RealWorld(World):
         self.device = device
         self._compiler: Any = None
 
-    def metadata_suffices(self, own_modes: int) -> bool:
+    def metadata_suffices(self, in_handler: bool) -> bool:
         """Return whether there are no modes but ours, no backward pass, and no hooks of saved tensors."""
         return not (
-            len_torch_function_stack() != own_modes
+            len_torch_function_stack() != (0 if in_handler else 1)
             or len_torch_dispatch_stack() != 1
             or current_graph_task_id() != -1
             or (torch.is_grad_enabled() and saved_tensors_hooks(False) is not None)
@@ -83,7 +83,7 @@ class RealWorld(World):
         self._compiler = sys.modules[COMPILER]
         return False
 
-    def settings(self, func: Any) -> tuple[Any, ...]:
+    def torch_settings(self, func: Any) -> tuple[Any, ...]:
         return (torch.is_grad_enabled(),)
 
     def form(self, tensor: torch.Tensor) -> Any:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ..torch_internals import current_graph_task_id
+from .memo import LeafLookup
 
 
 class Running:
@@ -19,7 +20,7 @@ class Running:
     ``in_backward`` tells whether a backward pass made it, the outermost one. ``recomputes`` tells whether it is part of a
     call that a node of a backward pass made with gradients enabled: the forward runs again there. ``start`` is the time
     when it began, ``inside`` the seconds of the calls recorded in it and of the module calls inside it. An observer may
-    keep in ``known`` what it knows of the call, and in ``guards`` what it has turned off for it.
+    keep in ``lookup`` what it knows of a leaf's call, and in ``guards`` what it has turned off for it.
     """
 
     __slots__ = (
@@ -27,7 +28,7 @@ class Running:
         "handled",
         "in_backward",
         "inside",
-        "known",
+        "lookup",
         "module",
         "node_args",
         "number",
@@ -52,7 +53,7 @@ class Running:
         self.in_backward = in_backward
         self.recomputes = recomputes
         self.node_args: Any = None
-        self.known: Any = None
+        self.lookup: LeafLookup | None = None
         self.guards: tuple[AbstractContextManager[Any], ...] = ()
         self.start = self.inside = 0.0
 
@@ -74,14 +75,14 @@ class ModuleStack:
 
     def __init__(self) -> None:
         self._around = current_graph_task_id()
-        self.running: list[Running] = []
+        self.open: list[Running] = []
         self._visits: dict[str, int] = {}
         self.leaf_depth = 0
 
     def copy(self) -> ModuleStack:
         """Return another stack with the same open calls."""
         other = ModuleStack()
-        other._around, other.running, other.leaf_depth = self._around, self.running.copy(), self.leaf_depth
+        other._around, other.open, other.leaf_depth = self._around, self.open.copy(), self.leaf_depth
         return other
 
     def in_backward(self) -> bool:
@@ -93,17 +94,17 @@ class ModuleStack:
         number = self._visits[path] = self._visits.get(path, -1) + 1
         in_backward = self.in_backward()
         # Parts of a module that is run again may turn gradients off, as rotary embeddings do: they are run again too.
-        recomputes = bool(self.running and self.running[-1].recomputes) or (in_backward and torch.is_grad_enabled())
-        is_outermost = not self.running
+        recomputes = bool(self.open and self.open[-1].recomputes) or (in_backward and torch.is_grad_enabled())
+        is_outermost = not self.open
         running = Running(module, path, number, sys.exc_info()[1], in_backward and is_outermost, recomputes)
-        self.running.append(running)
+        self.open.append(running)
         return running
 
     def leave(self, module: nn.Module) -> tuple[Running, bool]:
         """Pop a call that ends; return it, and whether it is the leaf's own."""
-        while self.running and self.running[-1].module is not module:  # a user's hook raised, so ours was not called
-            self.running.pop().let_go()
-        running, depth = self.running.pop(), len(self.running)
+        while self.open and self.open[-1].module is not module:  # a user's hook raised, so ours was not called
+            self.open.pop().let_go()
+        running, depth = self.open.pop(), len(self.open)
         is_leaf = self.leaf_depth == depth + 1
         if self.leaf_depth > depth:
             self.leaf_depth = 0
@@ -111,7 +112,7 @@ class ModuleStack:
 
     def inside_leaf(self) -> bool:
         """Return whether a leaf is running."""
-        return 0 < self.leaf_depth <= len(self.running)
+        return 0 < self.leaf_depth <= len(self.open)
 
     def keys(self, *leaf: Running) -> dict[str, tuple[str, type]]:
         """Return the ``nn_module_stack`` of a node made now; ``leaf`` is a leaf's call that has just been popped.
@@ -120,6 +121,6 @@ class ModuleStack:
         """
         return {
             f"{running.path}@{running.number}" if running.number else running.path: (running.path, type(running.module))
-            for running in (*self.running, *leaf)
+            for running in (*self.open, *leaf)
             if running.path
         }

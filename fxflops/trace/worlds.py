@@ -4,7 +4,7 @@ An observer (:mod:`.observe`) is the same in all of them. Here is the plain one,
 observed anew; it is also what the others are built on:
 
 ========================  ===========================  =======================================================
-``World``                 tensors on a device          ``analyze``, which records a graph
+``World``                 tensors on a device          ``analyze``: the model itself, and its graph
 ``RealWorld``             tensors on a device          ``profile``: calls like earlier ones are recorded the same
 ``FakeWorld``             a simulated rank's           ``simulate``: operators like earlier ones are not run either
 ``MetaWorld``             on meta, for a device        ``count``: calls like earlier ones are made by what is known
@@ -15,18 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
-from ..meters.live_storages import LiveStorages, Span
+from ..meters.live_storages import LiveStorages
 from ..ops import Formula
 from ..records import EMPTY_MAPPING, Call, Operation
 from ..records.tensors import spec_of
 from .call_log import CallLog
 from .leaves import forms_with_values
-from .memo import Known, Memo, Passing
+from .memo import Ended, Known, Memo
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """The positional and the keyword arguments of a call."""
@@ -36,29 +36,6 @@ Timed = Callable[[Known, Any, Any, Any], tuple[Any, float]]
 """Runs ``func(*args, **kwargs)`` of a known kind, and returns its result and seconds."""
 RNN_BACKWARD = "rnn_backward"
 """The op whose cost depends on which of its arguments require a gradient."""
-
-
-class Begun(NamedTuple):
-    """The state of a run when a call begins from which something is to be learned.
-
-    The numbers of calls, scopes and storages recorded until then, and the state of the live storages.
-    """
-
-    calls: int
-    scopes: int
-    storages: int
-    span: Span
-
-
-class Ended(NamedTuple):
-    """What a call did to memory: the bytes that it left behind, and the storages that lived only within it, at its peak.
-
-    ``entered`` is the number of storages that were known when it began.
-    """
-
-    left: int
-    passing: Passing
-    entered: int
 
 
 class World:
@@ -162,14 +139,14 @@ class World:
 
     # What is known of calls. These are asked only where there is a memo
 
-    def metadata_suffices(self, own_modes: int) -> bool:
+    def metadata_suffices(self, in_handler: bool) -> bool:
         """Return whether the state of this thread lets a call's record follow from the metadata of its tensors.
 
-        ``own_modes`` is the number of the observer's function modes that are on now.
+        ``in_handler`` tells that the observer's function mode handles a call, and is off meanwhile.
         """
         return False
 
-    def settings(self, func: Any) -> tuple[Any, ...]:
+    def torch_settings(self, func: Any) -> tuple[Any, ...]:
         """Return what else the key of a call of ``func`` has: settings of torch on which its record depends."""
         return ()
 

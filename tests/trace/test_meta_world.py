@@ -346,11 +346,11 @@ def test_kernels_are_not_asked_where_a_rule_or_a_plan_tells(monkeypatch: pytest.
     blocks = [[nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.ReflectionPad2d(1)] for _ in range(2)]
     model = nn.Sequential(*blocks[0], *blocks[1], nn.Flatten(), nn.Linear(192, 2))
     made: list[str] = []
-    enter = Observer._enter
+    begin = Observer._begin_module
     monkeypatch.setattr(
         Observer,
-        "_enter",
-        lambda self, module, *rest: (made.append(type(module).__name__), enter(self, module, *rest))[1],
+        "_begin_module",
+        lambda self, module, *rest: (made.append(type(module).__name__), begin(self, module, *rest))[1],
     )
     for _ in range(2):
         made.clear()

@@ -25,7 +25,7 @@ DTYPES: dict[Any, torch.dtype] = {bool: torch.bool, int: torch.int64, float: tor
 """The dtypes that torch takes Python's types for."""
 
 
-class DeviceMirror:
+class DeviceAnswers:
     """Answers questions about a tensor's device, and redirects new tensors, as if all were on ``device``.
 
     ``answers`` has the answer for each property of a tensor that depends on its device alone.

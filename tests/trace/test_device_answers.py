@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fxflops import analyze, count
-from fxflops.trace.device_mirror import DeviceMirror
+from fxflops.trace.device_answers import DeviceAnswers
 
 SEEN: list[Any] = []
 
@@ -177,13 +177,13 @@ MANY = 2**21
     ],
 )
 def test_where_a_new_tensor_is_made(func: Any, args: tuple[Any, ...], device: str) -> None:
-    assert DeviceMirror(torch.device("cpu")).redirect(func, args, {}) == (args, {"device": device})
+    assert DeviceAnswers(torch.device("cpu")).redirect(func, args, {}) == (args, {"device": device})
 
 
 def test_a_size_given_by_name_is_one() -> None:
     for size, device in (((2, MANY), "meta"), ((2, 3), "cpu")):
         kwargs = {"size": size, "fill_value": 1.0}
-        assert DeviceMirror(torch.device("cpu")).redirect(torch.full, (), kwargs) == ((), {**kwargs, "device": device})
+        assert DeviceAnswers(torch.device("cpu")).redirect(torch.full, (), kwargs) == ((), {**kwargs, "device": device})
 
 
 def test_asking_where_a_tensor_is_is_no_call() -> None:
