@@ -96,6 +96,9 @@ class Storages(TorchDispatchMode):
             self._see(tensor)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(hasattr(each, "__tensor_flatten__") for each in types):
+            # A wrapper class runs operators of its own. They reach this mode only if it leaves the call to that class.
+            return NotImplemented
         if func is not aten.lift_fresh.default:  # its tensor was made just now
             for value in tree_flatten((args, kwargs))[0]:
                 if isinstance(value, torch.Tensor):

@@ -206,7 +206,7 @@ class MetaWorld(World):
 
     def settings(self, func: Any) -> tuple[Any, ...]:
         # Which kernel attention takes depends on settings, too: those that sdpa_kernel() changes.
-        return (enabled_kernels(),) if BY_NAME.get(func, func) is ATTENTION else ()
+        return (enabled_kernels(),) if BY_NAME.get(func, func) is ATTENTION else super().settings(func)
 
     def operator_key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         return None if transformed() else call_key((func,), args, kwargs, self._mirror.form_of_meta), None
