@@ -476,7 +476,9 @@ class Report(View):
 
         dense, exact = self._computed
         timing = timing_of(self._run, self._counted_run.step_times, check_phase(phase))
-        bounds = roofline(self._with_torch()._counted_run.counted, exact, dense, self.environment.device, device, phase, timing)
+        bounds = roofline(
+            self._with_torch()._counted_run.counted, exact, dense, self.environment.device, device, phase, timing
+        )
         return replace(bounds, provenance=self.provenance)
 
     def predict(self, device: str | Device, *, calibration: Calibration | None = None) -> Prediction:

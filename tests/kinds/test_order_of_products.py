@@ -72,7 +72,11 @@ class OuterFirst:
 @pytest.fixture(params=[LastFirst, OuterFirst, None], ids=["last first", "outer first", "none"])
 def optimizer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     chosen = request.param
-    values = {"enabled": chosen is not None, "is_available": lambda: chosen is not None, "get_opt_einsum": lambda: chosen}
+    values = {
+        "enabled": chosen is not None,
+        "is_available": lambda: chosen is not None,
+        "get_opt_einsum": lambda: chosen,
+    }
     for name, value in values.items():
         monkeypatch.setattr(opt_einsum.m, name, value)  # type: ignore[attr-defined]
     return chosen

@@ -47,7 +47,9 @@ def operators() -> Iterator[Any]:
     for name, schema in SCHEMAS.items():
         library.define(name + schema)
     library.impl("optimizer_update_32bit", lambda *_: None, "CPU")
-    library.impl("gemm_4bit", lambda A, B, shapeB, *_: A.new_zeros(*A.shape[:-1], shapeB[0]), "CompositeExplicitAutograd")
+    library.impl(
+        "gemm_4bit", lambda A, B, shapeB, *_: A.new_zeros(*A.shape[:-1], shapeB[0]), "CompositeExplicitAutograd"
+    )
     yield torch.ops.bitsandbytes
     library._destroy()
 
@@ -98,7 +100,9 @@ def test_a_step_is_the_textbook_s(operators: Any, name: str, options: dict[str, 
 
 
 def test_the_first_step_of_momentum_has_no_mean(operators: Any) -> None:
-    assert cost_of(operators.optimizer_update_32bit.default, *update("momentum", step=1)) == textbook("momentum", first=True)
+    assert cost_of(operators.optimizer_update_32bit.default, *update("momentum", step=1)) == textbook(
+        "momentum", first=True
+    )
 
 
 @pytest.mark.parametrize(("name", "as_name"), [("lamb", "adam"), ("lars", "momentum")])
@@ -122,7 +126,9 @@ def test_states_in_8_bits_are_dequantized_and_quantized(operators: Any) -> None:
 
 def test_products_with_quantized_weights_count_their_macs(operators: Any) -> None:
     x, packed, bias = torch.rand(2, 5, 8), torch.zeros(24, 1, dtype=torch.uint8), torch.rand(6)
-    cost = cost_of(operators.gemm_4bit.default, x, packed, [6, 8], torch.ones(1), 64, "nf4", bias, out=torch.rand(2, 5, 6))
+    cost = cost_of(
+        operators.gemm_4bit.default, x, packed, [6, 8], torch.ones(1), 64, "nf4", bias, out=torch.rand(2, 5, 6)
+    )
     assert cost.macs == 2 * 5 * 6 * 8
     assert cost.flops == 2 * 5 * 6 * (8 + 7 + 1) + 6 * 8
     a, b = torch.zeros(10, 8, dtype=torch.int8), torch.zeros(6, 8, dtype=torch.int8)
