@@ -30,6 +30,13 @@ SCHEMAS = {
     "Tensor? absmax_8bit=None, Tensor? absmax_code=None, Tensor? absmax_offset=None) -> Tensor",
     "int8_linear_matmul": "(Tensor A, Tensor B) -> Tensor",
     "int8_scaled_mm": "(Tensor A, Tensor B, Tensor row_stats, Tensor col_stats, Tensor? bias=None, ScalarType? dtype=None) -> Tensor",
+    "int8_mixed_scaled_mm": "(Tensor A, Tensor CA, Tensor CB, Tensor SCA, Tensor SCB, Tensor? outlier_cols=None, "
+    "Tensor? bias=None) -> (Tensor, Tensor?)",
+    "int8_mm_dequant": "(Tensor A, Tensor row_stats, Tensor col_stats, ScalarType? dtype=None, Tensor? bias=None) -> Tensor",
+    "int8_vectorwise_quant": "(Tensor A, float threshold=0.0) -> (Tensor, Tensor, Tensor?)",
+    "int8_vectorwise_dequant": "(Tensor A, Tensor stats) -> Tensor",
+    "int8_double_quant": "(Tensor A, float threshold=0.0) -> (Tensor, Tensor, Tensor, Tensor, Tensor?)",
+    "dequantize_4bit": "(Tensor A, Tensor absmax, int blocksize, str quant_type, int[] shape, ScalarType dtype) -> Tensor",
     "dequantize_blockwise": "(Tensor A, Tensor absmax, Tensor code, int blocksize, ScalarType dtype) -> Tensor",
     "quantize_blockwise": "(Tensor A, Tensor code, int blocksize) -> (Tensor, Tensor)",
 }
@@ -136,6 +143,39 @@ def test_products_with_quantized_weights_count_their_macs(operators: Any) -> Non
     assert cost_of(operators.int8_linear_matmul.default, a, b, out=torch.zeros(10, 6)).flops == 10 * 6 * (8 + 7)
     scaled = cost_of(operators.int8_scaled_mm.default, a, b, *stats, out=torch.zeros(10, 6))
     assert (scaled.macs, scaled.flops) == (10 * 6 * 8, 10 * 6 * (8 + 7 + 3))
+
+
+def test_quantizing_and_back_is_counted_per_element(operators: Any) -> None:
+    x, q, stats = torch.rand(2, 3), torch.zeros(2, 3, dtype=torch.int8), torch.ones(2)
+    with tallying() as largest_and_scaled:
+        a = numbers(2, 3)
+        _ = np.exp(np.exp(a)), np.exp(a * 2)  # in the place of abs, a compare and rounding
+    assert cost_of(operators.int8_vectorwise_quant.default, x, out=(q, stats, None)) == largest_and_scaled
+    with tallying() as both:
+        a = np.exp(numbers(2, 3))
+        _ = np.exp(a), np.exp(a), np.exp(a * 2), np.exp(a * 3)
+    assert cost_of(operators.int8_double_quant.default, x, out=(q, q, stats, stats, None)) == both
+    with tallying() as twice:
+        _ = numbers(2, 3) * 2 * 3
+    assert cost_of(operators.int8_vectorwise_dequant.default, q, stats, out=x) == twice
+    packed = torch.zeros(3, 1, dtype=torch.uint8)
+    assert (
+        cost_of(operators.dequantize_4bit.default, packed, stats, 64, "nf4", [2, 3], torch.float32, out=x).flops
+        == 2 * 3
+    )
+
+
+def test_columns_of_outliers_are_a_product_of_their_own(operators: Any) -> None:
+    a, stats = torch.zeros(10, 8, dtype=torch.int8), (torch.ones(10), torch.ones(6))
+    given = torch.rand(10, 8), a, torch.zeros(6, 8, dtype=torch.int8), *stats
+    out = torch.zeros(10, 6), None
+    plain = cost_of(operators.int8_mixed_scaled_mm.default, *given, out=out)
+    assert plain == cost_of(operators.int8_scaled_mm.default, a, given[2], *stats, out=out[0])
+    mixed = cost_of(operators.int8_mixed_scaled_mm.default, *given, torch.tensor([1, 5, 7]), out=out)
+    assert mixed.macs - plain.macs == 10 * 6 * 3
+    assert mixed.flops - plain.flops == 10 * 6 * (3 + 3) + 2 * 6 * 3
+    biased = cost_of(operators.int8_mm_dequant.default, out[0].int(), *stats, None, torch.ones(6), out=out[0])
+    assert biased.flops == 10 * 6 * (3 + 1)
 
 
 @pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="its own kernels need their layout of weights")
