@@ -4,7 +4,7 @@
 
 Each case runs in a process of its own, twice from the same seeds: once alone, once with a step in ``fxflops.profile`` and
 then counted by ``fxflops.count``, with its optimizer. Losses, parameters, optimizer state, and random generators must
-then be bit-equal. What a library compiles runs eagerly throughout, and einsums from left to right. The multiply-accumulates of the profiled step are compared with torch's FlopCounterMode, its peak
+then be bit-equal. What a library compiles runs eagerly throughout. The multiply-accumulates of the profiled step are compared with torch's FlopCounterMode, its peak
 with the storages that a dispatch mode sees. Finished cases are kept in ``results/libraries.jsonl`` until ``--again``.
 """
 
@@ -166,23 +166,12 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, "", f"{good} of {len(rows)} rows are equal in everything, and nothing is missing.", ""])
 
 
-BITSANDBYTES = "its operators have no formula: listed as missing, and the report is incomplete"
 NUMPY = "equal; np.array(tensor) leaves torch, and is listed as missing"
-TORCHAO = "peak: 238 kB above the storages; the cause has not been found"
 NOTES = {
-    "bitsandbytes: AdamW": BITSANDBYTES,
-    "bitsandbytes: AdamW8bit": BITSANDBYTES,
     "diffusers: UNet2DModel, EulerDiscreteScheduler": NUMPY,
-    "diffusers: UNet2DModel, DPMSolverMultistepScheduler": f"{NUMPY}; a position that numpy() reads is no escape to fxflops",
-    "opacus: private SGD": "MACs: gradients of samples are outer products, 12 * (16 * 8 + 8 * 4) = 1,920 multiply-accumulates, which the oracle takes for elementwise",
-    "timm: kron": "MACs: einsums of five operands are counted from left to right, but run in the order of opt_einsum, as the report says",
-    "torchao: AdamW8bit": TORCHAO,
-    "torchao: AdamW4bit": TORCHAO,
-    "torchao: Adam8bit": TORCHAO,
-    "pyro: SVI of a Bayesian regression": "peak: an object that the guide holds has the last step's observations, 48 bytes; the oracle looks "
-    "into attributes, lists and dicts alone",
-    "pytorch_optimizer: ranger21": "cannot run: it needs its number of iterations",
-    "pytorch_optimizer: sophiah": "cannot run: it needs a backward pass with create_graph=True",
+    "diffusers: UNet2DModel, DPMSolverMultistepScheduler": NUMPY,
+    "pyro: SVI of a Bayesian regression": "peak: the first step's observations, 48 bytes, which the guide's prototype_trace holds: "
+    "gc.get_objects() finds them before and after the step; the oracle looks into attributes, lists and dicts alone",
 }
 """The causes of differences, by case."""
 
@@ -237,7 +226,6 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.compiler.set_stance("force_eager")  # torch.compile(fullgraph=True) refuses the oracles' modes
-    torch.backends.opt_einsum.enabled = False  # counts take einsums from left to right, whatever is installed
     warm_up()
     done = {} if not DONE.exists() else {row["case"]: row for row in map(json.loads, DONE.read_text().splitlines())}
     for name in CASES:

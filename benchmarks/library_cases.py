@@ -50,16 +50,21 @@ def x16() -> torch.Tensor:
 
 
 def training(
-    model: nn.Module, optimizer: Any, inputs: Callable[[], Any] = x16, *changes: Any, closure: bool = False
+    model: nn.Module,
+    optimizer: Any,
+    inputs: Callable[[], Any] = x16,
+    *changes: Any,
+    closure: bool = False,
+    create_graph: bool = False,
 ) -> Case:
-    """Return a usual step of training."""
+    """Return a usual step of training, with ``create_graph`` for optimizers that take second derivatives."""
 
     def loss_of() -> torch.Tensor:
         optimizer.zero_grad()
         out = model(inputs())
         loss = (out if isinstance(out, torch.Tensor) else out[0]).square().mean()
-        loss.backward()
-        return loss
+        loss.backward(create_graph=create_graph)
+        return loss.detach() if create_graph else loss
 
     def step() -> Any:
         if closure:
@@ -68,6 +73,8 @@ def training(
         optimizer.step()
         return loss
 
+    if create_graph:  # a count of the model alone takes no second derivatives
+        return Case(model, step, (optimizer, *changes))
     return Case(model, step, (optimizer, *changes), None if closure else optimizer, inputs)
 
 
@@ -388,7 +395,9 @@ def by_pytorch_optimizer(name: str) -> Case:
     import pytorch_optimizer
 
     model = mlp()
-    return training(model, pytorch_optimizer.load_optimizer(name)(model.parameters(), lr=0.01))
+    settings = {"num_iterations": 100} if name == "ranger21" else {}
+    optimizer = pytorch_optimizer.load_optimizer(name)(model.parameters(), lr=0.01, **settings)
+    return training(model, optimizer, create_graph=name == "sophiah")
 
 
 for name in ("adai", "adalite", "adanorm", "adashift", "apollo", "came", "grams", "lion", "nadam", "padam", "prodigy", "radam",

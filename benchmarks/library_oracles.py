@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 import weakref
 from collections.abc import Callable, Iterable
 from types import ModuleType
@@ -96,6 +97,9 @@ class Storages(TorchDispatchMode):
             self._see(tensor)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(hasattr(each, "__tensor_flatten__") for each in types):
+            # A wrapper class runs operators of its own. They reach this mode only if it leaves the call to that class.
+            return NotImplemented
         if func is not aten.lift_fresh.default:  # its tensor was made just now
             for value in tree_flatten((args, kwargs))[0]:
                 if isinstance(value, torch.Tensor):
@@ -154,7 +158,8 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
 class Flops(TorchDispatchMode):
     """FLOPs by the formulas of torch's FlopCounterMode and :data:`BY_HAND`.
 
-    It is what that mode does, without its hooks on modules, which refuse some backward passes (captum's).
+    It is what that mode does, without its hooks on modules, which refuse some backward passes (captum's), and with the products of
+    einsums that sum nothing: torch multiplies elementwise, each element a multiply-accumulate as that of any other einsum.
     """
 
     def __init__(self) -> None:
@@ -175,37 +180,38 @@ class Flops(TorchDispatchMode):
                 4 if isinstance(out, torch.Tensor) and out.is_complex() else 1
             )  # real products in one of complex numbers
             self.total += complexity * formula(*args, **kwargs, out_val=out)
+        elif func is aten.mul.Tensor and is_inside(torch.functional.einsum):
+            self.total += 2 * out.numel()
         return out
 
 
-class Functions(TorchFunctionMode):
-    """What operators do not show: products of einsums that sum nothing, and tensors that leave torch for numpy.
+def is_inside(function: Any) -> bool:
+    """Return whether a Python function is being called. No mode shows that of hooks in a backward pass."""
+    frame = sys._getframe()
+    while frame is not None and frame.f_code is not function.__code__:
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None
 
-    Each element of such a product is a multiply-accumulate, as that of any other einsum; to torch's counter it is elementwise.
-    """
+
+class Escapes(TorchFunctionMode):
+    """The functions by which tensors of real numbers leave torch for numpy."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.macs = 0
-        self.escapes = set[str]()
+        self.names = set[str]()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if func is torch.einsum and isinstance(args[0], str):
-            given, _, wanted = args[0].replace(" ", "").partition("->")
-            if "," in given and wanted and set(given) - {",", "."} == set(wanted) - {"."}:
-                self.macs += out.numel()
-        if func in (torch.Tensor.__array__, torch.Tensor.numpy):
-            self.escapes.add(func.__name__)
-        return out
+        if func in (torch.Tensor.__array__, torch.Tensor.numpy) and args[0].is_floating_point():
+            self.names.add(func.__name__)
+        return func(*args, **(kwargs or {}))
 
 
 def macs_of(step: Callable[[], Any]) -> tuple[float, list[str]]:
     """Return the multiply-accumulates of a step, and the functions by which its tensors left torch."""
-    flops, functions = Flops(), Functions()
-    with functions, flops:
+    flops, escapes = Flops(), Escapes()
+    with escapes, flops:
         step()
-    return flops.total / 2 + functions.macs, sorted(functions.escapes)
+    return flops.total / 2, sorted(escapes.names)
 
 
 def values_of(*roots: Any) -> list[Any]:

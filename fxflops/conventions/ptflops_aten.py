@@ -11,7 +11,7 @@ input of the linear layer is not contiguous.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -70,9 +70,9 @@ def convolution(
     return (conv_transpose if transposed else conv)(input, weight, bias, out=out)
 
 
-def einsum(*operands: Any, out: Spec) -> int:
+def einsum(*operands: Any, path: Sequence[int] | None = None, out: Spec) -> int:
     """a[m, k], b[k, n] -> out[m, n]: k per result of each product; elementwise and outer products 0."""
-    return sum(step.macs for step in steps(operands) if step.adds)
+    return sum(step.macs for step in steps(operands, path, out) if step.adds)
 
 
 def products(cost: Cost, ran: Operation) -> Cost:

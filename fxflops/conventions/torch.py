@@ -131,9 +131,9 @@ def _as_row(formula: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Form
     return row
 
 
-def einsum(*operands: Any, out: Spec) -> Cost:
+def einsum(*operands: Any, path: Sequence[int] | None = None, out: Spec) -> Cost:
     """a[m, k], b[k, n] -> out[m, n]: 2k per result of each product; elementwise and outer products 0."""
-    return Cost(others=sum(2 * step.macs for step in steps(operands) if step.adds))
+    return Cost(others=sum(2 * step.macs for step in steps(operands, path, out) if step.adds))
 
 
 def conv_backward(

@@ -75,24 +75,9 @@ class CountedRun:
         return step_times(self.run, self.counted)
 
     @cached_property
-    def executed(self) -> tuple[Counted, ...]:
-        """The calls with the cost of the work that torch really ran for them."""
-        if not self.run.may_reorder:
-            return self.counted
-        from .executed import executed
-
-        return executed(self.counted, self.run.environment.einsum)
-
-    @cached_property
     def remarks(self) -> dict[Counted, str]:
-        """Sentences on calls: an einsum that opt_einsum reordered, a lookup of a row that its table does not have."""
-        remarks = {counted: text for counted in self.counted if (text := absent_row(counted.call))}
-        if self.executed is not self.counted:
-            from .executed import remark
-
-            pairs = zip(self.counted, self.executed, strict=True)
-            remarks |= {counted: text for counted, executed in pairs if (text := remark(counted, executed))}
-        return remarks
+        """Sentences on calls: a lookup of a row that its table does not have."""
+        return {counted: text for counted in self.counted if (text := absent_row(counted.call))}
 
     # In words
 

@@ -75,6 +75,7 @@ class LiveStorages:
         self._earlier: set[int] = set()
         self._met: dict[int, str] = {}  # storages that a call was given, with the category of those that get no other
         self._placeholders: set[int] | None = None
+        self._held_on_meta: set[int] = set()
         self._aliases: dict[int, tuple[weakref.ref[Any], Any]] = {}
         # Meta storages for what is held: kept alive, so that no other gets their address.
         self._kept: dict[int, Any] = {}
@@ -95,6 +96,8 @@ class LiveStorages:
                     nbytes = storage.nbytes()
                     held[key] = entry = entries.add(spec(tensor), -1)
                     names[entry] = name
+                    if tensor.is_meta:
+                        self._held_on_meta.add(entry)
                     changes += (entry, nbytes, -1)
                     live += nbytes
         entries.categories.update(dict.fromkeys(range(first, len(entries.specs)), category))
@@ -382,8 +385,8 @@ class LiveStorages:
             self._earlier = set()
 
     def note_placeholders(self) -> None:
-        """Note from now on which storages are on meta, for :meth:`leave_out_placeholders`."""
-        self._placeholders = set()
+        """Note which storages are on meta, held ones too, for :meth:`leave_out_placeholders`."""
+        self._placeholders = {*self._held_on_meta}
 
     def leave_out_placeholders(self) -> None:
         """Rewrite the history without the storages on meta: in a run on another device they hold no memory."""

@@ -9,6 +9,7 @@ from . import (  # noqa: F401  imported for what they register
     attention_kernels,
     attention_steps,
     batch_norm,
+    bitsandbytes,
     conv,
     conv_transpose,
     copies,

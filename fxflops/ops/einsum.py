@@ -1,8 +1,13 @@
-"""torch.einsum, by one fixed path: from left to right, two operands at a time, whatever optimizer is installed."""
+"""torch.einsum, two operands at a time in the order that torch takes.
+
+Without opt_einsum that is from left to right; where it is installed and enabled (``torch.backends.opt_einsum``) it chooses the
+order of three operands and more.
+"""
 
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -13,6 +18,7 @@ from typing import Any
 import torch
 import torch.backends.opt_einsum as optimizer
 
+from ..records.pairs import fact_in
 from ..torch_internals import DisableTorchFunction, disable_current_modes
 from ._extend import (
     WHOLE,
@@ -34,28 +40,33 @@ from ._extend import (
 )
 from ._lifetimes import Lifetimes
 
+PATH = "path"
+"""The fact of a result: the order in which torch took the products, where that is not from left to right."""
 Label = str | tuple[EllipsisType, int]
 Sizes = dict[Label, int]
 
 
 @formula(*named("einsum"))
-def einsum(*operands: Any, out: Spec) -> Cost:
+def einsum(*operands: Any, path: Sequence[int] | None = None, out: Spec) -> Cost:
     """a[m, k], b[k, n] -> out[m, n]: k multiplies and k-1 adds per result of each product, k being what ends in it.
 
     What one operand has alone and the result lacks is summed first (adds only). A diagonal is a view, and so is a dim
     of length 1, which broadcasts. Elementwise and outer products are contractions over nothing: 1 multiply per result.
     """
-    return summed(*steps(operands))
+    return summed(*steps(operands, path, out))
 
 
-def steps(operands: Sequence[Any], path: Sequence[Sequence[int]] = ()) -> Iterator[Cost]:
+def steps(operands: Sequence[Any], path: Sequence[int] | None, out: Spec) -> Iterator[Cost]:
     """The cost of each step: first the sums over dims of one operand alone, then each product of two.
 
-    ``path`` are the positions of the two, whose product then comes last; without it they go from left to right.
+    ``path`` has the positions of the two operands of each product, which then comes last: torch's own argument, as
+    https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Linear.cpp takes it. Without it the products are
+    taken in the order that the run noted of ``out``; if it noted none, from left to right.
     """
     terms, output = _parse(operands)
     in_order = [(0, 1), *((0, left - 1) for left in range(len(terms) - 1, 1, -1))] if len(terms) > 1 else [(0,)]
-    for pair in path or in_order:
+    positions = path or fact_in(out, PATH, ())
+    for pair in [*zip(positions[::2], positions[1::2], strict=True)] or in_order:
         taken = [terms[position] for position in pair]
         terms = [term for position, term in enumerate(terms) if position not in pair]
         needed = output.union(*terms)
@@ -69,19 +80,26 @@ def steps(operands: Sequence[Any], path: Sequence[Sequence[int]] = ()) -> Iterat
             yield contraction(math.prod(size for label, size in both.items() if label not in needed), _numel(terms[-1]))
 
 
-def path_taken(operands: Sequence[Any], strategy: str) -> Sequence[Sequence[int]]:
-    """The path on which torch takes the products by opt_einsum; none where it is not installed here, or leaves no choice."""
-    given = list(specs_in(tuple(operands)))
-    if len(given) < 3 or not optimizer.is_available():
-        return ()
+def order_now() -> tuple[Any, ...]:
+    """The setting of torch on which the order of the products depends; empty if it goes from left to right."""
+    return (optimizer.strategy,) if optimizer.is_available() and optimizer.enabled else ()
+
+
+def path_taken(operands: Sequence[Any]) -> tuple[int, ...] | None:
+    """The path that ``torch.einsum`` hands to its kernel for these specs; None if it goes from left to right.
+
+    It asks opt_einsum as torch does: https://github.com/pytorch/pytorch/blob/main/torch/functional.py
+    """
+    given, order = list(specs_in(tuple(operands))), order_now()
+    if len(given) < 3 or not order:
+        return None
     contract_path = optimizer.get_opt_einsum().contract_path
-    path: Sequence[Sequence[int]] = contract_path(operands[0], *map(tuple, given), shapes=True, optimize=strategy)[0]
-    return path
-
-
-def by_path(operands: Sequence[Any], path: Sequence[Sequence[int]]) -> Cost:
-    """The cost of the products on this path."""
-    return summed(*steps(operands, path))
+    state = random.getstate()  # some of its strategies search at random, by Python's own generator
+    try:
+        pairs = contract_path(operands[0], *map(tuple, given), shapes=True, optimize=order[0])[0]
+    finally:
+        random.setstate(state)
+    return tuple([position for pair in pairs for position in pair])
 
 
 def _numel(sizes: Sizes) -> int:

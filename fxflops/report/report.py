@@ -329,7 +329,7 @@ class Report(View):
 
     @property
     def remarks(self) -> dict[Counted, str]:
-        """Sentences on calls: an einsum that opt_einsum reordered, a lookup of a row that its table does not have."""
+        """Sentences on calls: a lookup of a row that its table does not have."""
         return self._counted_run.remarks
 
     def recipe(self) -> str:
@@ -476,8 +476,9 @@ class Report(View):
 
         dense, exact = self._computed
         timing = timing_of(self._run, self._counted_run.step_times, check_phase(phase))
-        executed = self._with_torch()._counted_run.executed
-        bounds = roofline(executed, exact, dense, self.environment.device, device, phase, timing)
+        bounds = roofline(
+            self._with_torch()._counted_run.counted, exact, dense, self.environment.device, device, phase, timing
+        )
         return replace(bounds, provenance=self.provenance)
 
     def predict(self, device: str | Device, *, calibration: Calibration | None = None) -> Prediction:
@@ -523,7 +524,7 @@ class Report(View):
     @cached_property
     def _computed(self) -> tuple[Sequence[Counted], ...]:
         """The calls as a device computes them, whatever the report's convention counts, with dense and with exact attention."""
-        return tuple(self.recount(BASE_CONVENTION, attention=each)._counted_run.executed for each in ("dense", "exact"))
+        return tuple(self.recount(BASE_CONVENTION, attention=each)._counted_run.counted for each in ("dense", "exact"))
 
     def mfu(self, device: str | Device = "auto") -> float | None:
         """Return the model FLOPs utilization: 2 x MACs of forward and backward, as a share of the most that the device
@@ -540,7 +541,7 @@ class Report(View):
         from ..roofline.utilization import mfu
 
         has_counts = self.complete or self.total_macs > 0
-        counted = self._with_torch()._counted_run.executed if has_counts else ()
+        counted = self._with_torch()._counted_run.counted if has_counts else ()
         timings, block, place = (self.timing, self.backward_timing), self.block_time, self.environment.device
         return mfu(counted, place, device, *timings, executed=executed, block=block, asked=asked)
 
@@ -727,7 +728,7 @@ class Report(View):
             reference = weakref.ref(checked_model(model))
         report = cls(saved.run, saved.convention, None, reference, saved.attention, saved.counted, saved.users)
         report._data = None if is_torch_loaded() else data
-        return report._with_torch() if saved.run.may_reorder else report
+        return report
 
     def _with_torch(self) -> Report:
         """Return this report; if it was read without torch, whose functions it then knows by name alone, read it again."""

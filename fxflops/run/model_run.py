@@ -36,6 +36,7 @@ from ..records.tensors import spec_of
 from ..torch_internals import in_fake_mode, is_fake
 from ..trace.autograd_owners import backward_from
 from ..trace.dtypes import MixedDtypesError
+from ..trace.forwards import is_hooked
 from ..trace.memo import Memo
 from ..trace.meta_mirror import MetaMirror
 from ..trace.meta_world import MetaWorld
@@ -78,6 +79,8 @@ def watch_of(subject: Subject, registry: FormulaRegistry, world: World | None = 
         **options,
     )
     watch.observer.phases.on_step = partial(_stepping, snapshot, watch.storages, watch.world.is_meta)
+    if not watch.world.is_meta and any(tensor.is_meta and not is_fake(type(tensor)) for tensor in subject.state):
+        watch.storages.note_placeholders()
     return watch
 
 
@@ -121,6 +124,9 @@ def record_of(subject: Subject, watch: Watch, source: str, trace: str, why: str 
     ``measured`` are further fields of the record.
     """
     device = subject.count_for if watch.world.is_meta else subject.device
+    if loaded_weights(subject, watch):  # what is on meta stood for nothing that the run held
+        watch.storages.leave_out_placeholders()
+        device = watch.observer.ran_on or device
     # A model on meta is counted for any CPU; tensors that are here have this machine's cores.
     environment = environment_of(device, subject.mode, subject.compiled, subject.device.type == device.type)
     run = run_of(
@@ -152,6 +158,8 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
     classes = {*map(type, subject.inventory.paths)}
     if is_sharded(subject.state) or (subject.backward and nn.parallel.DistributedDataParallel in classes):
         return _on_real(subject, registry, "its parameters are shared with other processes")
+    if (run := _run_of_loaded_weights(subject, registry)) is not None:
+        return run
     observe_dispatch = subject.backward or any(issubclass(cls, torch.jit.ScriptModule) for cls in classes)
     on_meta = any(tensor.device.type == "meta" for tensor in subject.state)
     # On meta, hooks are given stand-ins: one that asks which parameter it has would not step.
@@ -187,6 +195,42 @@ def _on_real(subject: Subject, registry: FormulaRegistry, why: str) -> Run:
     subject.snapshot.keep_all()
     watch = observed_run(subject, registry, cap=cap_of(subject.device))
     return record_of(subject, watch, "storages", "counted on real tensors", why)
+
+
+def loaded_weights(subject: Subject, watch: Watch) -> bool:
+    """Return whether a run on real tensors loaded weights that are on meta: its result is on another device."""
+    ran_on = watch.observer.ran_on
+    on_meta = any(tensor.is_meta and not is_fake(type(tensor)) for tensor in subject.state)
+    return on_meta and not watch.world.is_meta and ran_on is not None and ran_on.type != "meta"
+
+
+def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run | None:
+    """Return a run on real tensors of a model whose weights are on meta until its calls load them, as an offloaded one's are.
+
+    On meta nobody can tell what it loads from what stands in for that. A model is tried that has real inputs, and hooks or a
+    forward of its own on a module with such weights; None if its result is on meta, too, or it raises.
+    """
+    inputs = [tensor for _, tensor in subject.held["inputs"]]
+    waiting = [
+        module
+        for module in subject.inventory.paths
+        if not isinstance(module, torch.jit.ScriptModule)
+        and any(weight is not None and weight.is_meta for weight in module._parameters.values())
+    ]
+    may_load = any("forward" in vars(module) or is_hooked(module) for module in waiting)
+    if not may_load or subject.is_for_another or any(tensor.is_meta for tensor in inputs):
+        return None
+    subject.snapshot.keep_all()
+    try:
+        watch = observed_run(subject, registry, cap=cap_of(subject.count_for))
+    except (RunError, InputError, NotImplementedError):
+        return None  # the run on meta says why
+    if not loaded_weights(subject, watch):
+        watch.release()
+        return None
+    return record_of(
+        subject, watch, "storages", "counted on real tensors", "its weights are on meta until they are loaded"
+    )
 
 
 def _check_own_device(subject: Subject, why: str) -> None:

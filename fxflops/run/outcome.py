@@ -140,11 +140,6 @@ class Run:
     captured: int = 0
     compiled: Compiled | None = None
 
-    @property
-    def may_reorder(self) -> bool:
-        """True if torch may have run products in another order than they are counted in: an einsum's, by opt_einsum."""
-        return bool(self.environment.einsum) and any(call.op == "einsum" for call in self.calls)
-
     @cached_property
     def memory(self) -> Memory:
         """The bytes alive at the peak by category; "other" are those of the allocator beyond the known storages."""

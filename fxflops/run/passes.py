@@ -26,7 +26,7 @@ from ..trace.symbolic import constants_of, symbolic
 from .compiled import first_runs, with_times
 from .compiled_kernels import compiled_kernels
 from .graph_run import CallCollector, Times, run_graph, time_nodes
-from .model_run import observed_run, record_of, watch_of
+from .model_run import loaded_weights, observed_run, record_of, watch_of
 from .out_of_memory import noting_live
 from .outcome import Compiled, Run
 from .per_node import Spans, node_of, with_nodes
@@ -108,6 +108,9 @@ def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "")
 def _recorded(subject: Subject, registry: FormulaRegistry, why: str) -> Traced:
     recorder = Recorder(subject.model, subject.bound())
     watched = observed_run(subject, registry, recorder, new_stopwatch=observed_clock_of(subject.device))
+    if loaded_weights(subject, watched):
+        watched.release()
+        return untraced(subject, registry, "a recorded graph would hold the weights that its calls load")
     return Traced(recorder.graph(), "recorded", why, (watched, recorder.calls_of))
 
 

@@ -207,7 +207,9 @@ class MetaWorld(World):
 
     def torch_settings(self, func: Any) -> tuple[Any, ...]:
         # Which kernel attention takes depends on settings, too: those that sdpa_kernel() changes.
-        return (enabled_kernels(),) if SPELLED_BY_OPERATOR.get(func, func) is ATTENTION else ()
+        return (
+            (enabled_kernels(),) if SPELLED_BY_OPERATOR.get(func, func) is ATTENTION else super().torch_settings(func)
+        )
 
     def operator_key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         return None if transformed() else call_key((func,), args, kwargs, self._mirror.form_of_meta), None

@@ -31,9 +31,10 @@ from ..model.snapshot import threads_counting
 from ..ops import ESCAPE, QUERY, VIEW, Formula, FormulaRegistry
 from ..ops._rules import UNWATCHED
 from ..ops._traits import EMPTY
+from ..ops.einsum import PATH, path_taken
 from ..ops.shapes import held_unwatched
 from ..records import EMPTY_MAPPING, SCRIPT, Operation, Scope, Spec, Step, specs_in
-from ..records.pairs import ATTENTION, ATTENTIONS, LOOKUP
+from ..records.pairs import ATTENTION, ATTENTIONS, LOOKUP, with_facts
 from ..records.tensors import spec_of
 from ..torch_internals import (
     STOPS_RECOMPUTING,
@@ -1154,6 +1155,8 @@ class Observer:
         """Return the spec of a result, with the facts about it that its shape does not tell."""
         if entry is not None and entry.op in ATTENTIONS and (self._facts or has_causal_bias(given)):
             return with_pairs_left(entry, func, given, out, must=self._facts and self._world.is_meta)
+        if func is torch.einsum:
+            return with_facts(self._world.spec(out), **{PATH: path_taken(spec_of(given[0]))})
         return self._world.spec_of_result(entry, given[0], out)
 
     def _check(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

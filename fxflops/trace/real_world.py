@@ -84,7 +84,7 @@ class RealWorld(World):
         return False
 
     def torch_settings(self, func: Any) -> tuple[Any, ...]:
-        return (torch.is_grad_enabled(),)
+        return torch.is_grad_enabled(), *super().torch_settings(func)
 
     def form(self, tensor: torch.Tensor) -> Any:
         dtype = tensor.dtype

@@ -20,6 +20,7 @@ FIRST = ("input", "self")
 """The names of a function's first argument."""
 ACCUMULATE = 3
 """The place of ``accumulate`` among the arguments of ``index_put``."""
+CONV_BACKWARD = "conv_backward"
 
 
 def address_of(tensor: torch.Tensor) -> int:
@@ -107,6 +108,8 @@ class Unwritten:
         read: Any = args, kwargs
         if entry is not None and entry.op in COPIES:  # x.type_as(other)
             read = _first(args, kwargs)
+        elif entry is not None and entry.op == CONV_BACKWARD:
+            read = _read_backward(*args, **kwargs)
         elif entry is not None and entry.op in UNREAD and not _adds_up(args, kwargs):
             read = _others(args, kwargs)
         found = self.holds(_others(args, kwargs) if kwargs.get("beta") == 0 else read)  # addmm(x, ..., beta=0)
@@ -121,6 +124,15 @@ def _first(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
 def _others(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
     by_name = [value for name, value in kwargs.items() if name not in FIRST]
     return [*(args if len(by_name) < len(kwargs) else args[1:]), *by_name]
+
+
+def _read_backward(grad_output: Any, input: Any, weight: Any, *settings: Any, **named: Any) -> list[Any]:
+    """Return what the gradients of a convolution are computed from: the weight for the input's, the input for the weight's.
+
+    Of the other one it takes the shape. vmap gives it an empty tensor for that.
+    """
+    of_input, of_weight, *_ = named["output_mask"] if "output_mask" in named else settings[-1]
+    return [grad_output, *([weight] if of_input else []), *([input] if of_weight else [])]
 
 
 def _adds_up(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

@@ -22,6 +22,7 @@ from torch import nn
 
 from ..meters.live_storages import LiveStorages
 from ..ops import Formula
+from ..ops.einsum import order_now
 from ..records import EMPTY_MAPPING, Call, Operation
 from ..records.tensors import spec_of
 from .call_log import CallLog
@@ -148,7 +149,7 @@ class World:
 
     def torch_settings(self, func: Any) -> tuple[Any, ...]:
         """Return what else the key of a call of ``func`` has: settings of torch on which its record depends."""
-        return ()
+        return order_now() if func is torch.einsum else ()
 
     def form(self, tensor: torch.Tensor) -> Any:
         """Return what the key of a call has of a tensor; None if that does not say all."""

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.func import grad, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fxflops
@@ -38,6 +40,14 @@ def later(make: Callable[[torch.Tensor], torch.Tensor]) -> Case:
 def filled(make: Callable[[torch.Tensor], torch.Tensor]) -> Case:
     """Return a case that makes a tensor from an unwritten one, which it never writes to, and reads the result."""
     return lambda x: make(torch.empty_like(x)).sum() + x.sum()
+
+
+def conv_backward(x: torch.Tensor, weight: torch.Tensor, *which: bool, transposed: bool = False) -> torch.Tensor:
+    """Return the gradient of the input or of the weight of a convolution, which has one channel."""
+    given = torch.ones(1, 1, weight.shape[-1] - 1 + x.shape[-1] if transposed else x.shape[-1] - weight.shape[-1] + 1)
+    settings = [0], [1], [0], [1], transposed, [0], 1
+    grads = torch.ops.aten.convolution_backward(given, x, weight, *settings, output_mask=[*which, False])
+    return next(grad for grad in grads if grad is not None)
 
 
 class Scripted(nn.Module):
@@ -96,6 +106,14 @@ WRITTEN: dict[str, Case] = {
     "index_copy": lambda x: torch.index_copy(torch.empty_like(x), 0, torch.tensor([1, 0]), x) + 1,
     "scatter": lambda x: torch.empty(3).scatter(0, torch.tensor([2, 0, 1]), x[0]) + 1,
     "index_put": lambda x: torch.empty(3).index_put((torch.tensor([2, 0, 1]),), x[0]) + 1,
+    "conv_backward of the weight": lambda x: conv_backward(x.view(1, 1, 6), torch.empty(1, 1, 2), False, True),
+    "conv_backward of the input": lambda x: conv_backward(torch.empty(1, 1, 6), x[None, :1], True, False),
+    "transposed, of the weight": lambda x: conv_backward(
+        x.view(1, 1, 6), torch.empty(1, 1, 2), False, True, transposed=True
+    ),
+    "gradients of samples": lambda x: vmap(grad(lambda w, row: F.conv1d(row[None, None], w).sum()), (None, 0))(
+        torch.ones(1, 1, 2), x
+    ),
     "scripted": lambda x: scripted()(x),
     "in place": lambda x: torch.empty_like(x).normal_() + 1,
     "out=": lambda x: torch.add(x, 1, out=torch.empty_like(x)) + 1,
@@ -115,10 +133,15 @@ READ: dict[str, Case] = {
     "scattered from": lambda x: torch.zeros(3).scatter(0, torch.tensor([2, 0, 1]), torch.empty(3)) + 1,
     "accumulated into": lambda x: torch.empty(3).index_put((torch.tensor([2, 0, 1]),), x[0], accumulate=True) + 1,
     "added up into": lambda x: torch.empty(3).scatter_add(0, torch.tensor([2, 0, 1]), x[0]) + 1,
+    "conv_backward of the input": lambda x: conv_backward(x.view(1, 1, 6), torch.empty(1, 1, 2), True, False),
+    "conv_backward of the weight": lambda x: conv_backward(torch.empty(1, 1, 6), x[None, :1], False, True),
     "a layer": filled(lambda out: nn.Linear(3, 3)(out)),
 }
-NOT_DIFFERENTIABLE = [*map(WRITTEN.__getitem__, ("functional copy", "out="))]
-"""Cases that torch cannot differentiate."""
+NOT_DIFFERENTIABLE = [
+    *map(WRITTEN.__getitem__, ("functional copy", "out=")),
+    *(case for cases in (WRITTEN, READ) for name, case in cases.items() if "of the " in name or "samples" in name),
+]
+"""Cases that torch cannot differentiate, or whose second derivatives read more."""
 
 
 class Runs(nn.Module):
@@ -146,7 +169,7 @@ def counted(run: Case, x: torch.Tensor) -> fxflops.Report:
 
 def backward(run: Case, x: torch.Tensor) -> fxflops.Report:
     def both(x: torch.Tensor) -> torch.Tensor:
-        return run(x.detach() if run in NOT_DIFFERENTIABLE else x) + x.sum()  # type: ignore[no-any-return]
+        return run(x.detach() if run in NOT_DIFFERENTIABLE else x).sum() + x.sum()  # type: ignore[no-any-return]
 
     return fxflops.count(Runs(both), x.clone().requires_grad_(True), backward=True)
 

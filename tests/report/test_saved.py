@@ -327,10 +327,9 @@ print(json.dumps([seen, flops, bounds]))
 def test_in_a_process_without_torch(tmp_path: Path) -> None:
     """All kinds of reports show the same; what needs the formulas loads them, and torch with them."""
     reports = {}
-    for number, (name, make) in enumerate(REPORTS.items()):
+    for number, make in enumerate(REPORTS.values()):
         reports[str(tmp_path / f"{number}.json")] = report = make()
         report.save(tmp_path / f"{number}.json")
-        assert not report._run.may_reorder, name
     run = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH, *reports],
         capture_output=True, text=True, check=False, cwd=Path(fxflops.__file__).parents[1],

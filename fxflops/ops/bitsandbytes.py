@@ -1,0 +1,164 @@
+"""bitsandbytes' own operators: steps of optimizers with states in 32 or 8 bits, and products with weights in 8 or 4.
+
+Their arguments: https://github.com/bitsandbytes-foundation/bitsandbytes/blob/main/bitsandbytes/_ops.py. Steps are counted
+as that library's plain loop computes them for one element
+(https://github.com/bitsandbytes-foundation/bitsandbytes/blob/main/bitsandbytes/backends/default/ops.py), without what is
+computed once for a whole parameter, such as corrections of bias. Searching the code of a value, and looking one up, is not
+counted. The operators are known by name, so that bitsandbytes need not be installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ._extend import Cost, Spec, contraction, formula, summed, times, when
+from .optim import SCALED_ADD
+
+QUANTIZE = Cost(muls=1, others=2)
+"""The absolute value and a compare for a block's largest, and a multiply by its inverse."""
+DEQUANTIZE = Cost(muls=1)
+"""A multiply by the block's largest value."""
+MEAN = Cost(muls=2, adds=1)
+"""b * m + (1 - b) * g."""
+SQUARES = Cost(muls=3, adds=1)
+"""b * v + (1 - b) * g * g."""
+ROOT = Cost(adds=1, others=1)
+"""sqrt(v) + eps."""
+NORM = Cost(muls=2, adds=1)
+"""The sum of squares of the update, and a multiply by what that norm allows."""
+STEPS = {
+    # Each with the mean or squares that it keeps, then the step of the parameter.
+    "adam": summed(MEAN, SQUARES, ROOT, Cost(others=1), SCALED_ADD),
+    "ademamix": summed(MEAN, MEAN, SQUARES, Cost(muls=1, adds=1, others=1), ROOT, Cost(others=2), SCALED_ADD),
+    "momentum": SCALED_ADD,
+    "lion": summed(MEAN, Cost(others=1), SCALED_ADD, MEAN),
+    "rmsprop": summed(SQUARES, ROOT, Cost(others=1), SCALED_ADD),
+    "adagrad": summed(Cost(muls=1, adds=1), ROOT, Cost(others=1), SCALED_ADD),
+}
+SAME_AS = {"lamb": "adam", "lars": "momentum"}
+DECOUPLED = frozenset({"adam", "ademamix", "lion"})
+"""Those whose weight decay multiplies the parameter; that of the others is added to the gradient."""
+
+
+@formula("bitsandbytes::optimizer_update_32bit")
+def optimizer_update_32bit(
+    optimizer_name: str,
+    g: Spec,
+    *,
+    max_unorm: float,
+    weight_decay: float,
+    step: int,
+    gnorm_scale: float,
+    out: Any,
+) -> Cost:
+    """p[*], g[*], state1[*], state2[*] -> p[*]: per element by name: adam 12, ademamix 19, momentum 4, lion 9, rmsprop 9, adagrad 7.
+
+    Weight decay is 1 more, or 2 where it is added to the gradient; 3 more with a bound on the update's norm, 1 to scale the
+    gradient. In momentum's first step the state is the gradient itself.
+    """
+    return times(g.numel(), _step(optimizer_name, weight_decay, step, gnorm_scale, bool(max_unorm)))
+
+
+@formula("bitsandbytes::optimizer_update_8bit_blockwise")
+def optimizer_update_8bit(
+    optimizer_name: str,
+    g: Spec,
+    *,
+    state1: Spec,
+    state2: Spec | None = None,
+    weight_decay: float,
+    step: int,
+    gnorm_scale: float,
+    out: Any,
+) -> Cost:
+    """p[*], g[*], state1[*], state2[*] -> p[*]: as optimizer_update_32bit, and 4 per element of each state to dequantize and quantize."""
+    states = state1.numel() + (0 if state2 is None else state2.numel())
+    update = times(g.numel(), _step(optimizer_name, weight_decay, step, gnorm_scale))
+    return update.plus(times(states, DEQUANTIZE.plus(QUANTIZE)))
+
+
+def _step(name: str, weight_decay: float, step: int, gnorm_scale: float, bounded: bool = False) -> Cost:
+    name = SAME_AS.get(name, name)
+    return summed(
+        STEPS[name],
+        when(name == "momentum" and step != 1, Cost(muls=1, adds=1)),
+        when(weight_decay, Cost(muls=1) if name in DECOUPLED else SCALED_ADD),
+        when(gnorm_scale != 1, Cost(muls=1)),
+        when(bounded, NORM),
+    )
+
+
+@formula("bitsandbytes::quantize_blockwise", "bitsandbytes::quantize_4bit", op="quantize")
+def quantize(A: Spec, *, out: Any) -> Cost:
+    """x[*] -> out[*], absmax[blocks]: 3 per element: its absolute value, a compare, and a multiply by the block's scale."""
+    return times(A.numel(), QUANTIZE)
+
+
+@formula("bitsandbytes::dequantize_blockwise", op="dequantize")
+def dequantize(A: Spec, *, out: Any) -> Cost:
+    """q[*], absmax[blocks] -> out[*]: 1 multiply per element."""
+    return times(A.numel(), DEQUANTIZE)
+
+
+@formula("bitsandbytes::dequantize_4bit", op="dequantize")
+def dequantize_4bit(*, shape: Sequence[int], out: Any) -> Cost:
+    """q[n / 2], absmax[blocks] -> out[n]: 1 multiply per element."""
+    return times(Spec(tuple(shape)).numel(), DEQUANTIZE)
+
+
+@formula("bitsandbytes::gemm_4bit", "bitsandbytes::gemv_4bit", op="linear")
+def linear_4bit(A: Spec, *, shapeB: Sequence[int], bias: Spec | None = None, out: Any) -> Cost:
+    """input[*, i], packed weight of shape [o, i] -> out[*, o]: 1 multiply per weight to dequantize it, then as linear."""
+    outputs, inputs = shapeB
+    weight = times(outputs * inputs, DEQUANTIZE)
+    return weight.plus(contraction(inputs, A.numel() // inputs * outputs, bias is not None))
+
+
+@formula("bitsandbytes::int8_linear_matmul", op="linear")
+def int8_matmul(A: Spec, B: Spec, *, out: Any) -> Cost:
+    """input[*, i], weight[o, i] -> out[*, o]: i multiplies and i-1 adds per output, of integers."""
+    return contraction(A[-1], A.numel() // A[-1] * B[0])
+
+
+@formula("bitsandbytes::int8_mm_dequant", op="dequantize")
+def int8_mm_dequant(A: Spec, *, bias: Spec | None = None, out: Any) -> Cost:
+    """q[*, o], row_stats[*], col_stats[o] -> out[*, o]: 3 multiplies per output, 1 add with a bias."""
+    return Cost(muls=3 * A.numel(), adds=0 if bias is None else A.numel())
+
+
+@formula("bitsandbytes::int8_scaled_mm", op="linear")
+def int8_scaled_mm(A: Spec, B: Spec, *, bias: Spec | None = None, out: Spec) -> Cost:
+    """input[*, i], weight[o, i] -> out[*, o]: as linear, 3 multiplies per output to dequantize it."""
+    return contraction(A[-1], out.numel(), bias is not None).plus(Cost(muls=3 * out.numel()))
+
+
+@formula("bitsandbytes::int8_mixed_scaled_mm", op="linear")
+def int8_mixed_scaled_mm(
+    A: Spec, CA: Spec, CB: Spec, *, outlier_cols: Spec | None = None, bias: Spec | None = None, out: tuple[Spec, Any]
+) -> Cost:
+    """input[*, i], weight[o, i] -> out[*, o]: as int8_scaled_mm, and with columns of outliers j multiplies and adds more per output."""
+    product = int8_scaled_mm(CA, CB, bias=bias, out=out[0])
+    outliers = 0 if outlier_cols is None else outlier_cols.numel()
+    if not outliers:
+        return product
+    weight = Cost(muls=2 * CB[0] * outliers)  # int8_vectorwise_dequant of those columns
+    return summed(product, weight, contraction(outliers, out[0].numel(), bias=True))
+
+
+@formula("bitsandbytes::int8_vectorwise_quant", op="quantize")
+def int8_vectorwise_quant(A: Spec, *, threshold: float = 0.0, out: Any) -> Cost:
+    """x[r, *] -> out[r, *], row_stats[r]: 4 per element: absolute value, compare, multiply, round; 1 compare more with a threshold."""
+    return times(A.numel(), Cost(muls=1, others=3 + (threshold > 0)))
+
+
+@formula("bitsandbytes::int8_double_quant", op="quantize")
+def int8_double_quant(A: Spec, *, threshold: float = 0.0, out: Any) -> Cost:
+    """x[r, c] -> by rows, by columns: the absolute value once, and 3 per element for each: compare, multiply, round."""
+    return times(A.numel(), Cost(muls=2, others=5 + (threshold > 0)))
+
+
+@formula("bitsandbytes::int8_vectorwise_dequant", op="dequantize")
+def int8_vectorwise_dequant(A: Spec, *, out: Any) -> Cost:
+    """q[r, *], stats[r] -> out[r, *]: 2 multiplies per element."""
+    return times(A.numel(), Cost(muls=2))
