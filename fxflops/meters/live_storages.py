@@ -49,7 +49,8 @@ class LiveStorages:
 
     ``held`` are the tensors alive from beginning to end, by category and name; ``spec`` returns the spec of one. Above
     ``cap`` bytes InputError is raised, before memory runs out. ``holders`` knows which of them the run lets go of
-    nevertheless; ``stand_in_of(tensor)`` returns the tensor that stood for one in the run, and forgets it.
+    nevertheless; ``stand_in_of(tensor)`` returns the tensor that stood for one in the run, and forgets it. ``counts_meta`` is
+    False in a run on another device, where tensors on meta hold no memory: torch finds shapes with them.
     """
 
     def __init__(
@@ -61,10 +62,10 @@ class LiveStorages:
         self.live = 0
         self.peak = 0
         self.cap = cap
+        self.counts_meta = True
         self.holders: Holders | None = None
         self.stand_in_of: Callable[[torch.Tensor], torch.Tensor | None] = lambda tensor: None
         self._known: dict[int, _Living] = {}
-        self._moved: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._resized: dict[int, list[_Living]] = {}
         self._entries = Entries()
         self._changes: list[int] = []
@@ -120,6 +121,8 @@ class LiveStorages:
             return
         if storage._cdata in self._held:
             return
+        if not self.counts_meta and storage.device.type == "meta":
+            return
         key, nbytes = id(storage), storage.nbytes()
         known = self._known.get(key)
         if known is not None and known() is storage:
@@ -129,7 +132,7 @@ class LiveStorages:
             if self._entries.calls[known.entry] == self.call >= 0:
                 # Made by an operator inside this call: the spec to show is that of the call's own result.
                 self._entries.specs[known.entry] = spec or spec_of(tensor)
-        elif key not in self._moved or self._moved[key][0]() is not storage:  # else its meta mirror is counted
+        else:
             self.enter(storage, nbytes, spec or spec_of(tensor))
         if self.cap is not None and self.live > self.cap:
             raise InputError(
@@ -197,14 +200,15 @@ class LiveStorages:
         if tensor.layout is not torch.strided:
             return False
         storage = tensor.untyped_storage()
-        if self._living(storage) is not None:
+        if self._living(storage) is not None or id(storage) in self._aliases:
             return True
         return self._entries.categories.get(self._held.get(storage._cdata, -1)) == "inputs"
 
     def move(self, tensor: torch.Tensor, meta: torch.Tensor) -> None:
-        """Let the storage of ``meta``, a meta tensor, take the place of the tensor's.
+        """Let the storage of ``meta``, a meta tensor, stand for the tensor's: it keeps that alive, as a view of it would.
 
-        One that is not entered here was there before the run: a constant that a closure, a graph or an attribute holds.
+        The tensor may be a view whose base outlives it, so its own end tells nothing of its storage's. One that is not entered
+        here was there before the run: a constant that a closure, a graph or an attribute holds.
         """
         if tensor.layout is not torch.strided or meta.layout is not torch.strided:
             return
@@ -213,16 +217,10 @@ class LiveStorages:
             self._held[storage._cdata] = self._held[before._cdata]
             self._kept[storage._cdata] = storage
             return
-        known = self._known.get(id(before))
-        if known is not None and storage.nbytes() < known.nbytes:
-            self._stand_for(storage, before, known.entry)
-            return
-        known = self._known.pop(id(before), None)
+        known = self._living(before)
         if known is not None:
-            self._moved[id(before)] = weakref.ref(before), known.entry
-            self._watch(storage, storage.nbytes(), known.entry)
-            self._change(known.entry, storage.nbytes() - known.nbytes)
-        elif id(before) not in self._moved and id(storage) not in self._known:
+            self._stand_for(storage, before, known.entry)
+        elif id(storage) not in self._known:
             self.add_held([("", meta)], "buffers")
 
     def share(self, tensor: torch.Tensor, stand_in: torch.Tensor) -> None:
@@ -236,7 +234,7 @@ class LiveStorages:
                 self._entries.categories[entry] = "optimizer"
 
     def _stand_for(self, storage: Any, before: Any, entry: int) -> None:
-        """Let a meta storage that has a part of ``before`` keep that alive, as a view does, and count for nothing itself."""
+        """Let a meta storage keep ``before`` alive, as a view does, and count for nothing itself."""
         held, aliases, key, cdata = self._held, self._aliases, id(storage), storage._cdata
 
         def drop(_: Any) -> None:
@@ -286,9 +284,9 @@ class LiveStorages:
         """Give the storages of these tensors a category and names, unless they have them already."""
         for name, tensor in ((name, part) for name, whole in named for part in stored(whole)):
             key = id(tensor.untyped_storage()) if tensor.layout is torch.strided else 0
-            entry = self._known[key].entry if key in self._known else self._moved.get(key, (None, None))[1]
-            if entry is not None and entry not in self._entries.categories:
-                self._entries.categories[entry], self._entries.names[entry] = category, name
+            known = self._known.get(key)
+            if known is not None and known.entry not in self._entries.categories:
+                self._entries.categories[known.entry], self._entries.names[known.entry] = category, name
 
     def keep(self, named: Named, earlier: Iterable[torch.Tensor]) -> None:
         """Let the storages of tensors stay to the end of the history, as an optimizer's state outlives the step.
@@ -373,10 +371,8 @@ class LiveStorages:
     def _entry_of(self, storage: Any) -> int | None:
         if storage._cdata in self._held:
             return self._held[storage._cdata]
-        if (known := self._living(storage)) is not None:
-            return known.entry
-        moved = self._moved.get(id(storage))
-        return moved[1] if moved is not None and moved[0]() is storage else None
+        known = self._living(storage)
+        return None if known is None else known.entry
 
     def hold_earlier(self) -> None:
         """Rewrite the history as if the storages that were there before the run had been entered when it began."""

@@ -78,10 +78,16 @@ def watch_of(subject: Subject, registry: FormulaRegistry, world: World | None = 
         before_write=snapshot.before_write,
         **options,
     )
+    # The storages of fake tensors are on meta whatever their device.
+    watch.storages.counts_meta = watch.world.is_meta or subject.device.type == "meta" or _is_on_fake(subject)
     watch.observer.phases.on_step = partial(_stepping, snapshot, watch.storages, watch.world.is_meta)
     if not watch.world.is_meta and any(tensor.is_meta and not is_fake(type(tensor)) for tensor in subject.state):
         watch.storages.note_placeholders()
     return watch
+
+
+def _is_on_fake(subject: Subject) -> bool:
+    return in_fake_mode() or any(map(is_fake, {*map(type, subject.state)}))
 
 
 def _stepping(snapshot: Snapshot, storages: LiveStorages, is_on_meta: bool, optimizer: Optimizer) -> None:
@@ -152,7 +158,7 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
     ``facts`` the pairs that attention masks leave are read; unless it ``remembers``, every call goes to the kernels of meta. Raises InputError if real tensors exceed the cap, RunError
     if the model raises on them too.
     """
-    if in_fake_mode() or any(map(is_fake, {*map(type, subject.state)})):
+    if _is_on_fake(subject):
         _check_own_device(subject, "its tensors are fake, and have a device")
         return record_of(subject, observed_run(subject, registry), "predicted", ON_FAKE)
     classes = {*map(type, subject.inventory.paths)}

@@ -37,6 +37,23 @@ def _empty_like(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     )
 
 
+def _view_like(tensor: torch.Tensor, base: torch.Tensor, meta: torch.Tensor) -> torch.Tensor:
+    """Return the view of ``meta`` that ``tensor`` is of ``base``, for which ``meta`` stands."""
+    shape, stride, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
+    with torch.enable_grad():  # as the view of the base was made, whatever calls now
+        if base.dtype == tensor.dtype:
+            return meta.as_strided(shape, stride, offset - base.storage_offset())
+        if base.is_complex():
+            return torch.view_as_real(meta).as_strided(shape, stride, offset - 2 * base.storage_offset())
+        steps = (*(2 * step for step in stride), 1)
+        return torch.view_as_complex(meta.as_strided((*shape, 2), steps, 2 * offset - base.storage_offset()))
+
+
+def _is_seen_as(base: torch.dtype, view: torch.dtype) -> bool:
+    """Return whether elements are seen as what they are, or the parts of complex numbers as real ones, or the reverse."""
+    return base == view or (base.is_complex != view.is_complex and base.to_complex() == view.to_complex())
+
+
 def _hook(meta: torch.Tensor, tensor: torch.Tensor) -> None:
     """Register the user's gradient hooks of a tensor on its meta tensor."""
     for hook in (tensor._backward_hooks or {}).values():
@@ -51,6 +68,7 @@ HOLDING = {torch.strided, torch.jagged, *SPARSE}
 """The layouts of sparse and nested tensors, whose shapes depend on values. (A nested tensor may be strided.)"""
 CUT = "an autograd.Function takes a tensor that was written to on the meta device: it would get no gradient"
 GROWS = "out= is an empty tensor: its new shape is known only after computing"
+RECAST = "a view of a tensor with elements of another kind is written to: its meta tensor would be no view"
 HOLDS = "the shapes inside a sparse or nested tensor are values, which the meta device does not have"
 
 
@@ -160,10 +178,14 @@ class MetaMirror:
         if known is None:
             if not is_dense(tensor) and tensor.layout in HOLDING:
                 raise NotImplementedError(HOLDS)
+            base = self._base_of(tensor)
             with disable_current_modes() if len_torch_dispatch_stack() else nullcontext():
                 # Weights keep requires_grad under no_grad: some of torch's functions look at it there.
                 learning = key in self._state or torch.is_grad_enabled()
-                meta = _empty_like(tensor, tensor.requires_grad and learning)
+                if base is None:
+                    meta = _empty_like(tensor, tensor.requires_grad and learning)
+                else:
+                    meta = _view_like(tensor, *base)
                 if meta.requires_grad:
                     _hook(meta, tensor)
             # The callback must not hold this object, which leads to the model: the two would be a reference cycle.
@@ -179,6 +201,18 @@ class MetaMirror:
             elif tensor.grad_fn is not None:  # an autograd.Function that has filled it has returned it since
                 raise NotImplementedError(CUT)
         return known[1]
+
+    def _base_of(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return the tensor that a view which the model made is of, and its meta tensor; None for any other tensor.
+
+        Through a view a model writes into a table: the table then has a gradient, and so have its other views.
+        """
+        if id(tensor) in self._state or tensor.layout is not strided or not tensor._is_view():
+            return None
+        base = tensor._base
+        if base is None or not is_dense(base) or not _is_seen_as(base.dtype, tensor.dtype):
+            return None
+        return base, self.of(base)
 
     def let_go(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return the meta tensor that stands for this one, if there is one, and forget it: the model has replaced the tensor."""
@@ -212,8 +246,12 @@ class MetaMirror:
     def _invalidate(self, target: Any) -> None:
         """Note that a call on meta writes to this tensor: all that share its storage no longer have valid values."""
         if isinstance(target, torch.Tensor) and is_dense(target) and target.device.type != "meta":
-            storage = target.untyped_storage()
-            self._invalid[storage._cdata] = storage  # kept alive, so that no other storage gets its address
+            base = target._base if target._is_view() and id(target) not in self._state else None
+            if base is not None and self._base_of(target) is None:
+                raise NotImplementedError(RECAST)
+            storage, invalid = target.untyped_storage(), self._invalid
+            key = storage._cdata  # another storage may get this address, once this one is gone
+            invalid[key] = weakref.ref(storage, lambda _: invalid.pop(key, None))
 
     def _is_invalid(self, tensor: torch.Tensor) -> bool:
         return bool(self._invalid) and is_dense(tensor) and tensor.untyped_storage()._cdata in self._invalid
