@@ -6,12 +6,10 @@ kernels, on the network, on a pipeline's idle time, of which nothing is known he
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..counting.collectives import Collective
 from ..errors import InputError, RunError
 from ..records import COMMUNICATION, PARTS, PHASES
 from ..render.columns import Column
@@ -23,15 +21,17 @@ from ..units import read_size, size
 from .copies import map_in_copies
 from .layers import FEWEST
 from .links import Links, links_of
+from .placement import least_seconds
+from .predicted import StepPrediction, predicted_step
 from .result import RankKind, Simulation
 from .simulation import Build, simulated
 
-RELAYED = {"all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce"}
-"""Collectives of which a node needs the bytes of others once, whatever number of its devices need them."""
 COLUMNS = (
     Column("mesh", "mesh"),
     Column("best", "bound, overlapped", "s"),
     Column("worst", "bound, in turn", "s"),
+    Column("predicted_best", "predicted, overlapped", "s"),
+    Column("predicted_worst", "predicted, in turn", "s"),
     Column("compute", "compute", "s"),
     Column("communication", "communication", "s"),
     Column("memory", "peak memory", "B"),
@@ -45,13 +45,14 @@ Tokens = Callable[[Mapping[str, int]], int]
 class StepBound(NamedTuple):
     """The least seconds of a step of one rank: ``compute`` by a device's roofline, ``communication`` by its links.
 
-    ``binds`` is "compute", "launch" where kernels too small for the device take the larger part of that, or the collective that
+    ``predicted`` is what it is expected to take. ``binds`` is "compute", "launch" where kernels too small for the device take the larger part of that, or the collective that
     takes the longest, with its mesh dimension.
     """
 
     compute: float
     communication: float
     binds: str
+    predicted: StepPrediction | None = None
 
     @property
     def best(self) -> float:
@@ -81,11 +82,12 @@ def step_bound(simulation: Simulation, device: str | Device = "H100", links: Lin
 def _of_kind(kind: RankKind, mesh: Mapping[str, int], device: Device, links: Links) -> StepBound:
     compute = kind.sum(lambda report: sum(least for least, _ in _computing(report, device)))
     launches = kind.sum(lambda report: sum(least for least, binds in _computing(report, device) if binds == LAUNCH))
-    waits = {f"{row.op} in {row.group}": _moving(row, mesh, links) for row in kind.collectives}
+    waits = {f"{row.op} in {row.group}": least_seconds(row, mesh, links) for row in kind.collectives}
     communication = sum(waits.values())
     longest = max(waits, key=waits.__getitem__, default="")
     computing = LAUNCH if launches > compute / 2 else COMPUTE
-    return StepBound(compute, communication, computing if compute >= communication else longest)
+    binds = computing if compute >= communication else longest
+    return StepBound(compute, communication, binds, predicted_step(kind, mesh, device, links))
 
 
 def _computing(report: Report, device: Device) -> Iterator[tuple[float, str]]:
@@ -103,20 +105,6 @@ def _computing(report: Report, device: Device) -> Iterator[tuple[float, str]]:
                 launched = bool(row.path) and phase != "optimizer"
                 without = max(row.compute_seconds, row.memory_seconds)
                 yield (row.bound_seconds, row.binds) if launched else (without, NOTHING)
-
-
-def _moving(row: Collective, mesh: Mapping[str, int], links: Links) -> float:
-    """Return the least seconds of collectives: of the bytes by a device's own link, and of those between nodes."""
-    if row.sent is None or row.received is None or row.ranks is None:
-        raise InputError(f"the bytes of {row.op} are not known, so there is no bound")
-    moved, ranks = max(row.sent, row.received), row.ranks
-    names = [*mesh]
-    inner = names[names.index(row.group) + 1 :] if row.group in mesh else []
-    together = min(ranks, max(1, links.node // math.prod(mesh[name] for name in inner)))  # of the group, in a node
-    if together >= ranks or (row.op in ("send", "recv") and together > 1):
-        return moved / links.within
-    outside = moved * (ranks - together) / (ranks - 1) / (together if row.op in RELAYED else 1)
-    return max(moved / links.within, outside / links.across)
 
 
 @dataclass(frozen=True, repr=False)
@@ -141,7 +129,17 @@ class Meshes(Tabular):
     def table(self) -> Table:
         """A row for each mesh that fits, in the order of its best bound: of a step, or, with ``tokens``, of a token."""
         rows = [
-            (_named(s.mesh), b.best, b.worst, b.compute, b.communication, s.max_memory, b.binds, *self._rate(s, b))
+            (
+                _named(s.mesh),
+                b.best,
+                b.worst,
+                *_expected(b),
+                b.compute,
+                b.communication,
+                s.max_memory,
+                b.binds,
+                *self._rate(s, b),
+            )
             for s, b in self.found
         ]
         origin = self.found[0][0].provenance if self.found else ""
@@ -243,6 +241,11 @@ def _alike(whole: Any, shallow: Any) -> bool:
     """Return whether a mesh could be simulated by a few layers, with the figures that it has by all."""
     ran = not isinstance(whole, dict) and not isinstance(shallow, dict)
     return ran and shallow[0].layers is not None and whole[0].figures == shallow[0].figures
+
+
+def _expected(bound: StepBound) -> tuple[float | None, float | None]:
+    found = bound.predicted
+    return (None, None) if found is None else (found.best, found.worst)
 
 
 def _named(mesh: Mapping[str, int]) -> str:

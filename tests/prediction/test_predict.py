@@ -110,7 +110,7 @@ def test_what_is_not_known_is_said() -> None:
     assert known.error is not None
     assert 0 < known.error < 0.2
     assert 0 <= known.share_of_bounds < 1
-    assert all(family.source in str(known).replace("\n    ", " ") for family in known.families.values())
+    assert all(family.note() in str(known).replace("\n    ", " ") for family in known.families.values())
 
 
 def test_an_incomplete_report_gives_a_lower_bound() -> None:
@@ -137,8 +137,8 @@ def test_a_calibration_is_saved_and_read(tmp_path: Path) -> None:
         assert Calibration.load(tmp_path / "card.json") == calibration
         assert find_device(calibration.device).name == calibration.device
         for name, family in calibration.families.items():
-            assert family.numbers.keys() == FORMULAS[name.split()[0]].NUMBERS.keys()
-            assert 0 < family.held_out < family.rows
+            assert family.numbers.keys() <= FORMULAS[name.split()[0]].NUMBERS.keys()
+            assert 0 < family.held_out <= family.rows
     (tmp_path / "other.json").write_text('{"device": "H100"}')
     with pytest.raises(InputError, match="not a calibration: KeyError: 'families'"):
         Calibration.load(tmp_path / "other.json")
