@@ -58,10 +58,10 @@ KNOTS: dict[str, Mapping[str, tuple[float, ...]]] = {
     "softmax f32": {"bytes": BYTES, "length": LENGTHS},
     "elementwise f32": {"bytes": BYTES},
     "elementwise bf16": {},
-    **dict.fromkeys(
-        ("all_reduce nccl", "all_gather nccl", "reduce_scatter nccl", "all_to_all nccl"),
-        {"ranks": (1, 2, 3), "bytes": (7, 10, 13, 15, 17, 19, 20, 21, 22, 24, 27, 30)},
-    ),
+    **{
+        f"{op} nccl": {"ranks": (1, 2, 3), "bytes": (7, 10, 13, 15, 17, 19, 20, 21, 22, 24, 27, 30)}
+        for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+    },
 }
 """The knots of the residuals, in base-2 logarithms, where the measurements are."""
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from fxflops.prediction import collectives
 from fxflops.prediction.calibration import FORMULAS, Family
 from fxflops.prediction.hardware import Card
+from fxflops.prediction.numbers import fitted_numbers
 from fxflops.prediction.residuals import Residuals
 
 HELD_OUT = 3
@@ -26,7 +27,6 @@ NOISE = 0.1
 LENGTH, LENGTHS = 1.5, {"length": 0.3}
 """Over how many doublings of a feature residuals are alike. A kernel that reduces rows is tuned to powers of two: lengths between them
 waste threads, so that neighbors say little."""
-STEPS, BATCH, RATE = 300, 500, 0.08
 
 
 class Measured(NamedTuple):
@@ -71,27 +71,10 @@ def _left_out(name: str, card: Card, dtype: str, measured: Measured, row: int) -
 
 
 def _fit_numbers(name: str, card: Card, dtype: str, measured: Measured) -> dict[str, float]:
-    formula = FORMULAS[name]
-    logarithms = torch.log(torch.tensor([*formula.NUMBERS.values()], dtype=torch.float64)).requires_grad_()
-    optimizer = torch.optim.Adam([logarithms], lr=RATE)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-    generator = torch.Generator().manual_seed(0)
-    rows = (~measured.held_out).nonzero()[:, 0]
-    fitted = [not (measured.eager and number in ("floor_us", "short_rows")) for number in formula.NUMBERS]
-    for _ in range(STEPS):
-        batch = rows[torch.randperm(len(rows), generator=generator)[:BATCH]]
-        numbers = dict(zip(formula.NUMBERS, logarithms.exp(), strict=True))
-        seconds = formula.seconds(numbers, card, dtype, measured.features[batch])
-        loss = (seconds.log() - measured.seconds[batch].log()).abs().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        assert logarithms.grad is not None
-        logarithms.grad *= torch.tensor(fitted)
-        optimizer.step()
-        schedule.step()
-    values = zip(formula.NUMBERS, logarithms.exp().tolist(), strict=True)
-    known = {key: float(f"{value:.4g}") for key, value in values}
-    if formula is collectives:  # of more GPUs than were measured nothing is known
+    rows = ~measured.held_out
+    fixed = ("floor_us", "short_rows") if measured.eager else ()
+    known = fitted_numbers(FORMULAS[name], card, dtype, measured.features[rows], measured.seconds[rows], fixed)
+    if FORMULAS[name] is collectives:  # of more GPUs than were measured nothing is known
         known = {key: value for key, value in known.items() if int(key.split("_")[-1]) <= measured.features[:, 0].max()}
     return known
 

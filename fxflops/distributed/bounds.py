@@ -22,7 +22,7 @@ from .copies import map_in_copies
 from .layers import FEWEST
 from .links import Links, links_of
 from .placement import least_seconds
-from .predicted import StepPrediction, predicted_step
+from .predicted import StepPrediction, step_prediction
 from .result import RankKind, Simulation
 from .simulation import Build, simulated
 
@@ -45,14 +45,13 @@ Tokens = Callable[[Mapping[str, int]], int]
 class StepBound(NamedTuple):
     """The least seconds of a step of one rank: ``compute`` by a device's roofline, ``communication`` by its links.
 
-    ``predicted`` is what it is expected to take. ``binds`` is "compute", "launch" where kernels too small for the device take the larger part of that, or the collective that
+    ``binds`` is "compute", "launch" where kernels too small for the device take the larger part of that, or the collective that
     takes the longest, with its mesh dimension.
     """
 
     compute: float
     communication: float
     binds: str
-    predicted: StepPrediction | None = None
 
     @property
     def best(self) -> float:
@@ -86,8 +85,7 @@ def _of_kind(kind: RankKind, mesh: Mapping[str, int], device: Device, links: Lin
     communication = sum(waits.values())
     longest = max(waits, key=waits.__getitem__, default="")
     computing = LAUNCH if launches > compute / 2 else COMPUTE
-    binds = computing if compute >= communication else longest
-    return StepBound(compute, communication, binds, predicted_step(kind, mesh, device, links))
+    return StepBound(compute, communication, computing if compute >= communication else longest)
 
 
 def _computing(report: Report, device: Device) -> Iterator[tuple[float, str]]:
@@ -113,7 +111,7 @@ class Meshes(Tabular):
 
     ``too_large`` are those whose peak is above the ``limit`` in bytes, with that peak; ``failed`` those on which ``build`` or
     its step raised, with the reason. ``tokens`` says how many a step has on a mesh, if they are not the same; ``layers`` are those of the model if it was
-    not run whole on each mesh.
+    not run whole on each mesh. ``predicted`` are the times that steps are expected to take, in the order of ``found``.
     """
 
     device: Device
@@ -124,6 +122,7 @@ class Meshes(Tabular):
     failed: Mapping[str, str] = field(default_factory=dict)
     tokens: Tokens | None = None
     layers: int | None = None
+    predicted: tuple[StepPrediction, ...] = ()
 
     @property
     def table(self) -> Table:
@@ -133,14 +132,15 @@ class Meshes(Tabular):
                 _named(s.mesh),
                 b.best,
                 b.worst,
-                *_expected(b),
+                p.best,
+                p.worst,
                 b.compute,
                 b.communication,
                 s.max_memory,
                 b.binds,
                 *self._rate(s, b),
             )
-            for s, b in self.found
+            for (s, b), p in zip(self.found, self.predicted, strict=True)
         ]
         origin = self.found[0][0].provenance if self.found else ""
         return Table("meshes", (*COLUMNS, *([RATE] if self.tokens else [])), tuple(rows), provenance=origin)
@@ -232,20 +232,15 @@ def rank_meshes(
         else:
             fitting.append(each)
     fitting.sort(key=lambda each: each[1].best / (tokens(each[0].mesh) if tokens else 1))
-    return Meshes(
-        found, between, limit, tuple(fitting), tuple(too_large), failed, tokens, layers if by_layers else None
-    )
+    predicted = tuple(step_prediction(simulation, found, between) for simulation, _ in fitting)
+    deep = layers if by_layers else None
+    return Meshes(found, between, limit, tuple(fitting), tuple(too_large), failed, tokens, deep, predicted)
 
 
 def _alike(whole: Any, shallow: Any) -> bool:
     """Return whether a mesh could be simulated by a few layers, with the figures that it has by all."""
     ran = not isinstance(whole, dict) and not isinstance(shallow, dict)
     return ran and shallow[0].layers is not None and whole[0].figures == shallow[0].figures
-
-
-def _expected(bound: StepBound) -> tuple[float | None, float | None]:
-    found = bound.predicted
-    return (None, None) if found is None else (found.best, found.worst)
 
 
 def _named(mesh: Mapping[str, int]) -> str:

@@ -10,11 +10,11 @@ from ..prediction.calls import Kernel, collective_of
 from ..prediction.predict import seconds_of
 from ..records import COMMUNICATION
 from ..report.report import Report
-from ..roofline.devices import Device
+from ..roofline.devices import Device, find_device
 from ..roofline.traffic import traffic_of
-from .links import Links
+from .links import Links, links_of
 from .placement import least_seconds, share_in_node
-from .result import RankKind
+from .result import RankKind, Simulation
 
 
 class StepPrediction(NamedTuple):
@@ -44,12 +44,18 @@ class StepPrediction(NamedTuple):
         return self.bounds / self.worst if self.worst else 0.0
 
 
-def predicted_step(kind: RankKind, mesh: Mapping[str, int], device: Device, links: Links) -> StepPrediction:
-    """Return what a step of a rank is expected to take.
+def step_prediction(simulation: Simulation, device: str | Device = "H100", links: Links | None = None) -> StepPrediction:
+    """Return what a step of the rank that needs the longest is expected to take.
 
-    A collective within a node takes what NCCL took there, at the mean size of its calls over the same mesh dimension; one between nodes at
-    least what the links allow.
+    ``device`` and ``links`` are those of :func:`step_bound`, which also has the errors. A collective within a node takes what NCCL took
+    there, at the mean size of its calls over the same mesh dimension; one between nodes at least what the links allow.
     """
+    found = find_device(device)
+    between = links_of(found) if links is None else links
+    return max((_of_kind(kind, simulation.mesh, found, between) for kind in simulation.kinds), key=lambda each: each.best)
+
+
+def _of_kind(kind: RankKind, mesh: Mapping[str, int], device: Device, links: Links) -> StepPrediction:
     compute = kind.sum(lambda report: _computing(report, device)[0])
     bounds = kind.sum(lambda report: _computing(report, device)[1])
     communication = 0.0

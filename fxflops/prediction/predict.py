@@ -39,7 +39,7 @@ def predict(
     """
     if launch not in LAUNCHES:
         raise InputError(f"launch={launch!r}: one of {', '.join(map(repr, LAUNCHES))}")
-    device = find_device(device)
+    device = rooflines[0].device if rooflines else find_device(device)
     bounds = {
         part: iter_of for roofline in rooflines for iter_of in [iter(roofline.rows)] for part in PARTS[roofline.phase]
     }
