@@ -52,7 +52,9 @@ class _Applied(nn.Module):
         return self.function(*tensors)
 
 
-def calibrate(source: str | torch.device | Report = "cpu", *, dtypes: Iterable[torch.dtype] | None = None) -> Calibration:
+def calibrate(
+    source: str | torch.device | Report = "cpu", *, dtypes: Iterable[torch.dtype] | None = None
+) -> Calibration:
     """Return how fast a device's kernels are, for ``report.predict(device, calibration=...)``.
 
     ``source`` is a device that torch has here ("cpu", "cuda:0"): some twenty operations are timed on it, which takes seconds; or a timed
@@ -67,15 +69,22 @@ def calibrate(source: str | torch.device | Report = "cpu", *, dtypes: Iterable[t
     """
     if isinstance(source, Report):
         device, _ = device_for("auto", source.environment.device, _dtypes_of(source))
-        timed = [(kernel, each.call.seconds) for each in source.counted if (kernel := kernel_of(each)) and each.call.seconds]
+        timed = [
+            (kernel, each.call.seconds) for each in source.counted if (kernel := kernel_of(each)) and each.call.seconds
+        ]
         if not timed:
-            raise InputError("the report has no times: fxflops.analyze(model, args), fxflops.profile() and read_trace() have them")
+            raise InputError(
+                "the report has no times: fxflops.analyze(model, args), fxflops.profile() and read_trace() have them"
+            )
         return _fitted(device, source.environment.device, timed, "a report's own times", None)
     place = _checked(source)
     wanted = [*dtypes] if dtypes is not None else [torch.float32, *([torch.bfloat16] if place.type == "cuda" else [])]
     accelerator = accelerator_of(place)
     where = str(place) if accelerator is None else f"{place} ({accelerator.name})"
-    names = [{torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.float64: "f64"}[each] for each in wanted]
+    names = [
+        {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.float64: "f64"}[each]
+        for each in wanted
+    ]
     device, _ = device_for("auto", where, names)
     timed = [found for dtype in wanted for make in OPERATIONS for found in _measured(make, place, dtype)]
     host = None if place.type == "cpu" else _host_seconds(place)
@@ -86,7 +95,9 @@ def _checked(source: str | torch.device) -> torch.device:
     try:
         place = torch.device(source)
     except (RuntimeError, TypeError) as error:
-        raise InputError(f"calibrate() takes a device of torch's, such as 'cuda:0', or a timed report: {error}") from None
+        raise InputError(
+            f"calibrate() takes a device of torch's, such as 'cuda:0', or a timed report: {error}"
+        ) from None
     if place.type != "cpu" and accelerator_of(place) is None:
         raise InputError(f"calibrate({str(source)!r}): torch has no such device here")
     return place
@@ -151,14 +162,12 @@ def _fitted(
             continue
         features = torch.tensor([*by_features], dtype=torch.float64, device="cpu")
         medians = [statistics.median(each) for each in by_features.values()]
-        seconds = torch.tensor(medians, dtype=torch.float64, device="cpu")
-        families[f"{name} {dtype}"] = _family(name, card, dtype, features, seconds, kernels)
+        times = torch.tensor(medians, dtype=torch.float64, device="cpu")
+        families[f"{name} {dtype}"] = _family(name, card, dtype, features, times, kernels)
     return Calibration(device.name, multiprocessors, cache, families, host)
 
 
-def _family(
-    name: str, card: Card, dtype: str, features: torch.Tensor, seconds: torch.Tensor, kernels: str
-) -> Family:
+def _family(name: str, card: Card, dtype: str, features: torch.Tensor, seconds: torch.Tensor, kernels: str) -> Family:
     """Return a family whose numbers fit all rows; its error is that of rows which were left out of a fit, part by part."""
     formula, rows = FORMULAS[name], torch.arange(len(seconds), device="cpu")
     errors = []

@@ -20,7 +20,7 @@ import torch
 from fxflops.prediction.calibration import Calibration, Family
 from fxflops.prediction.hardware import Card
 
-from . import models, reserved, tables
+from . import bounds, elsewhere, models, reserved, tables
 from .fit import Measured, fit
 
 CARDS = Path(__file__).parents[2] / "fxflops" / "prediction" / "cards"
@@ -83,7 +83,16 @@ def main() -> None:
         family = fit(name, card, dtype, measured, knots)
         save(card, f"{name} {dtype}", family)
         print(f"{card.device.name}: {name} {dtype}, {family.rows} rows, {family.error:.1%} on the others", flush=True)
-    sections = [table(), models.table(arguments.folder), reserved.table(arguments.folder)]
+    everything = sorted({name.split()[0] for name in KNOTS})
+    left_out = [*elsewhere.left_out(measurements(arguments.folder, everything)), *elsewhere.other_dtypes()]
+    elsewhere.save(left_out)
+    sections = [
+        table(),
+        elsewhere.table(left_out),
+        bounds.table(measurements(arguments.folder, everything)),
+        models.table(arguments.folder),
+        reserved.table(arguments.folder),
+    ]
     RESULTS.write_text("\n".join(sections), encoding="utf8")
 
 

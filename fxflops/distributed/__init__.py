@@ -6,4 +6,15 @@ from .predicted import StepPrediction, step_prediction
 from .result import RankKind, Simulation
 from .simulation import simulate
 
-__all__ = ["Links", "Meshes", "RankKind", "Simulation", "StepBound", "StepPrediction", "rank_meshes", "simulate", "step_bound", "step_prediction"]
+__all__ = [
+    "Links",
+    "Meshes",
+    "RankKind",
+    "Simulation",
+    "StepBound",
+    "StepPrediction",
+    "rank_meshes",
+    "simulate",
+    "step_bound",
+    "step_prediction",
+]

@@ -44,7 +44,9 @@ class StepPrediction(NamedTuple):
         return self.bounds / self.worst if self.worst else 0.0
 
 
-def step_prediction(simulation: Simulation, device: str | Device = "H100", links: Links | None = None) -> StepPrediction:
+def step_prediction(
+    simulation: Simulation, device: str | Device = "H100", links: Links | None = None
+) -> StepPrediction:
     """Return what a step of the rank that needs the longest is expected to take.
 
     ``device`` and ``links`` are those of :func:`step_bound`, which also has the errors. A collective within a node takes what NCCL took
@@ -52,7 +54,9 @@ def step_prediction(simulation: Simulation, device: str | Device = "H100", links
     """
     found = find_device(device)
     between = links_of(found) if links is None else links
-    return max((_of_kind(kind, simulation.mesh, found, between) for kind in simulation.kinds), key=lambda each: each.best)
+    return max(
+        (_of_kind(kind, simulation.mesh, found, between) for kind in simulation.kinds), key=lambda each: each.best
+    )
 
 
 def _of_kind(kind: RankKind, mesh: Mapping[str, int], device: Device, links: Links) -> StepPrediction:
@@ -94,7 +98,7 @@ def _communicating(row: Collective, mesh: Mapping[str, int], device: Device, lin
     bound = least_seconds(row, mesh, links)
     moved = max(row.sent or 0, row.received or 0)
     kernel = collective_of(row.op, row.ranks, moved // max(1, row.calls))
-    if kernel is None or share_in_node(row, mesh, links) < row.ranks:
+    if kernel is None or share_in_node(row, mesh, links) < (row.ranks or 1):
         return bound, bound
     [seconds], _ = seconds_of([kernel], device)
     return (bound, bound) if seconds is None else (max(bound, row.calls * seconds), 0.0)
