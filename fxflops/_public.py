@@ -1,6 +1,7 @@
 """The public names, each imported from the module that defines it; ``fxflops`` shows these and no others."""
 
 from .api import analyze, count, read_trace, summary
+from .calibrating import calibrate
 from .conventions import list_conventions
 from .errors import (
     ClosedFormError,
@@ -39,6 +40,7 @@ __all__ = [
     "TorchFLOPsByFX",
     "TraceError",
     "analyze",
+    "calibrate",
     "closed_form",
     "count",
     "formula",

@@ -18,6 +18,7 @@ FLOORS = [
     ["adapters", "integrations", "trainers"],
     ["symbolic"],
     ["notebook", "distributed"],
+    ["calibrating"],
     ["api", "profiling"],
     ["report"],
     ["prediction"],

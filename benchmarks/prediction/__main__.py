@@ -10,6 +10,7 @@ numbers are, in fxflops/prediction/cards/, and the table of errors in benchmarks
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +20,19 @@ import torch
 from fxflops.prediction.calibration import Calibration, Family
 from fxflops.prediction.hardware import Card
 
-from . import models, reserved, tables
+from . import bounds, elsewhere, models, reserved, tables
 from .fit import Measured, fit
 
 CARDS = Path(__file__).parents[2] / "fxflops" / "prediction" / "cards"
 RESULTS = Path(__file__).parents[1] / "results" / "prediction.md"
 
+FEW = 59
+"""So many rows are too few for residuals as well."""
+BYTES = (20, 23, 25, 26, 27, 28, 29, 30, 32)
+LENGTHS = tuple(
+    round(math.log2(length), 3)
+    for length in (768, 1024, 1280, 1600, 2048, 2560, 3072, 4096, 5120, 6400, 8192, 10240, 12288, 16384)
+)
 KNOTS: dict[str, Mapping[str, tuple[float, ...]]] = {
     "linear bf16": {
         "m": (0, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 15),
@@ -39,16 +47,21 @@ KNOTS: dict[str, Mapping[str, tuple[float, ...]]] = {
         "k": (6, 8, 10, 12),
     },
     "attention bf16": {
-        "sequences": (0, 2, 4, 8),
-        "queries": (0, 4, 7, 9, 11, 13, 15),
-        "heads": (0, 3, 5, 7),
-        "key_heads": (0, 2, 4, 6),
+        "sequences": (0, 2, 4, 6, 8),
+        "queries": (0, 4, 6, 7, 8, 9, 10, 11, 13, 14),
+        "heads": (0, 2, 4, 5, 7),
+        "key_heads": (0, 2, 3, 5),
         "head_size": (6, 7, 8),
     },
-    "norm f32": {"bytes": (20, 23, 26, 29, 32), "length": (9, 11, 13, 15)},
-    "softmax f32": {"bytes": (20, 23, 26, 29, 32), "length": (9, 11, 13, 15)},
-    "elementwise f32": {},
+    "attention_backward bf16": {},
+    "norm f32": {"bytes": BYTES, "length": LENGTHS},
+    "softmax f32": {"bytes": BYTES, "length": LENGTHS},
+    "elementwise f32": {"bytes": BYTES},
     "elementwise bf16": {},
+    **{
+        f"{op} nccl": {"ranks": (1, 2, 3), "bytes": (7, 10, 13, 15, 17, 19, 20, 21, 22, 24, 27, 30)}
+        for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+    },
 }
 """The knots of the residuals, in base-2 logarithms, where the measurements are."""
 
@@ -66,10 +79,20 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     for name, dtype, card, measured in measurements(arguments.folder, arguments.families):
-        family = fit(name, card, dtype, measured, KNOTS[f"{name} {dtype}"])
+        knots = KNOTS[f"{name} {dtype}"] if len(measured.seconds) > FEW or measured.eager else {}
+        family = fit(name, card, dtype, measured, knots)
         save(card, f"{name} {dtype}", family)
         print(f"{card.device.name}: {name} {dtype}, {family.rows} rows, {family.error:.1%} on the others", flush=True)
-    sections = [table(), models.table(arguments.folder), reserved.table(arguments.folder)]
+    everything = sorted({name.split()[0] for name in KNOTS})
+    left_out = [*elsewhere.left_out(measurements(arguments.folder, everything)), *elsewhere.other_dtypes()]
+    elsewhere.save(left_out)
+    sections = [
+        table(),
+        elsewhere.table(left_out),
+        bounds.table(measurements(arguments.folder, everything)),
+        models.table(arguments.folder),
+        reserved.table(arguments.folder),
+    ]
     RESULTS.write_text("\n".join(sections), encoding="utf8")
 
 
@@ -81,9 +104,14 @@ def measurements(folder: Path, families: list[str]) -> Iterator[tuple[str, str, 
     if "attention" in families:
         for system, measured in tables.attention_bf16(folder):
             yield "attention", "bf16", tables.card_of_system(system), measured
+    if "attention_backward" in families:
+        yield "attention_backward", "bf16", tables.card_of_system("h100_sxm"), tables.attention_backward_h100()
     if "elementwise" in families:
         for dtype in ("bf16", "f32"):
             yield "elementwise", dtype, tables.card_of_system("h100_sxm"), tables.elementwise_h100()
+    for system, family, measured in tables.collectives(folder):
+        if family in families:
+            yield family, "nccl", tables.card_of_system(system), measured
     for gpu, family, measured in [*tables.products_f32(folder), *tables.vectors_f32(folder)]:
         if family in families:
             yield family, "f32", tables.card_of_gpu(folder, gpu), measured

@@ -14,17 +14,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fxflops.prediction import collectives
 from fxflops.prediction.calibration import FORMULAS, Family
 from fxflops.prediction.hardware import Card
+from fxflops.prediction.numbers import fitted_numbers
 from fxflops.prediction.residuals import Residuals
 
 HELD_OUT = 3
 """One row in so many is held out, by a hash of what identifies it."""
 NOISE = 0.1
 """The variance of a measurement, in those of the residuals."""
-LENGTH = 1.5
-"""Over how many doublings of a feature residuals are alike."""
-STEPS, BATCH, RATE = 300, 500, 0.08
+LENGTH, LENGTHS = 1.5, {"length": 0.3}
+"""Over how many doublings of a feature residuals are alike. A kernel that reduces rows is tuned to powers of two: lengths between them
+waste threads, so that neighbors say little."""
 
 
 class Measured(NamedTuple):
@@ -35,42 +37,46 @@ class Measured(NamedTuple):
     held_out: Tensor
     kernels: str
     source: str
+    eager: bool = False
+    """Whether the host launched each kernel, whose time is in the shortest: then they say nothing about the least time of a kernel, nor about rows
+    shorter than those measured."""
 
 
 def is_held_out(*identity: object) -> bool:
-    """Return whether the row so identified is held out: a fixed third of all."""
+    """Return whether the row so identified is held out: a fitted third of all."""
     return int(hashlib.sha256(",".join(map(str, identity)).encode()).hexdigest(), 16) % HELD_OUT == 0
 
 
 def fit(name: str, card: Card, dtype: str, measured: Measured, knots: Mapping[str, tuple[float, ...]]) -> Family:
     """Return a fitted family; ``knots`` are those of its residuals, none for a family that needs none."""
     numbers = _fit_numbers(name, card, dtype, measured)
-    family = Family(numbers, None, len(measured.seconds), int(measured.held_out.sum()), 0.0, *measured[3:])
+    family = Family(
+        numbers, None, len(measured.seconds), int(measured.held_out.sum()), 0.0, measured.kernels, measured.source
+    )
     predicted = _predicted(family, name, card, dtype, measured.features)
     if knots:
         family = replace(family, residuals=_fit_residuals(name, measured, predicted, knots))
         predicted = _predicted(family, name, card, dtype, measured.features)
     errors = (predicted / measured.seconds - 1).abs()[measured.held_out]
-    return replace(family, error=round(errors.mean().item(), 4))
+    if not len(errors):
+        errors = torch.cat([_left_out(name, card, dtype, measured, row) for row in range(len(predicted))])
+    return replace(family, held_out=len(errors), error=round(errors.mean().item(), 4))
+
+
+def _left_out(name: str, card: Card, dtype: str, measured: Measured, row: int) -> Tensor:
+    """Return the error of one row by a fit of all others, where there are too few to hold out a third."""
+    at = torch.arange(len(measured.seconds)) == row
+    family = fit(name, card, dtype, measured._replace(held_out=at), {})
+    return family.seconds(name, card, dtype, measured.features[at]).div(measured.seconds[at]).sub(1).abs()
 
 
 def _fit_numbers(name: str, card: Card, dtype: str, measured: Measured) -> dict[str, float]:
-    formula = FORMULAS[name]
-    logarithms = torch.log(torch.tensor([*formula.NUMBERS.values()], dtype=torch.float64)).requires_grad_()
-    optimizer = torch.optim.Adam([logarithms], lr=RATE)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-    generator = torch.Generator().manual_seed(0)
-    rows = (~measured.held_out).nonzero()[:, 0]
-    for _ in range(STEPS):
-        batch = rows[torch.randperm(len(rows), generator=generator)[:BATCH]]
-        numbers = dict(zip(formula.NUMBERS, logarithms.exp(), strict=True))
-        seconds = formula.seconds(numbers, card, dtype, measured.features[batch])
-        loss = (seconds.log() - measured.seconds[batch].log()).abs().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-    return {key: float(f"{value:.4g}") for key, value in zip(formula.NUMBERS, logarithms.exp().tolist(), strict=True)}
+    rows = ~measured.held_out
+    fixed = ("floor_us", "short_rows") if measured.eager else ()
+    known = fitted_numbers(FORMULAS[name], card, dtype, measured.features[rows], measured.seconds[rows], fixed)
+    if FORMULAS[name] is collectives:  # of more GPUs than were measured nothing is known
+        known = {key: value for key, value in known.items() if int(key.split("_")[-1]) <= measured.features[:, 0].max()}
+    return known
 
 
 def _predicted(family: Family, name: str, card: Card, dtype: str, features: Tensor) -> Tensor:
@@ -86,12 +92,17 @@ def _fit_residuals(
     rows = ~measured.held_out
     at = torch.log2(measured.features[rows][:, columns])
     left = torch.log(measured.seconds[rows] / predicted[rows])
+    lengths = torch.tensor([LENGTHS.get(feature, LENGTH) for feature in knots], dtype=at.dtype)
+    at = at / lengths
     weights = torch.linalg.solve(_kernel(at, at) + NOISE * torch.eye(len(at), dtype=at.dtype), left)
-    grid = torch.cartesian_prod(*[torch.tensor(values, dtype=at.dtype) for values in knots.values()])
-    values = torch.cat([_kernel(part, at) @ weights for part in grid.reshape(-1, len(columns)).split(500)])
+    grid = torch.cartesian_prod(*[torch.tensor(values, dtype=at.dtype) for values in knots.values()]).reshape(
+        -1, len(columns)
+    )
+    grid = grid / lengths
+    values = torch.cat([_kernel(part, at) @ weights for part in grid.split(500)])
     return Residuals(dict(knots), tuple((1000 * values).round().int().tolist()))
 
 
 def _kernel(a: Tensor, b: Tensor) -> Tensor:
     """Return how alike the residuals of shapes are: ``a[rows, features], b[columns, features] -> [rows, columns]``."""
-    return torch.exp(-0.5 * (torch.cdist(a, b) / LENGTH) ** 2)
+    return torch.exp(-0.5 * torch.cdist(a, b) ** 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from .fit import Measured, is_held_out
 
 AICONFIGURATOR = "ai-dynamo/aiconfigurator 095f58a51c4c, Apache-2.0"
 NEUSIGHT = "sitar-lab/NeuSight 6945927d9afc, MIT"
+OWN = "benchmarks/results/gpu"
 
 OPERATIONS = Path(__file__).parents[1] / "results" / "gpu" / "operations.csv"
 
@@ -29,6 +31,8 @@ SYSTEMS = {  # the table's name: ours, multiprocessors, MiB of L2
     "l40s": ("L40S", 142, 96),
     "rtx_pro_6000_server": ("RTX PRO 6000 Blackwell Server Edition", 188, 128),
 }
+LINKED = {"h200_sxm": ("H200", 132, 50), "gb300": ("GB300", 148, 126)}
+"""Systems of which only collectives were measured."""
 GPUS = {  # NeuSight's name: ours
     "NVIDIA A100 80GB PCIe": "A100 80GB PCIe",
     "NVIDIA A100-PCIE-40GB": "A100 40GB",
@@ -74,7 +78,7 @@ def products_f32(folder: Path) -> Iterator[tuple[str, str, Measured]]:
         features = [(row.B, row.M, row.N, row.K, 4) for row in rows.itertuples()]
         held = [is_held_out(op, *row[:4]) for row in features]
         family = {"linear": "linear", "bmm": "batched"}[str(op)]
-        yield str(gpu), family, _measured(features, rows.Latency, held, f"torch {op}", NEUSIGHT)
+        yield str(gpu), family, _measured(features, rows.Latency, held, f"torch {op}", NEUSIGHT, eager=True)
 
 
 def vectors_f32(folder: Path) -> Iterator[tuple[str, str, Measured]]:
@@ -87,7 +91,7 @@ def vectors_f32(folder: Path) -> Iterator[tuple[str, str, Measured]]:
             for row in rows.itertuples()
         ]
         held = [is_held_out(row.OPName, row.B, row.H) for row in rows.itertuples()]
-        yield str(gpu), str(family), _measured(features, rows.Latency, held, "torch", NEUSIGHT)
+        yield str(gpu), str(family), _measured(features, rows.Latency, held, "torch", NEUSIGHT, eager=True)
 
 
 def elementwise_h100() -> Measured:
@@ -100,12 +104,48 @@ def elementwise_h100() -> Measured:
     rows = table[table.family.isin(["elementwise", "lookup"]) | table.shapes.str.startswith("clone")]
     held = [is_held_out(row.shapes, row.dtype, row.layout) for row in rows.itertuples()]
     features = [(moved, 1) for moved in rows.bytes]
-    return _measured(features, 1e3 * rows.seconds, held, "torch 2.11", "benchmarks/results/gpu")
+    return _measured(features, 1e3 * rows.seconds, held, "torch 2.11", OWN)
+
+
+def sizes_in(shapes: str) -> dict[str, int]:
+    """Return the sizes that this project's own table of operations names: "b=8 heads=16"."""
+    return {name: int(size) for name, size in re.findall(r"(\w+)=(\d+)", shapes)}
+
+
+def attention_backward_h100() -> Measured:
+    """Return the backward passes of torch's flash attention that this project measured on an H100: too few to hold any out."""
+    table = pd.read_csv(OPERATIONS)
+    rows = table[(table.family == "attention") & (table["pass"] == "backward") & table.layout.str.startswith("flash")]
+    features = []
+    for row in rows.itertuples():
+        sizes = sizes_in(row.shapes)
+        heads = sizes["heads"]
+        features.append((sizes["b"], sizes["q"], sizes["k"], heads, heads, sizes["d"], "causal" in row.layout, 2))
+    return _measured(features, 1e3 * rows.seconds, [False] * len(rows), "torch 2.11's flash attention", OWN)
+
+
+def collectives(folder: Path) -> Iterator[tuple[str, str, Measured]]:
+    """Yield NCCL's collectives of each system within a node, by the newest version that was measured."""
+    table = pd.read_csv(folder / "aiconfigurator_comm.csv.gz", low_memory=False)
+    table = table[table.kernel_source == "NCCL"].assign(system=lambda rows: rows.file.str.split("/").str[0])
+    table = table[table.system.isin(SYSTEMS | LINKED)]
+    for (system, op), rows in table.groupby(["system", "op_name"]):
+        version = max(rows.version.dropna().unique(), key=lambda version: [*map(int, str(version).split("."))])
+        rows = rows[rows.version == version]
+        rows = rows.groupby(["nccl_dtype", "num_gpus", "message_size"], as_index=False).latency.median()
+        turns = 2 if op == "all_reduce" else 1
+        features = []
+        for row in rows.itertuples():
+            nbytes = row.message_size * {"half": 2, "int8": 1}[row.nccl_dtype]  # the size is in elements
+            features.append((row.num_gpus, turns * (row.num_gpus - 1) / row.num_gpus * nbytes))
+        held = [is_held_out(op, row.nccl_dtype, row.num_gpus, row.message_size) for row in rows.itertuples()]
+        kind = {"alltoall": "all_to_all"}.get(str(op), str(op))
+        yield str(system), kind, _measured(features, rows.latency, held, f"NCCL {version}", AICONFIGURATOR)
 
 
 def card_of_system(system: str) -> Card:
     """Return the card of a system in aiconfigurator's tables."""
-    name, multiprocessors, mebibytes = SYSTEMS[system]
+    name, multiprocessors, mebibytes = (SYSTEMS | LINKED)[system]
     return Card(find_device(name), multiprocessors, mebibytes * 2**20)
 
 
@@ -124,6 +164,8 @@ def _kernels(rows: pd.DataFrame) -> str:
     return f"{rows.kernel_source.mode()[0]}{version}"
 
 
-def _measured(features: Any, milliseconds: Any, held: list[bool], kernels: str, source: str) -> Measured:
+def _measured(
+    features: Any, milliseconds: Any, held: list[bool], kernels: str, source: str, eager: bool = False
+) -> Measured:
     seconds = torch.tensor(milliseconds.to_numpy() * 1e-3, dtype=torch.float64)
-    return Measured(torch.tensor(features, dtype=torch.float64), seconds, torch.tensor(held), kernels, source)
+    return Measured(torch.tensor(features, dtype=torch.float64), seconds, torch.tensor(held), kernels, source, eager)

@@ -2,7 +2,19 @@
 
 from .bounds import Meshes, StepBound, rank_meshes, step_bound
 from .links import Links
+from .predicted import StepPrediction, step_prediction
 from .result import RankKind, Simulation
 from .simulation import simulate
 
-__all__ = ["Links", "Meshes", "RankKind", "Simulation", "StepBound", "rank_meshes", "simulate", "step_bound"]
+__all__ = [
+    "Links",
+    "Meshes",
+    "RankKind",
+    "Simulation",
+    "StepBound",
+    "StepPrediction",
+    "rank_meshes",
+    "simulate",
+    "step_bound",
+    "step_prediction",
+]

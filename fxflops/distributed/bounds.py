@@ -6,12 +6,10 @@ kernels, on the network, on a pipeline's idle time, of which nothing is known he
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..counting.collectives import Collective
 from ..errors import InputError, RunError
 from ..records import COMMUNICATION, PARTS, PHASES
 from ..render.columns import Column
@@ -23,15 +21,17 @@ from ..units import read_size, size
 from .copies import map_in_copies
 from .layers import FEWEST
 from .links import Links, links_of
+from .placement import least_seconds
+from .predicted import StepPrediction, step_prediction
 from .result import RankKind, Simulation
 from .simulation import Build, simulated
 
-RELAYED = {"all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce"}
-"""Collectives of which a node needs the bytes of others once, whatever number of its devices need them."""
 COLUMNS = (
     Column("mesh", "mesh"),
     Column("best", "bound, overlapped", "s"),
     Column("worst", "bound, in turn", "s"),
+    Column("predicted_best", "predicted, overlapped", "s"),
+    Column("predicted_worst", "predicted, in turn", "s"),
     Column("compute", "compute", "s"),
     Column("communication", "communication", "s"),
     Column("memory", "peak memory", "B"),
@@ -81,7 +81,7 @@ def step_bound(simulation: Simulation, device: str | Device = "H100", links: Lin
 def _of_kind(kind: RankKind, mesh: Mapping[str, int], device: Device, links: Links) -> StepBound:
     compute = kind.sum(lambda report: sum(least for least, _ in _computing(report, device)))
     launches = kind.sum(lambda report: sum(least for least, binds in _computing(report, device) if binds == LAUNCH))
-    waits = {f"{row.op} in {row.group}": _moving(row, mesh, links) for row in kind.collectives}
+    waits = {f"{row.op} in {row.group}": least_seconds(row, mesh, links) for row in kind.collectives}
     communication = sum(waits.values())
     longest = max(waits, key=waits.__getitem__, default="")
     computing = LAUNCH if launches > compute / 2 else COMPUTE
@@ -105,27 +105,13 @@ def _computing(report: Report, device: Device) -> Iterator[tuple[float, str]]:
                 yield (row.bound_seconds, row.binds) if launched else (without, NOTHING)
 
 
-def _moving(row: Collective, mesh: Mapping[str, int], links: Links) -> float:
-    """Return the least seconds of collectives: of the bytes by a device's own link, and of those between nodes."""
-    if row.sent is None or row.received is None or row.ranks is None:
-        raise InputError(f"the bytes of {row.op} are not known, so there is no bound")
-    moved, ranks = max(row.sent, row.received), row.ranks
-    names = [*mesh]
-    inner = names[names.index(row.group) + 1 :] if row.group in mesh else []
-    together = min(ranks, max(1, links.node // math.prod(mesh[name] for name in inner)))  # of the group, in a node
-    if together >= ranks or (row.op in ("send", "recv") and together > 1):
-        return moved / links.within
-    outside = moved * (ranks - together) / (ranks - 1) / (together if row.op in RELAYED else 1)
-    return max(moved / links.within, outside / links.across)
-
-
 @dataclass(frozen=True, repr=False)
 class Meshes(Tabular):
     """Meshes with their bounds, the lowest first; the ``to_*`` methods export the ``table`` of those that fit.
 
     ``too_large`` are those whose peak is above the ``limit`` in bytes, with that peak; ``failed`` those on which ``build`` or
     its step raised, with the reason. ``tokens`` says how many a step has on a mesh, if they are not the same; ``layers`` are those of the model if it was
-    not run whole on each mesh.
+    not run whole on each mesh. ``predicted`` are the times that steps are expected to take, in the order of ``found``.
     """
 
     device: Device
@@ -136,13 +122,25 @@ class Meshes(Tabular):
     failed: Mapping[str, str] = field(default_factory=dict)
     tokens: Tokens | None = None
     layers: int | None = None
+    predicted: tuple[StepPrediction, ...] = ()
 
     @property
     def table(self) -> Table:
         """A row for each mesh that fits, in the order of its best bound: of a step, or, with ``tokens``, of a token."""
         rows = [
-            (_named(s.mesh), b.best, b.worst, b.compute, b.communication, s.max_memory, b.binds, *self._rate(s, b))
-            for s, b in self.found
+            (
+                _named(s.mesh),
+                b.best,
+                b.worst,
+                p.best,
+                p.worst,
+                b.compute,
+                b.communication,
+                s.max_memory,
+                b.binds,
+                *self._rate(s, b),
+            )
+            for (s, b), p in zip(self.found, self.predicted, strict=True)
         ]
         origin = self.found[0][0].provenance if self.found else ""
         return Table("meshes", (*COLUMNS, *([RATE] if self.tokens else [])), tuple(rows), provenance=origin)
@@ -234,9 +232,9 @@ def rank_meshes(
         else:
             fitting.append(each)
     fitting.sort(key=lambda each: each[1].best / (tokens(each[0].mesh) if tokens else 1))
-    return Meshes(
-        found, between, limit, tuple(fitting), tuple(too_large), failed, tokens, layers if by_layers else None
-    )
+    predicted = tuple(step_prediction(simulation, found, between) for simulation, _ in fitting)
+    deep = layers if by_layers else None
+    return Meshes(found, between, limit, tuple(fitting), tuple(too_large), failed, tokens, deep, predicted)
 
 
 def _alike(whole: Any, shallow: Any) -> bool:

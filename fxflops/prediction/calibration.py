@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..roofline.devices import Device, find_device
-from . import attention, products, vectors
+from . import attention, attention_backward, collectives, products, vectors
 from .hardware import Card
 from .residuals import Residuals
 
@@ -27,12 +27,17 @@ FORMULAS: dict[str, ModuleType] = {
     "linear": products,
     "batched": products,
     "attention": attention,
+    "attention_backward": attention_backward,
     "elementwise": vectors,
     "norm": vectors,
     "softmax": vectors,
+    "all_reduce": collectives,
+    "all_gather": collectives,
+    "reduce_scatter": collectives,
+    "all_to_all": collectives,
 }
 """The formula of each family: products with one weight (linear layers, convolutions), products of batches of matrices, fused
-attention, and what moves bytes."""
+attention, what moves bytes, and collectives."""
 SAME_SPEED = {"f16": "bf16", "bf16": "f16"}
 """Dtypes that a card computes equally fast."""
 
@@ -53,6 +58,10 @@ class Family:
     kernels: str
     source: str
 
+    def note(self) -> str:
+        """Return what it was fitted to, and how well it predicts."""
+        return f"fitted to {self.kernels} ({self.source}); {self.error:.1%} mean error on {self.held_out} other rows"
+
     def seconds(self, name: str, card: Card, dtype: str, features: Tensor) -> Tensor:
         """Return the seconds of kernels of the family ``name``: ``features[kernels, ...] -> seconds[kernels]``."""
         formula = FORMULAS[name]
@@ -63,12 +72,16 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The families of a card's kernels that are known, by name and dtype ("linear bf16")."""
+    """The families of a card's kernels that are known, by name and dtype ("linear bf16").
+
+    ``host_seconds`` are those that the host takes for a call, by which ``predict(launch="eager")`` lets kernels start; None if they are not known.
+    """
 
     device: str
     multiprocessors: int
     l2_bytes: int
     families: Mapping[str, Family] = field(default_factory=dict)
+    host_seconds: float | None = None
 
     def family(self, name: str, dtype: str) -> Family | None:
         """Return a family in a dtype, or in one that the card computes equally fast; None if it is not known."""
@@ -94,6 +107,7 @@ class Calibration:
             "device": self.device,
             "multiprocessors": self.multiprocessors,
             "l2_bytes": self.l2_bytes,
+            "host_seconds": self.host_seconds,
             "families": {
                 name: {
                     "numbers": dict(family.numbers),
@@ -118,7 +132,7 @@ class Calibration:
                 )
                 for name, family in data["families"].items()
             }
-            return cls(data["device"], data["multiprocessors"], data["l2_bytes"], families)
+            return cls(data["device"], data["multiprocessors"], data["l2_bytes"], families, data.get("host_seconds"))
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(f"this is not a calibration: {type(error).__name__}: {error}") from error
 

@@ -5,12 +5,22 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ..records import Counted, Spec, specs_in
+from ..counting.collectives import collectives
+from ..records import COMMUNICATION, Counted, Spec, specs_in
 from ..records.pairs import ATTENTION
 from ..roofline.traffic import compute_dtype, traffic_of
 
 NORMS = ("norm", "welford")
 """Parts of the names of ops that reduce a row, and scale it."""
+
+
+ATTENTION_BACKWARD = "attention_backward"
+PRODUCTS_OF_BACKWARD = 4
+"""Products of matrices that count() charges to the backward pass of attention: the gradients' own, without computing the scores again."""
+
+
+NCCL = "nccl"
+"""What collectives have in the place of a dtype: they take as long in any."""
 
 
 class Kernel(NamedTuple):
@@ -24,6 +34,8 @@ class Kernel(NamedTuple):
 def kernel_of(counted: Counted) -> Kernel | None:
     """Return the kernel of a call; None if no family has it, or it moves no bytes."""
     call = counted.call
+    if counted.rule == COMMUNICATION:
+        return _collective(counted)
     out = next(iter(specs_in(call.out)), None)
     moved = sum(traffic_of(counted))
     if out is None or not moved or not out.numel():
@@ -31,6 +43,8 @@ def kernel_of(counted: Counted) -> Kernel | None:
     dtype = compute_dtype(call)
     if call.op == ATTENTION:
         return _attention(counted, dtype)
+    if call.op == ATTENTION_BACKWARD:
+        return _attention_backward(counted, dtype)
     if counted.macs:
         return _product(counted, out, dtype)
     if "softmax" in call.op:
@@ -38,6 +52,21 @@ def kernel_of(counted: Counted) -> Kernel | None:
     if any(part in call.op for part in NORMS):
         return Kernel("norm", dtype, (moved, out[-1] if len(out) else 1))
     return Kernel("elementwise", dtype, (moved, 1))
+
+
+def _collective(counted: Counted) -> Kernel | None:
+    """Return a collective within a node; None where its bytes or its group are not known, or a single process makes it."""
+    [row] = collectives([counted])
+    return (
+        None
+        if row.sent is None or row.received is None
+        else collective_of(row.op, row.ranks, max(row.sent, row.received))
+    )
+
+
+def collective_of(op: str, ranks: int | None, nbytes: int) -> Kernel | None:
+    """Return the kernel of a collective of ``ranks`` processes in which each sends ``nbytes``."""
+    return None if ranks is None or ranks < 2 or not nbytes else Kernel(op, NCCL, (ranks, nbytes))
 
 
 def _product(counted: Counted, out: Spec, dtype: str) -> Kernel | None:
@@ -80,3 +109,19 @@ def _attention(counted: Counted, dtype: str) -> Kernel | None:
         dtype,
         (sequences, query[-2], key[-2], heads, key_heads, query[-1], float(causal), query.dtype.itemsize),
     )
+
+
+def _attention_backward(counted: Counted, dtype: str) -> Kernel | None:
+    """Return the backward pass of fused attention, whose arguments begin with the gradient, query, key and value.
+
+    The kernels have the causal mask at different places: it is known by the pairs that are left.
+    """
+    tensors = [spec for spec in counted.call.inputs() if len(spec) == 4]
+    if len(tensors) < 4:
+        return None
+    _, query, key, _ = tensors[:4]
+    sequences, heads, queries, size = query
+    pairs = sequences * heads * queries * key[-2]
+    causal = counted.macs < 0.75 * PRODUCTS_OF_BACKWARD * pairs * size
+    features = (sequences, queries, key[-2], heads, key[1], size, float(causal), query.dtype.itemsize)
+    return Kernel(ATTENTION_BACKWARD, dtype, features)

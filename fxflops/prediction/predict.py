@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 
 import torch
 
+from ..errors import InputError
 from ..records import PARTS, Counted
 from ..roofline.devices import Device, find_device
 from ..roofline.result import Roofline
-from .calibration import Calibration, Family, calibration_of
+from .borrowed import Borrowed, family_of
+from .calibration import Calibration, Family
 from .calls import Kernel, kernel_of
+from .chips import card_of
 from .result import BOUND, Prediction, Row
+
+LAUNCHES = ("graph", "eager")
+HOST_SECONDS = 15e-6
+"""Seconds that Python and torch take for one call, where nothing else is known of the host: between 12 and 17 us on the host of an H100 (torch 2.11), by
+the latencies of models in benchmarks/results/gpu/times.md whose kernels are over sooner than the host launches them."""
 
 
 def predict(
@@ -19,19 +28,23 @@ def predict(
     rooflines: Sequence[Roofline],
     device: str | Device,
     calibration: Calibration | None = None,
+    launch: str = "graph",
+    without: Collection[str] = (),
 ) -> Prediction:
     """Return the seconds of calls on a device; ``rooflines`` have their bounds there, phase by phase.
 
-    Without a ``calibration`` the one that comes with fxflops is used, if there is one. Where a formula gives less than the
-    bound, which comes from the device's ceilings, the bound holds.
+    Without a ``calibration`` those that come with fxflops are used: the card's own, or else those of the cards most like it, but for
+    those of cards named in ``without``. Where a formula gives less than the bound, which comes from the device's ceilings, the bound
+    holds. With ``launch="eager"`` a kernel starts once the host has launched it. Raises InputError for another ``launch``.
     """
-    device = find_device(device)
-    calibration = calibration or calibration_of(device)
+    if launch not in LAUNCHES:
+        raise InputError(f"launch={launch!r}: one of {', '.join(map(repr, LAUNCHES))}")
+    device = rooflines[0].device if rooflines else find_device(device)
     bounds = {
         part: iter_of for roofline in rooflines for iter_of in [iter(roofline.rows)] for part in PARTS[roofline.phase]
     }
     kernels = [kernel_of(each) for each in counted]
-    by_formula, families = _seconds(kernels, device, calibration)
+    by_formula, families = seconds_of(kernels, device, calibration, without)
     rows = []
     for each, kernel, predicted in zip(counted, kernels, by_formula, strict=True):
         call = each.call
@@ -39,27 +52,39 @@ def predict(
         if predicted is None or kernel is None:
             row = Row(call.op, call.path, call.phase, 1, bound, bound, BOUND, bound, call.seconds)
         else:
-            basis = _name(kernel)
-            row = Row(
-                call.op, call.path, call.phase, 1, max(predicted, bound), bound, basis, measured_seconds=call.seconds
-            )
+            seconds, basis = max(predicted, bound), f"{kernel.family} {kernel.dtype}"
+            row = Row(call.op, call.path, call.phase, 1, seconds, bound, basis, measured_seconds=call.seconds)
         rows.append(row)
-    return Prediction(device, tuple(rows), families, sum(each.cost is None for each in counted))
+    if launch == "eager":
+        known = None if calibration is None else calibration.host_seconds
+        rows = _launched(rows, HOST_SECONDS if known is None else known)
+    return Prediction(device, tuple(rows), families, sum(each.cost is None for each in counted), launch=launch)
 
 
-def _name(kernel: Kernel) -> str:
-    return f"{kernel.family} {kernel.dtype}"
+def _launched(rows: Sequence[Row], host_seconds: float) -> list[Row]:
+    """Return the rows with the seconds that the device waits before each for the host, which takes ``host_seconds`` for each call."""
+    host = device = 0.0
+    launched = []
+    for row in rows:
+        host += host_seconds
+        waiting = max(0.0, host - device) if row.seconds else 0.0
+        device += waiting + row.seconds
+        launched.append(row._replace(seconds=row.seconds + waiting, waiting_seconds=waiting))
+    return launched
 
 
-def _seconds(
-    kernels: Sequence[Kernel | None], device: Device, calibration: Calibration | None
-) -> tuple[list[float | None], dict[str, Family]]:
+def seconds_of(
+    kernels: Sequence[Kernel | None],
+    device: Device,
+    calibration: Calibration | None = None,
+    without: Collection[str] = (),
+) -> tuple[list[float | None], dict[str, Family | Borrowed]]:
     """Return the seconds of each kernel, None where no family has it; and the families used."""
     seconds: list[float | None] = [None] * len(kernels)
-    used: dict[str, Family] = {}
-    if calibration is None:
+    used: dict[str, Family | Borrowed] = {}
+    card = card_of(device) if calibration is None else calibration.card(device)
+    if card is None:
         return seconds, used
-    card = calibration.card(device)
     places: dict[Kernel, list[int]] = {}  # equal kernels are computed once
     for place, kernel in enumerate(kernels):
         if kernel is not None:
@@ -68,7 +93,7 @@ def _seconds(
     for kernel in places:
         by_family.setdefault((kernel.family, kernel.dtype), []).append(kernel)
     for (name, dtype), members in by_family.items():
-        family = calibration.family(name, dtype)
+        family = family_of(device, name, dtype, without) if calibration is None else calibration.family(name, dtype)
         if family is None:
             continue
         used[f"{name} {dtype}"] = family
@@ -77,5 +102,5 @@ def _seconds(
             values = family.seconds(name, card, dtype, features).tolist()
         for kernel, value in zip(members, values, strict=True):
             for place in places[kernel]:
-                seconds[place] = value
+                seconds[place] = None if math.isnan(value) else value
     return seconds, used

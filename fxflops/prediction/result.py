@@ -14,6 +14,7 @@ from ..render.fold import pattern
 from ..render.text import printable, terminal_width, wrapped
 from ..roofline.devices import Device, listed
 from ..units import seconds as in_seconds
+from .borrowed import Borrowed
 from .calibration import Family
 from .memory import counted_for_another
 
@@ -30,6 +31,7 @@ COLUMNS = (
     Column("bound_seconds", "bound", "s"),
     Column("basis", "basis"),
     Column("measured_seconds", "measured", "s"),
+    Column("waiting_seconds", "waiting", "s"),
 )
 
 
@@ -38,7 +40,7 @@ class Row(NamedTuple):
 
     ``seconds`` are predicted; ``basis`` is the calibrated family they come from, or "bound" where none has the call, joined by
     "+" for several. ``bound_only_seconds`` are those of ``seconds`` that are bounds. ``measured_seconds`` are those of the
-    run, on whatever device it ran, or None.
+    run, on whatever device it ran, or None. ``waiting_seconds`` are those of ``seconds`` in which the device waits for the host.
     """
 
     op: str
@@ -50,11 +52,13 @@ class Row(NamedTuple):
     basis: str
     bound_only_seconds: float = 0.0
     measured_seconds: float | None = None
+    waiting_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Prediction(Tabular):
-    """The seconds that a device is expected to take for the calls of a report, one after the other, as in a CUDA graph.
+    """The seconds that a device is expected to take for the calls of a report, one after the other: as in a CUDA graph, or with
+    ``launch`` "eager" as the host launches them.
 
     ``families`` are the calibrated ones that were used, with their errors, by name and dtype. ``missing`` is the number of
     calls without a formula, of which only the bytes are known: then ``seconds`` is a lower bound. ``counted_for`` is the type of device
@@ -63,9 +67,10 @@ class Prediction(Tabular):
 
     device: Device
     rows: tuple[Row, ...]
-    families: Mapping[str, Family] = field(default_factory=dict)
+    families: Mapping[str, Family | Borrowed] = field(default_factory=dict)
     missing: int = 0
     counted_for: str = "cuda"
+    launch: str = "graph"
     provenance: str = field(default="", compare=False)
 
     @property
@@ -84,19 +89,25 @@ class Prediction(Tabular):
         return self.total.bound_only_seconds / self.seconds if self.seconds else 0.0
 
     @property
+    def share_of_waiting(self) -> float:
+        """The share of ``seconds`` in which the device waits for the host; 0 in a CUDA graph."""
+        return self.total.waiting_seconds / self.seconds if self.seconds else 0.0
+
+    @property
     def error(self) -> float | None:
-        """The mean error of the families used, weighted by their seconds; None if none was.
+        """The mean error of the families used, weighted by their seconds; None if none was, or no measurement tells the error.
 
         That is the error of single operations which the fits had not seen. Errors of a whole model's operations partly cancel.
         """
-        weights = dict.fromkeys(self.families, 0.0)
+        errors = {name: family.error for name, family in self.families.items() if family.error is not None}
+        weights = dict.fromkeys(errors, 0.0)
         for row in self.rows:
             if row.basis in weights:
-                weights[row.basis] += row.seconds
+                weights[row.basis] += row.seconds - row.waiting_seconds
         total = sum(weights.values())
         if not total:
             return None
-        return sum(self.families[name].error * weight for name, weight in weights.items()) / total
+        return sum(errors[name] * weight for name, weight in weights.items()) / total
 
     @property
     def total(self) -> Row:
@@ -194,11 +205,19 @@ def summary(prediction: Prediction) -> list[str]:
     """Return the lines above the table: what is expected, the bound, and how far to trust it."""
     at_least = "at least " if prediction.missing else ""
     error = prediction.error
-    trust = (
-        "no calibration: bounds only" if error is None else f"operations like these were predicted within {error:.1%}"
+    trust = "no calibration: bounds only"
+    if error is not None:
+        trust = f"operations like these were predicted within {error:.1%}"
+    elif prediction.families:
+        trust = "no measurement tells"
+    eager = prediction.launch == "eager"
+    how = (
+        f"predicted, {prediction.share_of_waiting:.0%} of it waiting for the host"
+        if eager
+        else "predicted on the device"
     )
     return [
-        f"{prediction.device.name}: {at_least}{in_seconds(prediction.seconds)} predicted on the device "
+        f"{prediction.device.name}: {at_least}{in_seconds(prediction.seconds)} {how} "
         f"(lower bound {in_seconds(prediction.bound_seconds)})",
         f"mean error: {trust}; {prediction.share_of_bounds:.0%} of the time is known only as a bound",
     ]
@@ -206,10 +225,7 @@ def summary(prediction: Prediction) -> list[str]:
 
 def notes(prediction: Prediction) -> list[str]:
     """Return the lines below the table: which measurements the families were fitted to."""
-    lines = [
-        f"{name}: fitted to {family.kernels} ({family.source}); {family.error:.1%} mean error on {family.held_out} other rows"
-        for name, family in prediction.families.items()
-    ]
+    lines = [f"{name}: {family.note()}" for name, family in prediction.families.items()]
     if prediction.counted_for != "cuda" and listed(prediction.device.name) is not None:
         lines.append(counted_for_another(prediction.counted_for))
     if prediction.missing:
@@ -218,7 +234,7 @@ def notes(prediction: Prediction) -> list[str]:
 
 
 def _raw(row: Row) -> tuple[object, ...]:
-    return (*row[:7], row.measured_seconds)
+    return (*row[:7], row.measured_seconds, row.waiting_seconds)
 
 
 def _grouped(rows: Iterable[tuple[str, Row]]) -> dict[str, list[Row]]:
@@ -241,4 +257,5 @@ def _together(op: str, path: str, phase: str, rows: Sequence[Row]) -> Row:
         "+".join(sorted({row.basis for row in rows if row.seconds})),
         sum(row.bound_only_seconds for row in rows),
         sum(measured) if measured else None,
+        sum(row.waiting_seconds for row in rows),
     )

@@ -481,12 +481,15 @@ class Report(View):
         )
         return replace(bounds, provenance=self.provenance)
 
-    def predict(self, device: str | Device, *, calibration: Calibration | None = None) -> Prediction:
-        """Predict the seconds that a device takes for all counted calls, one after the other as in a CUDA graph.
+    def predict(
+        self, device: str | Device, *, launch: str = "graph", calibration: Calibration | None = None
+    ) -> Prediction:
+        """Predict the seconds that a device takes for all counted calls, one after the other.
 
-        ``device`` is a name or a Device. ``calibration`` says how fast its kernels are; by default the one that comes with
-        fxflops is used. Calls that no calibration has are taken to be as fast as their bound: the prediction says
-        how much of the time that is, and its error. A report that was not counted for a GPU (``count(..., device="cuda")``) is
+        ``device`` is a name or a Device. ``launch`` is "graph" for the device's own time, as in a CUDA graph, or "eager" to let each kernel
+        wait until the host has launched it. ``calibration`` says how fast the kernels are, such as one of :func:`fxflops.calibrate`; by
+        default those that come with fxflops are used: the card's own, or those of the cards most like it. Calls that no
+        calibration has are taken to be as fast as their bound: the prediction says how much of the time that is, and its error. A report that was not counted for a GPU (``count(..., device="cuda")``) is
         predicted with the kernels of its own device, and says so.
 
         >>> print(report.predict("H100 SXM"))  # doctest: +SKIP
@@ -496,7 +499,7 @@ class Report(View):
         _, exact = self._computed
         phases = [phase for phase in PHASES if phase != "gradient" and any(c.call.phase in PARTS[phase] for c in exact)]
         rooflines = [self.roofline(device, phase) for phase in phases]
-        found = predict(exact, rooflines, device, calibration)
+        found = predict(exact, rooflines, device, calibration, launch)
         return replace(found, counted_for=self._counted_for, provenance=self.provenance)
 
     def reserved(self, device: str | Device, *, gpus: int = 1, allocator: CachingAllocator | None = None) -> Reserved:

@@ -106,10 +106,27 @@ def listed(name: str) -> Device | None:
     """Return the device of this name from the table, with the memory of the variant that the name is of; None if it is not
     listed."""
     found = next((device for device in DEVICES if device.is_called(name)), None)
+    if found is None and (bare := _without_memory(name)) is not None and (found := listed(bare)) is not None:
+        return found if _has_memory(found, name) else None  # "RTX 4090 24GB"
     larger = next((memory for variant, memory in VARIANTS.items() if _plain(variant) == _plain(name)), None)
     if found is None or larger is None:
         return found
     return replace(found, memory=larger * MIB, memory_source=IN_FULL)
+
+
+MEMORY = re.compile(r"[ _-]*\b(\d+) ?Gi?B\b *$", re.IGNORECASE)
+
+
+def _without_memory(name: str) -> str | None:
+    """Return a name without the memory that it ends with; None if it has none."""
+    bare, taken = MEMORY.subn("", name)
+    return bare if taken and bare else None
+
+
+def _has_memory(device: Device, name: str) -> bool:
+    """Return whether a device has the memory that a name ends with, but for what the driver keeps."""
+    said = MEMORY.search(name)
+    return said is not None and device.memory is not None and 0.9 <= device.memory / (int(said[1]) * 2**30) <= 1.01
 
 
 def _plain(name: str) -> str:
@@ -365,7 +382,7 @@ DEVICES = (
     _device(
         "V100 PCIe",
         V100,
-        "f64 7 f32 14 f16 112",
+        "f64 7.07 f32 14.13 f16 113",  # cores x 1.38 GHz: the datasheet rounds down, and 14 is less than was measured
         900,
         "V100-PCIE-16GB",
         "V100-PCIE-32GB",
@@ -392,6 +409,13 @@ DEVICES = (
         "P100-SXM2-16GB",
         mebibytes=16280,
         read=READ + ", of the P100 PCIe",
+    ),
+    _device(
+        "TITAN V",
+        "NVIDIA TITAN V specifications, tensor cores at the boost clock",
+        "f64 7.4 f32 14.9 f16 119.2",
+        652.8,
+        mebibytes=12 * 1024,
     ),
     _device("P40", "NVIDIA Tesla P40 datasheet", "f32 12 i8 47", 346, mebibytes=24 * 1024),
     _device("P4", "NVIDIA Tesla P4 datasheet", "f32 5.5 i8 22", 192, mebibytes=8 * 1024),

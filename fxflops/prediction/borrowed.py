@@ -1,0 +1,120 @@
+"""The families of kernels of a card that were not measured on it: those of the cards that are the most like it, or of another dtype.
+
+A family's numbers are shares of the card's own peaks and bandwidth, so that they can serve another card. Of several cards the geometric
+mean is taken. What that costs is measured by leaving cards out (``python -m benchmarks.prediction``), and stated as the
+family's error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import torch
+from torch import Tensor
+
+from ..roofline.devices import Device
+from .calibration import Calibration, Family, calibration_of, shipped
+from .chips import CHIPS, relatives
+from .hardware import Card
+
+ALIKE, NEAR, DTYPE = "same architecture", "nearest architecture", "other dtype"
+"""How a family is borrowed: from cards of the same architecture, from those of the nearest, or from kernels that compute otherwise."""
+BY_BYTES = ("elementwise", "norm", "softmax")
+"""Families whose kernels take as long in any dtype as their bytes do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """A family of kernels by the numbers of others: of ``cards``, and in the dtype that ``family`` names ("norm f32").
+
+    ``error`` is the mean error of such predictions where measurements can tell, ``held_out`` the number of cards that were left out for
+    it; None and 0 where none can.
+    """
+
+    family: str
+    cards: Mapping[str, Family]
+    error: float | None
+    held_out: int
+
+    def seconds(self, name: str, card: Card, dtype: str, features: Tensor) -> Tensor:
+        """Return the seconds of kernels: ``features[kernels, ...] -> seconds[kernels]``."""
+        own, _ = self.family.split()
+        each = [family.seconds(own, card, dtype, features) for family in self.cards.values()]
+        return torch.stack(each).log().mean(0).exp()
+
+    def note(self) -> str:
+        """Return what it was fitted to, and how well such predictions do."""
+        kernels = ", ".join(sorted({f"{each.kernels} ({each.source})" for each in self.cards.values()}))
+        known = "an error that no measurement tells"
+        if self.error is not None:
+            known = (
+                f"{self.error:.1%} mean error of such predictions of {self.held_out} card{'s' * (self.held_out != 1)}"
+            )
+        return f"not measured on this card: {self.family} of {', '.join(self.cards)}, fitted to {kernels}; {known}"
+
+
+def family_of(device: Device, name: str, dtype: str, without: Collection[str] = ()) -> Family | Borrowed | None:
+    """Return a family of a card: its own, or else one that is borrowed; None if there is none to borrow.
+
+    The card's own kernels in another dtype are preferred to other cards'. Calibrations of cards named in ``without`` are not used.
+    """
+    known = {each.device: each for each in shipped() if each.device not in without}
+    own = calibration_of(device)
+    if own is not None and own.device in known:
+        family = own.family(name, dtype)
+        if family is not None:
+            return family
+        borrowed = _of_cards({own.device: own}, name, dtype, "")
+        if borrowed is not None:
+            return borrowed
+    if device.name not in CHIPS:
+        return None
+    for exactly in (True, False):
+        having = [card for card, each in known.items() if _named(each, name, dtype, exactly)]
+        cards, alike = relatives(device.name, having)
+        if cards:
+            return _of_cards({card: known[card] for card in cards}, name, dtype, ALIKE if alike else NEAR)
+    return None
+
+
+def _of_cards(cards: Mapping[str, Calibration], name: str, dtype: str, how: str) -> Borrowed | None:
+    """Return the families of cards together; None if they have none that could stand for it."""
+    exactly = all(_named(each, name, dtype, True) for each in cards.values())
+    keys = {card: _named(each, name, dtype, exactly) for card, each in cards.items()}
+    key = next(iter(keys.values()))
+    if key is None:
+        return None
+    families = {card: each.families[named] for card, each in cards.items() if (named := keys[card]) is not None}
+    reasons = [(key, how)] if how else []
+    if not exactly:
+        reasons.append((f"{name} {dtype}" if f"{name} {dtype}" in errors() else f"{name} bf16", DTYPE))
+    found = [errors().get(name, {}).get(reason) for name, reason in reasons]
+    known = [each for each in found if each is not None]
+    if len(known) < len(reasons):
+        return Borrowed(key, families, None, 0)
+    error, cards_left_out = max(known)
+    return Borrowed(key, families, error, int(cards_left_out))
+
+
+def _named(calibration: Calibration, name: str, dtype: str, exactly: bool) -> str | None:
+    """Return the name of a card's family that is the one asked for or, unless ``exactly``, that could stand for it."""
+    same = {"bf16": ("bf16", "f16"), "f16": ("f16", "bf16")}.get(dtype, (dtype,))
+    names = [f"{name} {each}" for each in same]
+    if not exactly and name in BY_BYTES:
+        names = [each for each in calibration.families if each.split()[0] == name]
+    elif not exactly and name == "batched":
+        names = [f"linear {each}" for each in same]
+    return next((each for each in names if each in calibration.families), None)
+
+
+@cache
+def errors() -> Mapping[str, Mapping[str, tuple[float, int]]]:
+    """Return the mean errors of borrowed families, by family and by how they are borrowed, each with the number of cards left out."""
+    data = json.loads((files(__package__) / "borrowed.json").read_text(encoding="utf8"))
+    return {
+        name: {how: (float(error), int(cards)) for how, (error, cards) in each.items()} for name, each in data.items()
+    }

@@ -1,0 +1,133 @@
+"""Which cards are alike: their architecture, multiprocessors and L2 cache, by which one card's calibration serves another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ..roofline.devices import Device
+from .hardware import Card
+
+MIB = 2**20
+NEAREST = {
+    "pascal": ("volta", "ampere"),
+    "volta": ("ampere", "hopper", "pascal"),
+    "turing": ("volta", "ampere"),
+    "turing, 75 W": ("pascal + ada, 75 W", "ada"),
+    "ampere": ("hopper", "volta"),
+    "ampere graphics": ("ada", "blackwell graphics", "ampere"),
+    "ampere graphics, 75 W": ("turing, 75 W + ada, 75 W", "ada"),
+    "ada": ("blackwell graphics", "ampere"),
+    "ada, 75 W": ("turing, 75 W", "ada", "ampere"),
+    "blackwell graphics": ("ada", "ampere"),
+    "hopper": ("ampere + blackwell",),
+    "blackwell": ("hopper", "ampere"),
+}
+"""For each architecture those that are the most like it, the nearest first; "+" are as near.
+
+Cards for graphics (GDDR memory, few f64 units) stand apart from those for data centers, and those of 75 W apart from both: they
+seldom reach the clock of their datasheet, so that their shares of its peaks say nothing about others. The order was chosen by what
+predicts the measured cards, each left out, the best (benchmarks/results/prediction.md)."""
+
+
+class Chip(NamedTuple):
+    """A card's architecture, its multiprocessors, and MiB of L2 cache.
+
+    From NVIDIA's whitepapers of the architectures (P100, V100, Turing, A100, GA102, Ada, H100, RTX Blackwell), and the cards'
+    datasheets; of B200 and its kin from ai-dynamo/aiconfigurator's systems.
+    """
+
+    architecture: str
+    multiprocessors: int
+    l2_mebibytes: float
+
+
+CHIPS = {
+    "P100 PCIe": Chip("pascal", 56, 4),
+    "P100 SXM2": Chip("pascal", 56, 4),
+    "P40": Chip("pascal", 30, 3),
+    "P4": Chip("pascal", 20, 2),
+    "GTX 1080 Ti": Chip("pascal", 28, 2.75),
+    "V100 SXM2": Chip("volta", 80, 6),
+    "V100 PCIe": Chip("volta", 80, 6),
+    "V100S": Chip("volta", 80, 6),
+    "TITAN V": Chip("volta", 80, 4.5),
+    "T4": Chip("turing, 75 W", 40, 4),
+    "RTX 2080 Ti": Chip("turing", 68, 5.5),
+    "TITAN RTX": Chip("turing", 72, 6),
+    "RTX 8000": Chip("turing", 72, 6),
+    "Quadro RTX 6000": Chip("turing", 72, 6),
+    "A100 80GB SXM": Chip("ampere", 108, 40),
+    "A100 80GB PCIe": Chip("ampere", 108, 40),
+    "A100 40GB": Chip("ampere", 108, 40),
+    "A800 80GB SXM": Chip("ampere", 108, 40),
+    "A30": Chip("ampere", 56, 24),
+    "A40": Chip("ampere graphics", 84, 6),
+    "A10": Chip("ampere graphics", 72, 6),
+    "A10G": Chip("ampere graphics", 72, 6),
+    "A2": Chip("ampere graphics, 75 W", 10, 2),
+    "RTX A6000": Chip("ampere graphics", 84, 6),
+    "RTX A5000": Chip("ampere graphics", 64, 6),
+    "RTX A4000": Chip("ampere graphics", 48, 4),
+    "RTX 3060": Chip("ampere graphics", 28, 3),
+    "RTX 3060 Ti": Chip("ampere graphics", 38, 4),
+    "RTX 3070": Chip("ampere graphics", 46, 4),
+    "RTX 3070 Ti": Chip("ampere graphics", 48, 4),
+    "RTX 3080": Chip("ampere graphics", 68, 5),
+    "RTX 3080 Ti": Chip("ampere graphics", 80, 6),
+    "RTX 3090": Chip("ampere graphics", 82, 6),
+    "RTX 3090 Ti": Chip("ampere graphics", 84, 6),
+    "L4": Chip("ada, 75 W", 58, 48),
+    "L20": Chip("ada", 92, 96),
+    "L40": Chip("ada", 142, 96),
+    "L40S": Chip("ada", 142, 96),
+    "RTX 6000 Ada": Chip("ada", 142, 96),
+    "RTX 5000 Ada": Chip("ada", 100, 72),
+    "RTX 4060": Chip("ada", 24, 24),
+    "RTX 4060 Ti": Chip("ada", 34, 32),
+    "RTX 4070": Chip("ada", 46, 36),
+    "RTX 4070 SUPER": Chip("ada", 56, 48),
+    "RTX 4070 Ti": Chip("ada", 60, 48),
+    "RTX 4070 Ti SUPER": Chip("ada", 66, 48),
+    "RTX 4080": Chip("ada", 76, 64),
+    "RTX 4080 SUPER": Chip("ada", 80, 64),
+    "RTX 4090": Chip("ada", 128, 72),
+    "RTX 5060 Ti": Chip("blackwell graphics", 36, 32),
+    "RTX 5070": Chip("blackwell graphics", 48, 48),
+    "RTX 5070 Ti": Chip("blackwell graphics", 70, 48),
+    "RTX 5080": Chip("blackwell graphics", 84, 64),
+    "RTX 5090": Chip("blackwell graphics", 170, 96),
+    "RTX PRO 6000 Blackwell Server Edition": Chip("blackwell graphics", 188, 128),
+    "RTX PRO 6000 Blackwell Workstation Edition": Chip("blackwell graphics", 188, 128),
+    "H100 SXM": Chip("hopper", 132, 50),
+    "H100 PCIe": Chip("hopper", 114, 50),
+    "H100 NVL": Chip("hopper", 132, 50),
+    "H800 SXM": Chip("hopper", 132, 50),
+    "H20": Chip("hopper", 78, 60),
+    "H200": Chip("hopper", 132, 50),
+    "H200 NVL": Chip("hopper", 132, 50),
+    "GH200": Chip("hopper", 132, 50),
+    "GH200 144GB": Chip("hopper", 132, 50),
+    "B200": Chip("blackwell", 148, 126),
+    "B300": Chip("blackwell", 148, 126),
+    "GB200": Chip("blackwell", 148, 126),
+    "GB300": Chip("blackwell", 148, 126),
+}
+"""The chips of the devices in the table, by their names there. Of others nothing is known that a calibration could be taken from."""
+
+
+def card_of(device: Device) -> Card | None:
+    """Return a device of the table with its multiprocessors and L2 cache; None if they are not known."""
+    chip = CHIPS.get(device.name)
+    return None if chip is None else Card(device, chip.multiprocessors, int(chip.l2_mebibytes * MIB))
+
+
+def relatives(name: str, others: Iterable[str]) -> tuple[list[str], bool]:
+    """Return those of ``others`` that are the most like the card ``name``, and whether they are of its architecture."""
+    own = CHIPS[name].architecture
+    cards = {other: CHIPS[other].architecture for other in others if other in CHIPS and other != name}
+    for alike in (own, *NEAREST[own]):
+        found = [other for other, architecture in cards.items() if architecture in alike.split(" + ")]
+        if found:
+            return found, alike == own
+    return [], False
