@@ -21,6 +21,7 @@ from .records import Cost
 from .report.report import Report
 from .symbolic.fitting import closed_form
 from .symbolic.inference import serving
+from .what_fits import largest_batch, plan_checkpoints
 
 __all__ = [
     "ClosedFormError",
@@ -42,7 +43,9 @@ __all__ = [
     "closed_form",
     "count",
     "formula",
+    "largest_batch",
     "list_conventions",
+    "plan_checkpoints",
     "profile",
     "read_trace",
     "serving",

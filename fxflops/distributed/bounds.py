@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 from ..counting.collectives import Collective
 from ..errors import InputError, RunError
+from ..prediction.memory import limit_of
 from ..records import COMMUNICATION, PARTS, PHASES
 from ..render.columns import Column
 from ..render.exports import Table, Tabular
 from ..report.report import Report
 from ..roofline.devices import Device, find_device
 from ..roofline.result import COMPUTE, LAUNCH, NOTHING
-from ..units import read_size, size
+from ..units import size
 from .copies import map_in_copies
 from .layers import FEWEST
 from .links import Links, links_of
@@ -192,12 +193,7 @@ def rank_meshes(
         raise InputError(f"meshes must be a list of meshes, such as [{meshes!r:.60}], not one")
     found = find_device(device)
     between = links_of(found) if links is None else links
-    try:
-        limit = read_size(memory) if isinstance(memory, str) else memory
-    except ValueError as error:
-        raise InputError(f"memory {memory!r}: {error}") from None
-    if isinstance(memory, str) and limit is not None and limit < 2**10:
-        raise InputError(f"memory {memory!r} is in bytes: give it a unit, such as '{limit}GiB'")
+    limit = limit_of(memory)
 
     def tried(job: tuple[Mapping[str, int], int]) -> tuple[Simulation, StepBound | None] | dict[str, str]:
         mesh, shallow = job
