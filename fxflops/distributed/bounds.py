@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ..counting.collectives import Collective
@@ -39,6 +39,7 @@ COLUMNS = (
     Column("binds", "binds"),
 )
 RATE = Column("rate", "tokens/s at most", "elements")
+KEPT = Column("activations", "activations")
 Tokens = Callable[[Mapping[str, int]], int]
 """The tokens of a step on a mesh."""
 
@@ -126,7 +127,7 @@ class Meshes(Tabular):
 
     ``too_large`` are those whose peak is above the ``limit`` in bytes, with that peak; ``failed`` those on which ``build`` or
     its step raised, with the reason. ``tokens`` says how many a step has on a mesh, if they are not the same; ``layers`` are those of the model if it was
-    not run whole on each mesh.
+    not run whole on each mesh. ``checkpointed`` are the meshes on which layers are checkpointed, None where that is the same on all.
     """
 
     device: Device
@@ -137,20 +138,29 @@ class Meshes(Tabular):
     failed: Mapping[str, str] = field(default_factory=dict)
     tokens: Tokens | None = None
     layers: int | None = None
+    checkpointed: tuple[Mapping[str, int], ...] | None = None
 
     @property
     def table(self) -> Table:
         """A row for each mesh that fits, in the order of its best bound: of a step, or, with ``tokens``, of a token."""
         rows = [
-            (_named(s.mesh), b.best, b.worst, b.compute, b.communication, s.max_memory, b.binds, *self._rate(s, b))
+            (_named(s.mesh), b.best, b.worst, b.compute, b.communication, s.max_memory, b.binds)
+            + (*self._rate(s, b), *self._layers_of(s))
             for s, b in self.found
         ]
         origin = self.found[0][0].provenance if self.found else ""
-        return Table("meshes", (*COLUMNS, *([RATE] if self.tokens else [])), tuple(rows), provenance=origin)
+        more = [*([RATE] if self.tokens else []), *([KEPT] if self.checkpointed is not None else [])]
+        return Table("meshes", (*COLUMNS, *more), tuple(rows), provenance=origin)
 
     def _rate(self, simulation: Simulation, bound: StepBound) -> list[float]:
         """Return the most tokens in a second, if the tokens of a step are known."""
         return [self.tokens(simulation.mesh) / bound.best] if self.tokens else []
+
+    def _layers_of(self, simulation: Simulation) -> list[str]:
+        """Return how activations are kept, if that differs between the meshes."""
+        if self.checkpointed is None:
+            return []
+        return ["checkpointed" if simulation.mesh in self.checkpointed else "kept"]
 
     def _pieces(self) -> Iterator[str | Table]:
         links = f"{self.links.within / 1e9:g} GB/s in a node of {self.links.node}, {self.links.across / 1e9:g} GB/s out of it"
@@ -160,10 +170,28 @@ class Meshes(Tabular):
         yield self.table if self.found or not self.too_large else "none fits"
         if self.too_large:
             over = ", ".join(f"{_named(each.mesh)} ({size(each.max_memory)})" for each in self.too_large)
-            yield f"above {size(self.limit)}: {over}"
+            said = "" if self.checkpointed is None else ", checkpointed"
+            yield f"above {size(self.limit)}{said}: {over}"
             if not self.found and (self.limit or 0) < 2**20:
                 yield f"the memory is in bytes unless it has a unit, such as {self.limit}GiB"
         yield from (f"{mesh}: {reason}" for mesh, reason in self.failed.items())
+
+
+def with_checkpoints(kept: Meshes, checkpointed: Meshes) -> Meshes:
+    """Return the meshes that fit with all activations kept, and those that fit with checkpoints, by the bound of each."""
+    tokens = kept.tokens
+
+    def bound(each: tuple[Simulation, StepBound]) -> float:
+        return each[1].best / (tokens(each[0].mesh) if tokens else 1)
+
+    return replace(
+        kept,
+        found=tuple(sorted([*kept.found, *checkpointed.found], key=bound)),
+        too_large=checkpointed.too_large,
+        failed={**kept.failed, **checkpointed.failed},
+        layers=kept.layers or checkpointed.layers,
+        checkpointed=tuple(simulation.mesh for simulation, _ in checkpointed.found),
+    )
 
 
 def rank_meshes(
