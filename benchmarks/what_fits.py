@@ -21,7 +21,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,6 @@ RESULTS = Path(__file__).parent / "results"
 BUDGETS = 0.9, 0.7, 0.5, 0.25, 0.0
 """Where budgets lie between the smallest peak (0) and the one without checkpoints (1)."""
 LIMIT = 0.005
-OFF_BY_SUMS = (
-    "autograd adds a gradient into one that nobody else holds, but under any dispatch mode (fxflops's is one) makes a new tensor of "
-    "the sum (`memory_truth.md`)"
-)
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -89,8 +85,8 @@ class UNet(nn.Module):
     def __init__(self, width: int = 8) -> None:
         super().__init__()
         sizes = (3, width, 2 * width, 4 * width)
-        self.down = nn.ModuleList(self.level(a, b) for a, b in zip(sizes, sizes[1:], strict=False))
-        self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in zip(sizes[1:], sizes[2:], strict=False))
+        self.down = nn.ModuleList(self.level(a, b) for a, b in pairwise(sizes))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in pairwise(sizes[1:]))
         self.merge = nn.ModuleList(self.level(2 * a, a) for a in sizes[1:-1])
         self.head = nn.Conv2d(width, 1, 1)
 

@@ -144,8 +144,11 @@ class Meshes(Tabular):
     def table(self) -> Table:
         """A row for each mesh that fits, in the order of its best bound: of a step, or, with ``tokens``, of a token."""
         rows = [
-            (_named(s.mesh), b.best, b.worst, b.compute, b.communication, s.max_memory, b.binds)
-            + (*self._rate(s, b), *self._layers_of(s))
+            (
+                *(_named(s.mesh), b.best, b.worst, b.compute, b.communication, s.max_memory, b.binds),
+                *self._rate(s, b),
+                *self._layers_of(s),
+            )
             for s, b in self.found
         ]
         origin = self.found[0][0].provenance if self.found else ""

@@ -117,8 +117,12 @@ class Search:
         self._levels = _Levels(self._timeline.peaks, self.effects)
         found = self._by_all_sets() if len(self.effects) <= SMALL else self._by_steps()
         if found is None:
-            raise NothingFits(self._smallest())
-        return found
+            least = self._smallest()
+            if not least.fits:
+                raise NothingFits(least)
+            self._with_fewer(least)
+        fitting = [trial for trial in self.trials.values() if trial is not None and trial.fits]
+        return min(fitting, key=lambda trial: (trial.recompute_flops, len(trial.modules), trial.peak))
 
     def _trial(self, names: Iterable[str]) -> Trial | None:
         key = frozenset(names)
