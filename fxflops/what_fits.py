@@ -216,7 +216,7 @@ class CheckpointPlan:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        where = f" of {self.device}" if self.device else ""
+        where = f" on {self.device}" if self.device else ""
         if not self.modules:
             return f"{self.model} fits without checkpoints: {size(self.peak)} of {size(self.memory)}{where}"
         share = percent(self.recompute_flops, self.flops)
