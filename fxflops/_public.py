@@ -22,6 +22,7 @@ from .records import Cost
 from .report.report import Report
 from .symbolic.fitting import closed_form
 from .symbolic.inference import serving
+from .what_fits import largest_batch, plan_checkpoints
 
 __all__ = [
     "ClosedFormError",
@@ -44,7 +45,9 @@ __all__ = [
     "closed_form",
     "count",
     "formula",
+    "largest_batch",
     "list_conventions",
+    "plan_checkpoints",
     "profile",
     "read_trace",
     "serving",

@@ -17,7 +17,7 @@ FLOORS = [
     ["_public"],
     ["adapters", "integrations", "trainers"],
     ["symbolic"],
-    ["notebook", "distributed"],
+    ["notebook", "distributed", "what_fits"],
     ["calibrating"],
     ["api", "profiling"],
     ["report"],

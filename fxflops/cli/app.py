@@ -318,9 +318,10 @@ def _labelled(name: str, report: Report, text: str) -> str:
         "fxflops check model.py:make_model --input 1,3,64,64 --max-macs 50M",
         "fxflops check model.py:make_model --input 1,3,64,64 --max-time 2s",
         "fxflops check report.json --max-flops 4.2G",
+        "fxflops check timm:resnet50 --batch 64 --train --backward --optimizer AdamW --device L4",
     ),
 )
-@spread("backward", "optimizer")
+@spread()
 def check(
     model: option.Model,
     *,
@@ -336,23 +337,48 @@ def check(
 ) -> None:
     """Check a model, or a saved report, against budgets: exit code 0 if it is within all of them, 1 otherwise.
 
-    Memory is predicted, unless --max-time runs the model. A model that is not fully counted fails.
+    Memory is predicted, unless --max-time runs the model. With a card's name as --device the model must also fit into the card's
+    memory. A model that is not fully counted fails.
     """
-    if limits == Limits():
+    card = asked.card
+    if limits == Limits() and card is None:
         names = ", ".join(f"--{field.name.replace('_', '-')}" for field in fields(Limits))
-        raise InputError(f"no budget is given: one or more of {names}")
+        raise InputError(f"no budget is given: one or more of {names}, or a card to fit on, --device H100")
     from ..report.budget import budgets_of
 
-    if asked.card and limits.max_time is not None:
+    if card and limits.max_time is not None:
         raise InputError(f"--max-time runs the model, and --device {asked.device} only counts it for that card")
+    if card and is_saved(model):
+        raise InputError(
+            f"--device {asked.device}: a saved report does not have its single allocations; give the model"
+        )
+    if asked.optimizer and not (asked.backward and limits.max_time is None) and not is_saved(model):
+        raise InputError(
+            f"--optimizer {asked.optimizer} is counted after a backward pass: give --backward, without --max-time"
+        )
     report = report_of(model, asked, None if limits.max_time is None else {})
     budgets = budgets_of(report, **asdict(limits))
+    memory = None if card is None else report.reserved(card)
+    if memory is not None and memory.fits is None:
+        raise InputError(f"the memory of {memory.device.name} is not known: give --max-memory")
     if json:
         kept = [{"name": b.name, "value": b.value, "limit": b.limit, "kept": b.kept} for b in budgets]
-        typer.echo(as_json({"complete": report.complete, "budgets": kept, "provenance": report.provenance}))
+        held = (
+            None
+            if memory is None
+            else {"device": memory.device.name, **{key: getattr(memory, key) for key in RESERVED}}
+        )
+        checked = {"complete": report.complete, "budgets": kept, "memory": held}
+        typer.echo(as_json({**checked, "provenance": report.provenance}))
     else:
-        typer.echo("\n".join([*map(str, budgets), *incomplete_lines(report, allow_incomplete)]))
-    if not all(budget.kept for budget in budgets) or not (report.complete or allow_incomplete):
+        fits = (
+            []
+            if memory is None or card is None
+            else [f"{'ok  ' if memory.fits else 'OVER'}  {fits_text(report, card)}"]
+        )
+        typer.echo("\n".join([*map(str, budgets), *fits, *incomplete_lines(report, allow_incomplete)]))
+    within = all(budget.kept for budget in budgets) and (memory is None or memory.fits)
+    if not within or not (report.complete or allow_incomplete):
         raise typer.Exit(OVER)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +15,9 @@ from ..errors import InputError
 from . import options as option
 from .options import SIZE, examples
 from .shown import note
+
+if TYPE_CHECKING:
+    from ..distributed.bounds import Meshes
 
 EXAMPLES = examples(
     "fxflops mesh hf:path/to/config.json --gpus 2048 --device H100 --memory 80GiB --seq 8192",
@@ -43,19 +47,25 @@ def mesh(
     memory: Annotated[
         int | None,
         typer.Option(
-            metavar="BYTES", parser=SIZE, help="The memory of a device, such as 80GiB. Default: no mesh is too large."
+            metavar="BYTES",
+            parser=SIZE,
+            help="Bytes for tensors on a device, such as 70GiB. Default: the card's, without CUDA's context and NCCL's buffers.",
         ),
     ] = None,
     seq: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens of a sequence.")] = 8192,
     batch: Annotated[int, typer.Option(min=1, metavar="N", help="Sequences of each data-parallel rank.")] = 1,
     checkpoint: Annotated[
-        bool, typer.Option("--checkpoint/--no-checkpoint", help="Keep of each layer its input alone, or all it saves.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--checkpoint/--no-checkpoint",
+            help="Checkpoint each layer (keep only its input), or keep all activations. Default: checkpoint on meshes that do not fit without.",
+        ),
+    ] = None,
     json: option.TableAsJson = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV of the meshes that fit.")] = False,
 ) -> None:
     """Simulate a training step of a causal language model of transformers on each mesh of so many devices, and print those
-    that fit, the lowest bound of a token first.
+    that fit, the lowest bound of a token first, then those that do not. Layers are checkpointed where a mesh needs it.
 
     The step: weights, gradients and AdamW's state in f32, sharded over dp by fully_shard layer by layer; bf16 in between; tensor
     parallel over tp within a node, by the model's own tp_plan, for sizes that divide its heads. Pipelines are not among the meshes: how
@@ -67,8 +77,10 @@ def mesh(
     if json and csv:
         raise InputError("--json or --csv, not both")
     from ..distributed import rank_meshes
+    from ..distributed.bounds import with_checkpoints
     from ..distributed.causal_lm import candidates, layers_of, plan_of, training_step
     from ..distributed.links import links_of
+    from ..prediction.reserved import beside
     from ..render.exports import as_json
     from ..run.progress import working
     from .models import load
@@ -76,11 +88,12 @@ def mesh(
 
     card = card_of(device)
     links = links_of(card)
+    if memory is None and card.memory is not None:
+        memory = card.memory - beside(gpus)
     with redirect_stdout(sys.stderr), warnings.catch_warnings():  # what a model prints: stdout is for results
         warnings.simplefilter("ignore")
         with working(f"loading {model}"):
             net: Any = load(model, on_meta=True).model
-        build = training_step(net, tokens=seq, batch=batch, checkpointing=checkpoint)
         meshes = candidates(net, gpus, links.node)
         widest = max(mesh["tp"] for mesh in meshes)
         if not plan_of(net):
@@ -91,16 +104,22 @@ def mesh(
             )
         if sys.stderr.isatty():  # a spinner's thread would forbid copies of this process
             note(f"simulating a step on {len(meshes)} meshes")
-        found = rank_meshes(
-            build,
-            meshes,
-            device=card,
-            memory=memory,
-            differs=(),
-            tokens=lambda sizes: sizes["dp"] * batch * seq,
-            layers=layers_of(net),
-            processes=os.cpu_count() or 1,
-        )
+
+        def ranked(meshes: Sequence[Mapping[str, int]], checkpointing: bool) -> Meshes:
+            return rank_meshes(
+                training_step(net, tokens=seq, batch=batch, checkpointing=checkpointing),
+                meshes,
+                device=card,
+                memory=memory,
+                differs=(),
+                tokens=lambda sizes: sizes["dp"] * batch * seq,
+                layers=layers_of(net),
+                processes=os.cpu_count() or 1,
+            )
+
+        found = ranked(meshes, bool(checkpoint))
+        if checkpoint is None and found.too_large:
+            found = with_checkpoints(found, ranked([each.mesh for each in found.too_large], True))
     if csv:
         typer.echo(found.to_csv(), nl=False)
     elif json:

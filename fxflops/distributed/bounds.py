@@ -1,23 +1,24 @@
 """The least time of a training step on a mesh, and meshes in the order of it.
 
-It is a bound, no prediction: no step is faster, by the ceilings that makers state; how much slower one is depends on
-kernels, on the network, on a pipeline's idle time, of which nothing is known here.
+It is a bound: no step is faster, by the ceilings that makers state. What a step is predicted to take stands beside it
+(:mod:`.predicted`); of a pipeline's idle time nothing is known here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ..errors import InputError, RunError
+from ..prediction.memory import limit_of
 from ..records import COMMUNICATION, PARTS, PHASES
 from ..render.columns import Column
 from ..render.exports import Table, Tabular
 from ..report.report import Report
 from ..roofline.devices import Device, find_device
 from ..roofline.result import COMPUTE, LAUNCH, NOTHING
-from ..units import read_size, size
+from ..units import size
 from .copies import map_in_copies
 from .layers import FEWEST
 from .links import Links, links_of
@@ -38,6 +39,7 @@ COLUMNS = (
     Column("binds", "binds"),
 )
 RATE = Column("rate", "tokens/s at most", "elements")
+KEPT = Column("activations", "activations")
 Tokens = Callable[[Mapping[str, int]], int]
 """The tokens of a step on a mesh."""
 
@@ -112,6 +114,7 @@ class Meshes(Tabular):
     ``too_large`` are those whose peak is above the ``limit`` in bytes, with that peak; ``failed`` those on which ``build`` or
     its step raised, with the reason. ``tokens`` says how many a step has on a mesh, if they are not the same; ``layers`` are those of the model if it was
     not run whole on each mesh. ``predicted`` are the times that steps are expected to take, in the order of ``found``.
+    ``checkpointed`` are the meshes on which layers are checkpointed, None where that is the same on all.
     """
 
     device: Device
@@ -123,6 +126,7 @@ class Meshes(Tabular):
     tokens: Tokens | None = None
     layers: int | None = None
     predicted: tuple[StepPrediction, ...] = ()
+    checkpointed: tuple[Mapping[str, int], ...] | None = None
 
     @property
     def table(self) -> Table:
@@ -139,28 +143,58 @@ class Meshes(Tabular):
                 s.max_memory,
                 b.binds,
                 *self._rate(s, b),
+                *self._layers_of(s),
             )
             for (s, b), p in zip(self.found, self.predicted, strict=True)
         ]
         origin = self.found[0][0].provenance if self.found else ""
-        return Table("meshes", (*COLUMNS, *([RATE] if self.tokens else [])), tuple(rows), provenance=origin)
+        more = [*([RATE] if self.tokens else []), *([KEPT] if self.checkpointed is not None else [])]
+        return Table("meshes", (*COLUMNS, *more), tuple(rows), provenance=origin)
 
     def _rate(self, simulation: Simulation, bound: StepBound) -> list[float]:
         """Return the most tokens in a second, if the tokens of a step are known."""
         return [self.tokens(simulation.mesh) / bound.best] if self.tokens else []
 
+    def _layers_of(self, simulation: Simulation) -> list[str]:
+        """Return how activations are kept, if that differs between the meshes."""
+        if self.checkpointed is None:
+            return []
+        return ["checkpointed" if simulation.mesh in self.checkpointed else "kept"]
+
     def _pieces(self) -> Iterator[str | Table]:
         links = f"{self.links.within / 1e9:g} GB/s in a node of {self.links.node}, {self.links.across / 1e9:g} GB/s out of it"
-        yield f"bound of a step on {self.device.name}, {links}: a lower bound, no prediction"
+        yield f"bound of a step on {self.device.name}, {links}: no step is faster; beside it what one is predicted to take"
         if self.layers is not None:
             yield f"{self.layers} layers by what each of the first {FEWEST + 2} adds; run whole on the first mesh, with the same figures"
         yield self.table if self.found or not self.too_large else "none fits"
         if self.too_large:
             over = ", ".join(f"{_named(each.mesh)} ({size(each.max_memory)})" for each in self.too_large)
-            yield f"above {size(self.limit)}: {over}"
+            said = "" if self.checkpointed is None else ", checkpointed"
+            yield f"above {size(self.limit)}{said}: {over}"
             if not self.found and (self.limit or 0) < 2**20:
                 yield f"the memory is in bytes unless it has a unit, such as {self.limit}GiB"
         yield from (f"{mesh}: {reason}" for mesh, reason in self.failed.items())
+
+
+def with_checkpoints(kept: Meshes, checkpointed: Meshes) -> Meshes:
+    """Return the meshes that fit with all activations kept, and those that fit with checkpoints, by the bound of each."""
+    tokens = kept.tokens
+
+    def bound(each: tuple[tuple[Simulation, StepBound], StepPrediction]) -> float:
+        simulation, least = each[0]
+        return least.best / (tokens(simulation.mesh) if tokens else 1)
+
+    fitting = [each for meshes in (kept, checkpointed) for each in zip(meshes.found, meshes.predicted, strict=True)]
+    fitting.sort(key=bound)
+    return replace(
+        kept,
+        found=tuple(each for each, _ in fitting),
+        predicted=tuple(each for _, each in fitting),
+        too_large=checkpointed.too_large,
+        failed={**kept.failed, **checkpointed.failed},
+        layers=kept.layers or checkpointed.layers,
+        checkpointed=tuple(simulation.mesh for simulation, _ in checkpointed.found),
+    )
 
 
 def rank_meshes(
@@ -190,12 +224,7 @@ def rank_meshes(
         raise InputError(f"meshes must be a list of meshes, such as [{meshes!r:.60}], not one")
     found = find_device(device)
     between = links_of(found) if links is None else links
-    try:
-        limit = read_size(memory) if isinstance(memory, str) else memory
-    except ValueError as error:
-        raise InputError(f"memory {memory!r}: {error}") from None
-    if isinstance(memory, str) and limit is not None and limit < 2**10:
-        raise InputError(f"memory {memory!r} is in bytes: give it a unit, such as '{limit}GiB'")
+    limit = limit_of(memory)
 
     def tried(job: tuple[Mapping[str, int], int]) -> tuple[Simulation, StepBound | None] | dict[str, str]:
         mesh, shallow = job

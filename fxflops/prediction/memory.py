@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ..errors import InputError
 from ..render.columns import Column
 from ..render.exports import Table, Tabular
 from ..render.text import printable, terminal_width, wrapped
 from ..roofline.devices import Device
-from ..units import size
+from ..units import read_size, size
 from .allocator import Segment
 
 GIB = 2**30
@@ -110,6 +112,22 @@ class Reserved(Tabular):
         from ..render.html import note
 
         return [*map(note, summary(self)), f"<pre>{self._as_table()}</pre>", *map(note, notes(self))]
+
+
+def limit_of(memory: str | int | None) -> int | None:
+    """Return a limit in bytes, given as a number or as "80GiB"; None for None. Raises InputError for anything else."""
+    if memory is None:
+        return None
+    try:
+        limit = read_size(memory) if isinstance(memory, str) else operator.index(memory)
+    except (ValueError, TypeError) as error:
+        said = f": {error}" if isinstance(memory, str) else ", not bytes or a size such as '80GiB'"
+        raise InputError(f"memory {memory!r}{said}") from None
+    if isinstance(memory, bool) or limit < 0:
+        raise InputError(f"memory {memory!r}: give bytes, or a size such as '80GiB'")
+    if isinstance(memory, str) and limit < 2**10:
+        raise InputError(f"memory {memory!r} is in bytes: give it a unit, such as '{limit}GiB'")
+    return limit
 
 
 def verdict(memory: Reserved) -> str:

@@ -68,21 +68,24 @@ def reserved(
     last_growth = replay(requests, allocator)
     fullest = _like(allocator)
     replay(requests[: last_growth + 1], fullest)
-    nccl = next(size for least, size in reversed(NCCL.items()) if gpus >= least)
-    beside = CONTEXT + nccl
     return Reserved(
         device=device,
         allocated=allocator.peak_allocated,
         reserved=allocator.peak_reserved,
         workspaces=sum(each.bytes for each in requests if each.block < 0),
         context=CONTEXT,
-        nccl=nccl,
+        nccl=beside(gpus) - CONTEXT,
         segments=tuple(fullest.segments),
-        fits=_fits(requests, allocator, device, beside),
+        fits=_fits(requests, allocator, device, beside(gpus)),
         counted_for=counted_for,
         missing=sum(each.cost is None for each in counted),
         convolutions=sum(each.call.op.startswith("conv") for each in counted),
     )
+
+
+def beside(gpus: int) -> int:
+    """Return the bytes that a process takes beside the allocator's: the context, and NCCL's buffers in a job of so many GPUs."""
+    return CONTEXT + next(size for least, size in reversed(NCCL.items()) if gpus >= least)
 
 
 def replay(requests: Iterable[Request], allocator: CachingAllocator) -> int:
@@ -187,14 +190,14 @@ def _adds_bias(counted: Counted) -> bool:
     return call.op == "linear" and (call.settings.get("bias") is not None or len(list(call.inputs())) > 2)
 
 
-def _fits(requests: Sequence[Request], allocator: CachingAllocator, device: Device, beside: int) -> bool | None:
+def _fits(requests: Sequence[Request], allocator: CachingAllocator, device: Device, taken: int) -> bool | None:
     """Return whether the run fits, where need be with free segments given back to the driver; None if it is unknown."""
     if device.memory is None:
         return None
-    if allocator.peak_reserved + beside <= device.memory:
+    if allocator.peak_reserved + taken <= device.memory:
         return True
     capped = _like(allocator)
-    capped.memory = device.memory - beside
+    capped.memory = device.memory - taken
     try:
         replay(requests, capped)
     except MemoryError:

@@ -1,0 +1,110 @@
+"""The largest batch that fits: a search that asks for as few peaks as it can.
+
+Memory grows almost linearly with the batch, so two peaks give a line, and the line the size at which to look next. The size that is
+returned was looked at and fits, and the next one was looked at and does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..errors import InputError, RunError
+
+FIRST = 1, 2, 3, 4, 8, 16, 32
+"""The sizes that are tried as the first one: batch norms cannot train on one sample, and some models take only multiples."""
+MOST = 2**40
+"""A batch that no device holds: where this one fits, memory does not grow with the batch."""
+BEYOND = 8
+"""Sizes above the answer that are looked at where memory does not grow by a line, since it may fall again: rows may be padded."""
+STRAIGHT = 0.01
+"""The share by which peaks may be off the line."""
+
+
+class Taken(NamedTuple):
+    """The bytes that a batch needs at its peak, and whether they fit."""
+
+    bytes: int
+    fits: bool
+
+
+def largest_batch(take: Callable[[int], Taken], memory: int) -> int:
+    """Return the largest batch that fits, 0 if the smallest possible one does not; ``take`` counts one of a size.
+
+    ``take`` raises RunError for a size that the model does not take; where that is every one of :data:`FIRST`, the error of the first is
+    raised. Where only multiples of a size are possible, these are searched. Raises InputError if memory does not grow with the batch.
+    """
+    sizes = _Sizes(take)
+    least = next((batch for batch in FIRST if sizes.is_possible(batch)), None)
+    if least is None:
+        raise sizes.errors[FIRST[0]]
+    if not sizes.fits(least):
+        return 0
+    # A model that takes 4 and not 5 takes multiples of 4; one that takes 2 and 3 takes every size from 2.
+    unit = 1 if least == 1 or sizes.is_possible(least + 1) else least
+    fits, above = least, least + unit
+    while sizes.fits(above):
+        fits, above = above, sizes.crossing(fits, above, memory, unit)
+        if above > MOST:
+            raise InputError(
+                f"memory does not grow with the batch, {sizes.taken[fits].bytes:,} bytes for {fits} and "
+                f"{sizes.taken[least].bytes:,} for {least}: make_inputs(batch) must return inputs of this batch size"
+            )
+    # The line's guess is nearly always right, as the size next to it shows. In case it is not, each second look is at the middle.
+    by_line = True
+    while above - fits > unit:
+        looked_at = [fits + (above - fits) // (2 * unit) * unit]
+        if by_line:
+            size = sizes.on_line(fits, above, memory, unit)
+            looked_at = [size, size + unit if sizes.fits(size) else size - unit]
+        for size in looked_at:
+            if fits < size < above:
+                fits, above = (size, above) if sizes.fits(size) else (fits, size)
+        by_line = not by_line
+    if sizes.are_on_a_line():
+        return fits
+    return max(size for size in range(fits, fits + (BEYOND + 1) * unit, unit) if sizes.fits(size))
+
+
+class _Sizes:
+    """The sizes that were looked at: what each takes, or the error that it raised."""
+
+    def __init__(self, take: Callable[[int], Taken]) -> None:
+        self._take = take
+        self.taken: dict[int, Taken] = {}
+        self.errors: dict[int, RunError] = {}
+
+    def is_possible(self, batch: int) -> bool:
+        if batch not in self.taken and batch not in self.errors:
+            try:
+                self.taken[batch] = self._take(batch)
+            except RunError as error:
+                self.errors[batch] = error
+        return batch in self.taken
+
+    def fits(self, batch: int) -> bool:
+        return self.is_possible(batch) and self.taken[batch].fits
+
+    def crossing(self, lower: int, upper: int, memory: int, unit: int) -> int:
+        """Return the size above two that fit from which the line through them is above the memory; far above if it never is."""
+        rise = self.taken[upper].bytes - self.taken[lower].bytes
+        if rise <= 0:
+            return upper * 16
+        met = upper + (memory - self.taken[upper].bytes) * (upper - lower) // rise
+        return int(max(met // unit * unit, upper) + unit)
+
+    def on_line(self, fits: int, above: int, memory: int, unit: int) -> int:
+        """Return the last size between one that fits and one that does not at which their line is within the memory."""
+        rise = self.taken[above].bytes - self.taken[fits].bytes if above in self.taken else 0
+        if rise <= 0:
+            return fits + (above - fits) // (2 * unit) * unit
+        met = fits + (memory - self.taken[fits].bytes) * (above - fits) // rise
+        return min(max(met // unit * unit, fits + unit), above - unit)
+
+    def are_on_a_line(self) -> bool:
+        """Return whether all peaks lie on the line through the first and the last."""
+        first, last = min(self.taken), max(self.taken)
+        start = self.taken[first].bytes
+        slope = (self.taken[last].bytes - start) / max(last - first, 1)
+        lines = {batch: start + slope * (batch - first) for batch in self.taken}
+        return all(abs(lines[batch] - each.bytes) <= STRAIGHT * each.bytes for batch, each in self.taken.items())

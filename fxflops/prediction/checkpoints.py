@@ -1,0 +1,455 @@
+"""Which modules to checkpoint, so that a step fits and recomputes the least.
+
+Each module, or each group of alike ones that are not inside each other, is counted once with its forward checkpointed. The timelines
+of these runs, call by call beside the timeline without checkpoints, show by how much a module lowers the live bytes at each
+moment, and how high they rise while it is recomputed. For modules that are not inside each other these changes add up, which gives the
+peak of any set; that is exact unless two of them hold the same tensor, so the set that is chosen is always counted itself.
+
+A module within a checkpointed one is checkpointed while that is recomputed: it changes nothing before, and is recomputed once more.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import NamedTuple
+
+import torch
+
+from ..meters.history import History, triples
+from ..records import Counted
+
+SMALL = 12
+"""Modules of which each is counted alone, and all sets are compared: 4,096. Larger models are counted by groups of alike modules."""
+GROUPS = 24
+"""Groups that are counted, those first that hold the most at the peak."""
+SLACK = 1.05
+"""The share of the memory to which a set is counted though its estimate does not fit: estimates add up tensors that two modules hold."""
+DOUBTFUL = 24
+"""Sets that are counted for that reason, and counts in all that a search makes after those of the groups."""
+MOST_COUNTS = 40
+
+
+class Trial(NamedTuple):
+    """A counted step with modules checkpointed: what it needs at its peak in bytes, whether that fits, what it recomputes in FLOPs,
+    and its history of storages with the calls."""
+
+    modules: tuple[str, ...]
+    peak: int
+    fits: bool
+    recompute_flops: int
+    history: History
+    counted: Sequence[Counted]
+
+
+class Point(NamedTuple):
+    """A point of the curve: the peak in bytes, and the FLOPs that are recomputed with these modules checkpointed."""
+
+    peak: int
+    recompute_flops: int
+    modules: tuple[str, ...]
+
+
+@dataclass
+class Effect:
+    """The effect of checkpointing one module: the change of live bytes at each tick of the step, and the most while it is recomputed.
+
+    ``recomputed`` are pairs: a tick before which it is recomputed, and the peak then, of the module checkpointed alone.
+    """
+
+    name: str
+    flops: int
+    change: list[int]
+    recomputed: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def starts(self) -> int:
+        """The first tick at which it is recomputed: from there on modules inside it have their effect."""
+        return min((tick for tick, _ in self.recomputed), default=len(self.change))
+
+
+class NothingFits(Exception):
+    """No set of modules fits; ``least`` is the one with the smallest peak."""
+
+    def __init__(self, least: Trial) -> None:
+        super().__init__(least)
+        self.least = least
+
+
+class Search:
+    """The search for a set of modules: ``count`` counts a step with these checkpointed, None where that is impossible.
+
+    ``names`` are the modules that may be checkpointed, in the order in which the forward calls them; ``calls`` says how often. ``memory``
+    is what an estimated peak in bytes must not exceed.
+    """
+
+    def __init__(
+        self,
+        count: Callable[[Iterable[str]], Trial | None],
+        names: Sequence[str],
+        calls: Mapping[str, int],
+        memory: int,
+    ) -> None:
+        self._count = count
+        self._calls = calls
+        self._place = {name: place for place, name in enumerate(names)}
+        self.trials: dict[frozenset[str], Trial | None] = {}
+        base = self._trial(())
+        assert base is not None
+        self.base = base
+        self._timeline = _Timeline(base)
+        # The reserved bytes are above the allocated ones by about as much for every set.
+        self._memory = memory - (base.peak - base.history.peak)
+        self.effects: list[Effect] = []
+        if not base.fits:
+            for group in self._groups(names):
+                self.effects += self._effects_of(group)
+
+    def least_recomputation(self) -> Trial:
+        """Return the trial that fits and recomputes the least; raise NothingFits if none does."""
+        if self.base.fits:
+            return self.base
+        if not self.effects:
+            raise NothingFits(self.base)
+        self._levels = _Levels(self._timeline.peaks, self.effects)
+        found = self._by_all_sets() if len(self.effects) <= SMALL else self._by_steps()
+        if found is None:
+            least = self._smallest()
+            if not least.fits:
+                raise NothingFits(least)
+            self._with_fewer(least)
+        fitting = [trial for trial in self.trials.values() if trial is not None and trial.fits]
+        return min(fitting, key=lambda trial: (trial.recompute_flops, len(trial.modules), trial.peak))
+
+    def _trial(self, names: Iterable[str]) -> Trial | None:
+        key = frozenset(names)
+        if key not in self.trials:
+            self.trials[key] = self._count(sorted(key, key=self._place.__getitem__))
+        return self.trials[key]
+
+    def _groups(self, names: Sequence[str]) -> Iterator[list[str]]:
+        """Yield the modules to count together: each alone if they are few, else those whose names differ by numbers alone."""
+        if len(names) <= SMALL:
+            yield from ([name] for name in names)
+            return
+        groups = dict[str, list[str]]()
+        for name in names:
+            alone = "" if self._calls[name] == 1 else name
+            groups.setdefault(re.sub(r"\d+", "*", name) + alone, []).append(name)
+        held = dict[str, int]()
+        for tensor in self.base.history.at_peak:
+            if tensor.category == "activations":
+                held[tensor.path] = held.get(tensor.path, 0) + tensor.bytes
+
+        def bytes_of(group: list[str]) -> int:
+            return sum(held_by for path, held_by in held.items() if any(_is_in(path, name) for name in group))
+
+        by_bytes = sorted(groups.values(), key=lambda group: (-bytes_of(group), len(group)))
+        yield from [group for group in by_bytes if bytes_of(group)][:GROUPS]
+
+    def _effects_of(self, group: list[str]) -> list[Effect]:
+        """Return the effects of modules that are not inside each other, from one count; of each alone where together they cannot be."""
+        trial = self._trial(group)
+        if trial is None:
+            return [] if len(group) == 1 else [effect for name in group for effect in self._effects_of([name])]
+        return [effect for effect in self._timeline.effects(trial, group) if min(effect.change, default=0) < 0]
+
+    def _by_all_sets(self) -> Trial | None:
+        """Return the best of all sets of few modules: they are counted in the order of what they recompute."""
+        doubtful = 0
+        numbers = range(len(self.effects))
+        sets = [chosen for size in range(1, len(self.effects) + 1) for chosen in combinations(numbers, size)]
+        best: Trial | None = None
+        for chosen in sorted(sets, key=lambda chosen: (self._levels.flops(chosen), len(chosen))):
+            if best is not None and self._levels.flops(chosen) >= best.recompute_flops:
+                break
+            estimate = self._levels.peak(chosen)
+            if estimate > self._memory * SLACK:
+                continue
+            if estimate > self._memory:
+                doubtful += 1
+                if doubtful > DOUBTFUL:
+                    continue
+            trial = self._trial(self.effects[number].name for number in chosen)
+            if trial is not None and trial.fits and (best is None or trial.recompute_flops < best.recompute_flops):
+                best = trial
+        return best
+
+    def _by_steps(self) -> Trial | None:
+        """Return a set of many modules: grown by what lowers the excess the most for its FLOPs, then improved by exchanges."""
+        memory, best = self._memory, None
+        for _ in range(MOST_COUNTS // 4):
+            chosen = self._chosen(memory)
+            if chosen is None:
+                break
+            trial = self._trial(self.effects[number].name for number in chosen)
+            if trial is None:
+                break
+            if trial.fits:
+                best = trial
+                break
+            # The estimate was too low by this much: aim lower.
+            memory = min(memory, self._levels.peak(chosen)) - max(trial.history.peak - self._memory, 1)
+        return self._with_fewer(best) if best is not None else None
+
+    def _chosen(self, memory: int) -> tuple[int, ...] | None:
+        levels, found = self._levels, []
+        for weight in (1.0, 0.5, 2.0):
+            grown = levels.grown(memory, weight)
+            if grown is not None:
+                found.append(levels.improved(grown, memory))
+        return min(found, key=levels.flops, default=None)
+
+    def _with_fewer(self, trial: Trial) -> Trial:
+        """Return the trial without the modules that it does not need, which the estimates took for needed."""
+        number_of = {effect.name: number for number, effect in enumerate(self.effects)}
+        for _ in range(DOUBTFUL // 2):
+            chosen = tuple(number_of[name] for name in trial.modules)
+            smaller = [[other for other in chosen if other != number] for number in chosen]
+            likely = [each for each in smaller if self._levels.peak(each) <= self._memory * SLACK]
+            likely.sort(key=self._levels.flops)
+            counted = [self._trial(self.effects[number].name for number in each) for each in likely[:1]]
+            better = next((each for each in counted if each is not None and each.fits), None)
+            if better is None:
+                break
+            trial = better
+        return trial
+
+    def _smallest(self) -> Trial:
+        """Return the trial with the smallest peak, of those that were counted and the sets with the smallest estimates."""
+        levels = self._levels
+        if len(self.effects) <= SMALL:
+            numbers = range(len(self.effects))
+            sets: list[Sequence[int]] = [
+                each for size in range(1, len(self.effects) + 1) for each in combinations(numbers, size)
+            ]
+            for chosen in sorted(sets, key=lambda each: (levels.peak(each), levels.flops(each)))[: DOUBTFUL // 2]:
+                self._trial(self.effects[number].name for number in chosen)
+        else:
+            self._trial(self.effects[number].name for number in levels.lowest())
+        trials = [trial for trial in self.trials.values() if trial is not None]
+        return min(trials, key=lambda trial: (trial.peak, trial.recompute_flops, len(trial.modules)))
+
+
+def curve(trials: Iterable[Trial | None]) -> tuple[Point, ...]:
+    """Return the trials than which no other recomputes less at a lower peak, the highest peak first."""
+    points = list[Point]()
+    counted = [trial for trial in trials if trial is not None]
+    for trial in sorted(counted, key=lambda each: (each.recompute_flops, each.peak, len(each.modules))):
+        if not points or trial.peak < points[-1].peak:
+            points.append(Point(trial.peak, trial.recompute_flops, trial.modules))
+    return tuple(points)
+
+
+class _Timeline:
+    """The live bytes of a step without checkpoints: ``peaks`` within each of its calls that changes them (a tick)."""
+
+    def __init__(self, trial: Trial) -> None:
+        rows = _ticks(trial)
+        self._ticks = {key: tick for tick, (key, _, _) in enumerate(rows)}
+        self.peaks = [peak for _, peak, _ in rows]
+        self._paths = [key[1] for key, _, _ in rows]
+        self._phases = [key[0] for key, _, _ in rows]
+
+    def effects(self, trial: Trial, group: list[str]) -> list[Effect]:
+        """Return the effects of modules that were checkpointed together: each has the changes from its own calls to the next one's."""
+        change, seen = [0] * len(self.peaks), [False] * len(self.peaks)
+        extra = list[tuple[str, int, int]]()
+        waiting = list[tuple[str, int]]()
+        for key, peak, phase in _ticks(trial):
+            tick = self._ticks.get(key)
+            if tick is None or phase == "recompute":
+                waiting.append((key[1], peak))
+                continue
+            extra += [(path, tick, high) for path, high in waiting]
+            waiting.clear()
+            change[tick], seen[tick] = peak - self.peaks[tick], True
+        for tick in range(1, len(change)):
+            if not seen[tick]:
+                change[tick] = change[tick - 1]
+        flops = dict.fromkeys(group, 0)
+        for each in trial.counted:
+            if each.call.phase == "recompute":
+                for name in group:
+                    if _is_in(each.call.path, name):
+                        flops[name] += each.cost.flops if each.cost else 0
+        if len(group) == 1:
+            (name,) = group
+            return [Effect(name, trial.recompute_flops, change, [(tick, high) for _, tick, high in extra])]
+        return self._apart(group, change, extra, flops)
+
+    def _apart(
+        self, group: list[str], change: list[int], extra: list[tuple[str, int, int]], flops: dict[str, int]
+    ) -> list[Effect]:
+        """Return the effects of several modules: in the forward each adds its change to those before it, in the backward they end
+        in the other order."""
+        first, back = dict[str, int](), dict[str, int]()
+        for tick, (path, phase) in enumerate(zip(self._paths, self._phases, strict=True)):
+            owner = next((name for name in group if _is_in(path, name)), None)
+            if owner is not None:
+                (back if phase == "backward" else first).setdefault(owner, tick)
+        order = sorted((name for name in group if name in first and name in back), key=first.__getitem__)
+        middle = min(back.values(), default=0)
+        effects, before = [], 0
+        for i, name in enumerate(order):
+            begins, ends = first[name], first[order[i + 1]] if i + 1 < len(order) else middle
+            settled = change[max(ends - 1, begins)] - before
+            released, over = back[name], back[order[i - 1]] if i else len(change)
+            own = [0] * len(change)
+            own[begins:ends] = [each - before for each in change[begins:ends]]
+            own[ends:released] = [settled] * max(released - ends, 0)
+            own[released:over] = [each - before for each in change[released:over]]
+            high = [(tick, peak - before) for path, tick, peak in extra if _is_in(path, name)]
+            effects.append(Effect(name, flops[name], own, high))
+            before += settled
+        return effects
+
+
+def _ticks(trial: Trial) -> list[tuple[tuple[str, str, str, int], int, str]]:
+    """Return the calls that change the live bytes: a key by which the same call is found in another run, the peak in it, its phase."""
+    peaks = dict[int, int]()
+    live = 0
+    for _, nbytes, number in triples(trial.history.changes):
+        live += nbytes
+        if number >= 0:
+            peaks[number] = max(peaks.get(number, live), live)
+    calls, seen = trial.history.calls, dict[tuple[str, str, str], int]()
+    rows = []
+    for number in sorted(peaks):
+        call = calls[number] if number < len(calls) else None
+        key = ("", "", "") if call is None else (call.phase, call.path, call.op)
+        seen[key] = seen.get(key, 0) + 1
+        rows.append(((*key, seen[key]), peaks[number], key[0]))
+    return rows
+
+
+class _Levels:
+    """The estimated peaks of sets of modules, given by their numbers among the ``effects``."""
+
+    def __init__(self, peaks: Sequence[int], effects: Sequence[Effect]) -> None:
+        self._effects = effects
+        self._cost = [effect.flops for effect in effects]
+        names = [effect.name for effect in effects]
+        self._around = [
+            {other for other, around in enumerate(names) if other != number and _is_in(name, around)}
+            for number, name in enumerate(names)
+        ]
+        # Ticks at which all modules have the same changes are one column, at their highest level. They stay in order of the times at
+        # which modules are first recomputed, from which on the modules inside those count.
+        starts = sorted({effect.starts for effect in effects})
+        columns, column_of, base = dict[tuple[int, ...], int](), list[int](), list[int]()
+        for tick, row in enumerate(zip(*(effect.change for effect in effects), strict=True)):
+            key = bisect_right(starts, tick), *row
+            column = columns.setdefault(key, len(columns))
+            column_of.append(column)
+            if column == len(base):
+                base.append(peaks[tick])
+            base[column] = max(base[column], peaks[tick])
+        self._base = torch.tensor(base, dtype=torch.int64)
+        self._change = torch.tensor([key[1:] for key in columns], dtype=torch.int64).reshape(len(base), len(effects)).T
+        self._start = [column_of[effect.starts] if effect.starts < len(column_of) else len(base) for effect in effects]
+        self._extra = []
+        for effect in effects:
+            highest = dict[int, int]()
+            for tick, peak in effect.recomputed:
+                highest[column_of[tick]] = max(highest.get(column_of[tick], peak), peak)
+            self._extra.append((torch.tensor([*highest], dtype=torch.int64), torch.tensor([*highest.values()])))
+
+    def flops(self, chosen: Iterable[int]) -> int:
+        return sum(self._cost[number] for number in chosen)
+
+    def peak(self, chosen: Iterable[int]) -> int:
+        """Return the estimated peak with these modules checkpointed."""
+        return int(self._levels([*chosen]).max())
+
+    def _levels(self, chosen: Sequence[int]) -> torch.Tensor:
+        """Return the live bytes of each column, then those while modules are recomputed."""
+        rows = {}
+        for number in chosen:
+            rows[number] = self._change[number]
+            begins = max((self._start[other] for other in self._around[number].intersection(chosen)), default=0)
+            if begins:
+                rows[number] = rows[number].clone()
+                rows[number][:begins] = 0
+        change = sum(rows.values(), torch.zeros_like(self._base))
+        levels = [self._base + change]
+        for number in chosen:
+            columns, peaks = self._extra[number]
+            others = change[columns] - rows[number][columns]
+            for inner in chosen:
+                if number in self._around[inner]:
+                    # While the outer one is recomputed, the inner one saves nothing.
+                    others = others - rows[inner][columns] + self._change[inner].min()
+                elif inner in self._around[number]:
+                    others = others - rows[inner][columns]
+            levels.append(peaks + others)
+        return torch.cat(levels)
+
+    def _excess(self, chosen: Sequence[int], memory: int) -> int:
+        return int((self._levels(chosen) - memory).clamp(min=0).sum())
+
+    def grown(self, memory: int, weight: float) -> tuple[int, ...] | None:
+        """Return modules that fit by the estimate, None if they do not: taken in turn, by the excess that they take away for their FLOPs
+        to the power of ``weight``."""
+        chosen = list[int]()
+        excess = self._excess(chosen, memory)
+        while excess:
+            best: tuple[float, list[int], int] | None = None
+            for number in range(len(self._effects)):
+                if number not in chosen:
+                    after = self._with(chosen, number)
+                    left = self._excess(after, memory)
+                    price = max(self.flops(after) - self.flops(chosen), 0) + 1
+                    worth = (excess - left) / price**weight
+                    if left < excess and (best is None or worth > best[0]):
+                        best = worth, after, left
+            if best is None:
+                return None
+            _, chosen, excess = best
+        return tuple(chosen)
+
+    def _with(self, chosen: Sequence[int], number: int) -> list[int]:
+        """Return the modules with one more, which takes the place of those inside it."""
+        return [other for other in chosen if number not in self._around[other]] + [number]
+
+    def improved(self, chosen: Sequence[int], memory: int) -> tuple[int, ...]:
+        """Return modules that fit and recompute less, after one or two of them were left out or exchanged for another one."""
+        while (better := self._cheaper(chosen, memory)) is not None:
+            chosen = better
+        return tuple(chosen)
+
+    def _cheaper(self, chosen: Sequence[int], memory: int) -> Sequence[int] | None:
+        flops = self.flops(chosen)
+        rests = [
+            [other for other in chosen if other not in out] for size in (1, 2) for out in combinations(chosen, size)
+        ]
+        best: tuple[int, Sequence[int]] | None = None
+        for rest in rests:
+            room = (best[0] if best else flops) - self.flops(rest)
+            levels = self._base + self._change[rest].sum(0)
+            likely = (levels + self._change).amax(1) <= memory
+            others = [other for other, fits in enumerate(likely.tolist()) if fits and self._cost[other] < room]
+            for after in [rest, *([*rest, other] for other in others if other not in rest)]:
+                cost = self.flops(after)
+                if cost < (best[0] if best else flops) and self.peak(after) <= memory:
+                    best = cost, after
+        return best[1] if best else None
+
+    def lowest(self) -> tuple[int, ...]:
+        """Return modules with a low estimated peak: added in turn while one lowers it."""
+        chosen = list[int]()
+        while True:
+            others = [number for number in range(len(self._effects)) if number not in chosen]
+            sets = [after for other in others for after in ([*chosen, other], self._with(chosen, other))]
+            best = min(sets, key=self.peak, default=chosen)
+            if self.peak(best) >= self.peak(chosen):
+                return tuple(chosen)
+            chosen = best
+
+
+def _is_in(path: str, name: str) -> bool:
+    """Return whether a path is that of a module, or of one inside it."""
+    return path == name or path.startswith(f"{name}.")

@@ -1,0 +1,417 @@
+"""What fits into a device's memory: the largest batch, and the modules to checkpoint. Both count; nothing runs on the device."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from .api import count
+from .errors import InputError, OutOfMemoryError, RunError, check_flags, of_kind
+from .meters.history import History
+from .model.inputs import checked_device, checked_model, signature_of
+from .model.modules import modules_of, state_tensors
+from .model.optimizer import OptimizerLike, checked_optimizer
+from .model.pytree import tensors_in
+from .model.snapshot import holding
+from .prediction.batches import Taken
+from .prediction.batches import largest_batch as search_batch
+from .prediction.checkpoints import NothingFits, Point, Search, Trial, curve
+from .prediction.memory import limit_of
+from .render.text import printable
+from .report.report import Report
+from .roofline.devices import Device, find_device, listed
+from .units import count as readable
+from .units import percent, size
+
+GIVE = "give memory='16GiB', or a card, device='H100'"
+ON_META = 2**30
+"""Bytes of inputs above which they are made on meta, where ``make_inputs`` leaves their device to torch."""
+LINES_OF_CURVE = 8
+WRITES = "it writes to its buffer {}, which a recomputation would do once more"
+CHECKPOINT = """\
+from functools import partial
+
+from torch.utils.checkpoint import checkpoint
+
+for name in {names}:
+    module = model.get_submodule(name)
+    module.forward = partial(checkpoint, module.forward, use_reentrant=False)
+"""
+"""The lines that checkpoint modules. They leave the names of modules and of their state as they are."""
+CHECKPOINT_NORMS = """\
+from contextlib import contextmanager, nullcontext
+from functools import partial
+
+from torch.utils.checkpoint import checkpoint
+
+
+@contextmanager
+def frozen(norms):  # a recomputed batch norm must not update its running statistics once more
+    before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm in norms:
+        norm.momentum = norm.num_batches_tracked = None
+    try:
+        yield
+    finally:
+        for norm, momentum, batches in before:
+            norm.momentum, norm.num_batches_tracked = momentum, batches
+
+
+for name in {names}:
+    module = model.get_submodule(name)
+    norms = [each for each in module.modules() if getattr(each, "num_batches_tracked", None) is not None]
+    contexts = lambda norms=norms: (nullcontext(), frozen(norms))
+    module.forward = partial(checkpoint, module.forward, use_reentrant=False, context_fn=contexts)
+"""
+"""The same where batch norms are recomputed. Without a momentum and a number of batches they add nothing to their statistics."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """The memory that there is: ``memory`` bytes, for tensors, or, of a ``card``, for all that a process takes.
+
+    ``count_for`` is the device to count for, by default the model's own.
+    """
+
+    memory: int
+    count_for: str | torch.device | None
+    card: Device | None = None
+
+    @property
+    def name(self) -> str:
+        return self.card.name if self.card else str(self.count_for or "")
+
+    def taken(self, report: Report) -> Taken:
+        """Return the bytes that a counted run takes, and whether they fit."""
+        if self.card is None:
+            assert report.max_memory is not None
+            return Taken(report.max_memory, report.max_memory <= self.memory)
+        found = report.reserved(self.card)
+        return Taken(found.total, bool(found.fits))
+
+
+def room_of(model: nn.Module, memory: str | int | None, device: str | torch.device | Device | None) -> Room:
+    """Return the memory to fit into; InputError if neither a limit nor a card is given, or the model's own device."""
+    limit = limit_of(memory)
+    card = device if isinstance(device, Device) else listed(device) if isinstance(device, str) else None
+    place = None
+    if card is None:
+        try:
+            place = checked_device(device)
+        except InputError as error:
+            cards = "" if device == "meta" else "; or a card's name: 'H100', 'A100', 'L4', 'RTX 4090' ..."
+            raise InputError(f"{error}{cards}") from None
+        if limit is not None:
+            return Room(limit, place)
+        own = place or next((tensor.device for tensor in state_tensors(model)), torch.device("cpu"))
+        if own.type != "cuda" or not torch.cuda.is_available():
+            raise InputError(f"there is no memory to fit into: {GIVE}")
+        card = find_device(torch.cuda.get_device_name(own))
+    limit = card.memory if limit is None else limit
+    if limit is None:
+        raise InputError(f"the memory of {card.name} is not known: give memory='16GiB'")
+    return Room(limit, "cuda", replace(card, memory=limit))
+
+
+def largest_batch(
+    model: nn.Module,
+    make_inputs: Callable[[int], Any],
+    *,
+    memory: str | int | None = None,
+    device: str | torch.device | Device | None = None,
+    backward: bool = False,
+    optimizer: OptimizerLike | None = None,
+) -> int:
+    """Return the largest batch with which the model fits into memory, 0 if not even the smallest does. The model is counted, not run.
+
+    Memory grows almost linearly with the batch, so four or five counts are usually enough. The returned size is one that was counted and fits, and
+    the next one was counted and does not.
+
+    Args:
+        make_inputs: a function of the batch that returns ``args`` as for :func:`count`: a tuple of inputs or one input, or a mapping
+            by the names of forward's parameters. Sizes for which it or the model raises do not fit, such as 1 for a batch norm in training.
+            Inputs of more than 1 GiB are made on meta, where the function leaves the device to torch.
+        memory: bytes, or a size such as "16GiB". By itself it is the limit of the peak of tensors, ``report.max_memory``; of a card it is
+            what the process may take.
+        device: a card's name ("H100 SXM") or a Device, into whose memory the run must fit as ``report.reserved`` predicts it, CUDA context
+            included; or "cpu" or "cuda", to count for with a limit of ``memory``. By default the model's own device.
+        backward, optimizer: as for :func:`count`; the mode is the model's own with ``backward``, else "eval".
+
+    Raises:
+        InputError: there is neither a ``memory`` nor a card, or memory does not grow with the batch. RunError: the model, or ``make_inputs``,
+            raises for every small size; the error is that of size 1.
+    """
+    model = checked_model(model)
+    check_flags(backward=backward)
+    checked_optimizer(optimizer, backward)
+    if not callable(make_inputs):
+        raise of_kind(
+            InputError(
+                f"make_inputs is a function of the batch, such as lambda batch: torch.randn(batch, 3, 224, 224), "
+                f"not {type(make_inputs).__name__}"
+            ),
+            TypeError,
+        )
+    room = room_of(model, memory, device)
+    bytes_of_one = 0
+
+    def take(batch: int) -> Taken:
+        nonlocal bytes_of_one
+        with torch.device("meta") if batch * bytes_of_one > ON_META else nullcontext():
+            args, kwargs = _made(make_inputs, batch, model)
+        nbytes = sum(each.nbytes for each in tensors_in((args, kwargs)))
+        bytes_of_one = max(bytes_of_one, nbytes // batch)
+        return room.taken(count(model, args, kwargs, backward=backward, optimizer=optimizer, device=room.count_for))
+
+    return search_batch(take, room.memory)
+
+
+def _made(make_inputs: Callable[[int], Any], batch: int, model: nn.Module) -> tuple[Any, dict[str, Any] | None]:
+    """Return the args and kwargs of a batch. RunError if the function raises, InputError if this machine has no memory for them."""
+    try:
+        made = make_inputs(batch)
+    except Exception as error:
+        said = f"make_inputs({batch}) raised {type(error).__name__}: {error}"
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error):
+            raise InputError(f"{said}\n  make large inputs without memory: torch.empty(..., device='meta')") from error
+        raise of_kind(RunError(said), type(error)) from error
+    if isinstance(made, Mapping):
+        parameters = signature_of(model).parameters
+        takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+        if all(isinstance(name, str) and (takes_any or name in parameters) for name in made):
+            return (), dict(made)
+    return made, None
+
+
+@dataclass(frozen=True)
+class CheckpointPlan:
+    """The modules to checkpoint, so that a step fits into ``memory`` bytes and recomputes the least.
+
+    - ``modules``: their names; none if the step fits as it is.
+    - ``peak``: bytes at the peak with them, of tensors, or, for a card, of all that the process takes; ``peak_before`` without.
+    - ``recompute_flops``: the FLOPs that are recomputed; ``flops``: those of the step without.
+    - ``code``: the lines that checkpoint them in the model named ``model``.
+    - ``curve``: peaks against recomputation, of the sets that were counted those than which no other is lower in both
+      (``peak, recompute_flops, modules``), the highest peak first.
+    - ``left_out``: modules that cannot be checkpointed, each with the reason.
+    """
+
+    model: str
+    modules: tuple[str, ...]
+    peak: int
+    recompute_flops: int
+    code: str
+    curve: tuple[Point, ...]
+    memory: int
+    device: str
+    peak_before: int
+    flops: int
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        where = f" on {self.device}" if self.device else ""
+        if not self.modules:
+            return f"{self.model} fits without checkpoints: {size(self.peak)} of {size(self.memory)}{where}"
+        share = percent(self.recompute_flops, self.flops)
+        lines = [
+            f"{self.model} fits with {len(self.modules)} checkpointed: {size(self.peak)} of {size(self.memory)}{where}, "
+            f"without {size(self.peak_before)}",
+            f"recomputed: {readable(self.recompute_flops)} FLOPs, {share or 0:.1f}% more",
+            "",
+            self.code.rstrip(),
+            "",
+            *_table(self),
+        ]
+        lines += [f"left out: {name}: {reason}" for name, reason in [*self.left_out.items()][:LINES_OF_CURVE]]
+        return printable("\n".join(lines))
+
+    def _repr_html_(self) -> str:
+        from .render.html import note
+
+        return "".join([note(str(self).partition("\n")[0]), f"<pre>{str(self).partition(chr(10))[2]}</pre>"])
+
+
+def _table(plan: CheckpointPlan) -> list[str]:
+    """Return the lines of a table of the curve, some of it if it is long."""
+    points = [*plan.curve]
+    every = max(1, -(-len(points) // LINES_OF_CURVE))
+    shown = [
+        each for i, each in enumerate(points) if i % every == 0 or each in (points[-1],) or each.modules == plan.modules
+    ]
+    lines = [f"{'peak':>11}  {'recomputed':>11}  {'modules':>7}"]
+    for each in shown:
+        mark = "  <- this plan" if each.modules == plan.modules else ""
+        lines.append(f"{size(each.peak):>11}  {readable(each.recompute_flops):>11}  {len(each.modules):>7}{mark}")
+    return lines
+
+
+def plan_checkpoints(
+    model: nn.Module,
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    memory: str | int | None = None,
+    device: str | torch.device | Device | None = None,
+    optimizer: OptimizerLike | None = None,
+) -> CheckpointPlan:
+    """Return the modules to checkpoint so that a training step fits into memory and recomputes the least. Nothing is run.
+
+    The step is that of :func:`count` with ``backward=True`` and the ``optimizer``, in the model's own mode. Modules that the forward
+    calls are candidates, those in each other as well; the model is left as it is. In models of few modules all sets are compared, in
+    larger ones sets are grown and improved (:mod:`fxflops.prediction.checkpoints`). The plan that is returned was counted.
+
+    A recomputed module runs twice. Dropout draws the same numbers; the ``code`` keeps batch norms from updating their statistics twice.
+    A module that writes to another buffer, or that cannot be run again (a KV cache grows), is left out, and ``plan.left_out`` says why.
+
+    Args:
+        args, kwargs: the inputs, as for :func:`count`.
+        memory, device: as for :func:`largest_batch`.
+        optimizer: as for :func:`count`.
+
+    Raises:
+        OutOfMemoryError: no set of modules fits; the message has the smallest peak. InputError, RunError: as for :func:`count`.
+    """
+    model = checked_model(model)
+    checked_optimizer(optimizer, True)
+    room = room_of(model, memory, device)
+    left_out: dict[str, str] = {}
+
+    def counted() -> Report:
+        return count(model, args, kwargs, backward=True, optimizer=optimizer, device=room.count_for)
+
+    base = counted()
+    paths, _ = modules_of(model)
+    modules = {path: module for module, path in paths.items()}
+    calls = Counter(scope.path for scope in base.scopes)
+    names = [path for path, module in modules.items() if path and calls[path] and not _is_script(module)]
+    recomputed_before = base.total_recompute_flops or 0
+
+    def trial(chosen: Iterable[str]) -> Trial | None:
+        chosen = tuple(chosen)
+        report = base
+        if chosen:
+            if left_out.keys() & {*chosen}:
+                return None
+            try:
+                with (
+                    holding(modules.values(), "as_is", reentrant=True),
+                    _checkpointed(model, modules, chosen) as writes,
+                ):
+                    report = counted()
+            except RunError as error:
+                if len(chosen) == 1:
+                    left_out[chosen[0]] = f"it cannot be recomputed: {str(error).splitlines()[-1].strip()}"
+                return None
+            if writes:
+                left_out.update({name: WRITES.format(buffer) for name, buffer in writes.items()})
+                return None
+        history = report._run.history
+        assert isinstance(history, History)
+        taken = room.taken(report)
+        flops = (report.total_recompute_flops or 0) - recomputed_before
+        return Trial(chosen, taken.bytes, taken.fits, flops, history, report.counted)
+
+    search = Search(trial, names, calls, room.memory)
+    try:
+        best = search.least_recomputation()
+    except NothingFits as error:
+        raise _too_large(model, error.least, search.base, room) from None
+    return CheckpointPlan(
+        type(model).__name__,
+        best.modules,
+        best.peak,
+        best.recompute_flops,
+        _code(modules, best.modules),
+        curve(search.trials.values()),
+        room.memory,
+        room.name,
+        search.base.peak,
+        sum(each.cost.flops for each in base.counted if each.cost is not None),
+        left_out,
+    )
+
+
+def _too_large(model: nn.Module, least: Trial, base: Trial, room: Room) -> OutOfMemoryError:
+    """Return the error for a model that no checkpoints make fit."""
+    where = f" of {room.name}" if room.name else ""
+    what = f"with {', '.join(least.modules[:4])}{' ...' if len(least.modules) > 4 else ''} checkpointed"
+    return of_kind(
+        OutOfMemoryError(
+            f"{type(model).__name__} does not fit into {size(room.memory)}{where}, whatever is checkpointed: the smallest peak is "
+            f"{size(least.peak)} ({least.peak:,} bytes), {what if least.modules else 'without checkpoints'}; without any it is "
+            f"{size(base.peak)}\n  give a smaller batch (fxflops.largest_batch finds it), or another optimizer"
+        ),
+        MemoryError,
+    )
+
+
+def _code(modules: Mapping[str, nn.Module], names: Sequence[str]) -> str:
+    """Return the lines that checkpoint these modules of ``model``; "" for none."""
+    if not names:
+        return ""
+    has_norms = any(
+        _is_norm(module) and module.training and any(path == name or path.startswith(f"{name}.") for name in names)
+        for path, module in modules.items()
+    )
+    listed_names = repr([*names])
+    if len(listed_names) > 100:
+        quoted = textwrap.fill(", ".join(map(repr, names)), 110, initial_indent="    ", subsequent_indent="    ")
+        listed_names = f"[\n{quoted},\n]"
+    return (CHECKPOINT_NORMS if has_norms else CHECKPOINT).format(names=listed_names)
+
+
+def _is_norm(module: nn.Module) -> bool:
+    """Return whether a module updates running statistics of its batches."""
+    return module._buffers.get("num_batches_tracked") is not None
+
+
+def _is_script(module: nn.Module) -> bool:
+    return isinstance(module, torch.jit.ScriptModule)
+
+
+@contextmanager
+def _checkpointed(model: nn.Module, modules: Mapping[str, nn.Module], names: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Checkpoint these modules by the lines of a plan, and undo it. Yields the buffers that they write to in the forward, by module."""
+    writes: dict[str, str] = {}
+    before = [(modules[name], "forward" in vars(modules[name]), vars(modules[name]).get("forward")) for name in names]
+    try:
+        exec(_code(modules, names), {"model": model})
+        for name in names:
+            modules[name].forward = _noting(name, modules[name], modules[name].forward, writes)
+        yield writes
+    finally:
+        for module, is_own, forward in before:
+            vars(module).pop("forward", None)
+            if is_own:
+                vars(module)["forward"] = forward
+
+
+def _noting(name: str, module: nn.Module, forward: Callable[..., Any], writes: dict[str, str]) -> Callable[..., Any]:
+    """Return the forward, which notes a buffer that it writes to: all but those of norms, whose updates are taken care of."""
+    paths, _ = modules_of(module)
+    holders = [(path, each) for each, path in paths.items() if not _is_norm(each) and each._buffers]
+
+    def state() -> dict[str, tuple[int, int]]:
+        return {
+            f"{path}.{key}" if path else key: (id(buffer), -1 if buffer.is_inference() else buffer._version)
+            for path, each in holders
+            for key, buffer in each._buffers.items()
+            if buffer is not None
+        }
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        before = state()
+        out = forward(*args, **kwargs)
+        changed = [key for key, value in state().items() if before.get(key) != value]
+        if changed:
+            writes[name] = changed[0]
+        return out
+
+    return run

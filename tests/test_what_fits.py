@@ -1,0 +1,227 @@
+"""Plans and batches against the CPU's allocator, and against counts of all sets with checkpoints that the test writes itself."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import fxflops
+from benchmarks.what_fits import SMALL, measured, trained
+from fxflops.prediction.batches import Taken
+from fxflops.prediction.batches import largest_batch as search
+
+SGD = partial(torch.optim.SGD, lr=0.1)
+
+
+class Normed(nn.Module):
+    """Convolutions with batch norms and dropout, whose second application of a plan would show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.body = nn.Sequential(
+            nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8, momentum=None), nn.GELU(), nn.Dropout(0.5)
+        )
+        self.head = nn.Conv2d(8, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(F.silu(self.norm(self.first(x)))))  # type: ignore[no-any-return]
+
+
+class Counter(nn.Module):
+    """A layer that counts its calls in a buffer: to run it again would count twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 256), nn.Linear(256, 16)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        return self.down(self.up(x).tanh())  # type: ignore[no-any-return]
+
+
+class OnlyOnce(nn.Module):
+    """A layer that cannot be run again: its cache grows with each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 256), nn.Linear(256, 16)
+        self.cache: list[int] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.cache.append(1)
+        return self.down(self.up(x).tanh().repeat(1, len(self.cache))[:, :256] * torch.ones(len(self.cache), 1, 1))[0]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", ["called twice", "convolutions", "attention"])
+def test_no_set_of_modules_fits_and_recomputes_less(name: str) -> None:
+    build, make_inputs, batch = SMALL[name]
+    torch.manual_seed(0)
+    model, (args, kwargs) = build().train(), make_inputs(batch)
+    modules = [module for path, module in model.named_modules() if path]
+    counted = []
+    for size in range(len(modules) + 1):
+        for chosen in combinations(modules, size):
+            for module in chosen:
+                module.forward = partial(checkpoint, module.forward, use_reentrant=False)
+            report = fxflops.count(model, args, kwargs, backward=True)
+            counted.append((report.max_memory or 0, report.total_recompute_flops or 0))
+            for module in chosen:
+                del module.forward
+    least, without = min(counted)[0], counted[0][0]
+    for memory in (least, (least + without) // 2, max(least, without - 1)):
+        plan = fxflops.plan_checkpoints(model, args, kwargs, memory=memory)
+        assert plan.recompute_flops == min(flops for peak, flops in counted if peak <= memory)
+        assert plan.peak <= memory
+        assert plan.peak_before == without
+    with pytest.raises(fxflops.OutOfMemoryError, match=f"{least:,} bytes"):
+        fxflops.plan_checkpoints(model, args, kwargs, memory=least - 1)
+
+
+def test_a_plan_applied_takes_what_it_says() -> None:
+    torch.manual_seed(0)
+    model, inputs = (
+        nn.Sequential(*(nn.TransformerEncoderLayer(32, 2, 128, batch_first=True) for _ in range(3))),
+        (
+            (torch.randn(4, 64, 32),),
+            {},
+        ),
+    )
+    optimizer = trained(model, inputs)
+    without = measured(model, inputs, optimizer)
+    plan = fxflops.plan_checkpoints(model, *inputs, memory=int(without * 0.75), optimizer=optimizer)
+    exec(plan.code, {"model": model})
+    assert measured(model, inputs, optimizer) == pytest.approx(plan.peak, rel=0.005)
+    assert plan.peak <= without * 0.75
+    assert plan.curve[0].modules == ()
+    assert plan.curve[0].peak == pytest.approx(without, rel=0.005)
+    assert (plan.peak, plan.recompute_flops, plan.modules) in plan.curve
+
+
+def test_the_code_changes_no_gradient_and_no_statistics() -> None:
+    torch.manual_seed(0)
+    model, x = Normed().train(), torch.randn(4, 3, 16, 16)
+    before, state = {**vars(model)}, copy.deepcopy(model.state_dict())
+    plan = fxflops.plan_checkpoints(model, x, memory=fxflops.count(model, x, backward=True).max_memory - 1)
+    assert vars(model).keys() == before.keys()
+    assert all("forward" not in vars(each) for each in model.modules())
+    assert all(torch.equal(state[key], value) for key, value in model.state_dict().items())
+
+    applied = copy.deepcopy(model)
+    code = plan.code.replace(repr([*plan.modules]), "['norm', 'body']")  # all that has statistics, whatever was planned
+    exec(code, {"model": applied})
+    for each in (model, applied):
+        for _ in range(2):
+            torch.manual_seed(1)
+            each(x).square().sum().backward()
+    assert [*applied.state_dict()] == [*model.state_dict()]
+    for (name, one), two in zip(model.named_parameters(), applied.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, two.grad, msg=name)
+    for (name, one), two in zip(model.named_buffers(), applied.buffers(), strict=True):
+        torch.testing.assert_close(one, two, msg=name)
+
+
+@pytest.mark.parametrize(("layer", "reason"), [(Counter, "buffer seen"), (OnlyOnce, "cannot be recomputed")])
+def test_modules_that_may_not_run_again_are_left_out(layer: Callable[[], nn.Module], reason: str) -> None:
+    others = (nn.Sequential(nn.Linear(16, 512), nn.Tanh(), nn.Linear(512, 16)) for _ in range(2))
+    model, x = nn.Sequential(layer(), *others), torch.randn(256, 16)
+    memory = (fxflops.count(model, x, backward=True).max_memory or 0) - 1
+    plan = fxflops.plan_checkpoints(model, x, memory=memory)
+    assert "0" not in plan.modules
+    assert reason in plan.left_out["0"]
+    assert reason in str(plan)
+
+
+def test_a_step_that_fits_needs_no_plan() -> None:
+    plan = fxflops.plan_checkpoints(nn.Linear(4, 4), torch.randn(2, 4), memory="1MiB")
+    assert (plan.modules, plan.code, plan.recompute_flops) == ((), "", 0)
+    assert "fits without checkpoints" in str(plan)
+
+
+def test_the_largest_batch_is_the_largest_that_measures_within() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 4))
+    optimizer = trained(model, ((torch.randn(2, 16),), {}))
+    asked = []
+
+    def make_inputs(batch: int) -> torch.Tensor:
+        asked.append(batch)
+        return torch.randn(batch, 16)
+
+    memory = 300_000
+    found = fxflops.largest_batch(model, make_inputs, memory=memory, backward=True, optimizer=optimizer)
+    peaks = [measured(model, ((torch.randn(batch, 16),), {}), optimizer) for batch in (found, found + 1)]
+    assert peaks[0] <= memory < peaks[1]
+    assert asked[0] == 1  # which a batch norm refuses
+    assert len(asked) < 20
+
+
+def test_a_card_is_filled_with_context_and_segments() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(1024, 8192), nn.GELU(), nn.Linear(8192, 1024))
+    found = fxflops.largest_batch(model, lambda batch: {"input": torch.empty(batch, 1024, device="meta")}, device="T4")
+
+    def fits(batch: int) -> Any:
+        return fxflops.count(model, torch.empty(batch, 1024, device="meta"), device="cuda").reserved("T4").fits
+
+    assert fits(found)
+    assert not fits(found + 1)
+
+
+@pytest.mark.parametrize(
+    ("peak", "refused"),
+    [
+        (lambda batch: 1000 + 37 * batch, lambda batch: False),
+        (lambda batch: 1000 + 37 * batch, lambda batch: batch % 4),
+        (lambda batch: 1000 + 37 * batch * batch, lambda batch: False),
+        (lambda batch: 1000 + 37 * (-(-batch // 8) * 8), lambda batch: batch == 1),
+        (lambda batch: max(5000 + 37 * batch, 3000 + 80 * batch), lambda batch: False),
+        (lambda batch: -(-batch * 37 // 2**17) * 2**17, lambda batch: False),
+        (lambda batch: 1000 + 37 * batch, lambda batch: batch > 20_000),
+    ],
+)
+def test_searched_sizes_are_the_largest(peak: Callable[[int], int], refused: Callable[[int], bool]) -> None:
+    def take(batch: int) -> Taken:
+        if refused(batch):
+            raise fxflops.errors.RunError("refused")
+        return Taken(peak(batch), peak(batch) <= 10**6)
+
+    largest = max(batch for batch in range(30_000) if batch and not refused(batch) and peak(batch) <= 10**6)
+    assert search(take, 10**6) == largest
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "give memory='16GiB', or a card, device='H100'"),
+        ({"memory": "16"}, "give it a unit"),
+        ({"memory": "lots"}, "not a number"),
+        ({"memory": 1.5}, "not bytes"),
+        ({"device": "H1000"}, "a card's name"),
+        ({"memory": 10**6, "optimizer": SGD}, "backward=True"),
+    ],
+)
+def test_errors_say_what_to_give(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(fxflops.FxflopsError, match=said):
+        fxflops.largest_batch(nn.Linear(4, 4), lambda batch: torch.randn(batch, 4), **settings)
+
+
+def test_inputs_that_do_not_grow_or_cannot_be_made() -> None:
+    model = nn.Linear(4, 4)
+    with pytest.raises(fxflops.InputError, match="does not grow with the batch"):
+        fxflops.largest_batch(model, lambda batch: torch.randn(2, 4), memory="1MiB")
+    with pytest.raises(ZeroDivisionError, match=r"make_inputs\(1\) raised"):
+        fxflops.largest_batch(model, lambda batch: torch.randn(batch // 0, 4), memory="1MiB")
+    with pytest.raises(TypeError, match="function of the batch"):
+        fxflops.largest_batch(model, torch.randn(1, 4), memory="1MiB")  # type: ignore[arg-type]
+    assert fxflops.largest_batch(model, lambda batch: torch.randn(batch, 4), memory=100) == 0
