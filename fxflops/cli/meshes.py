@@ -70,7 +70,7 @@ def mesh(
     The step: weights, gradients and AdamW's state in f32, sharded over dp by fully_shard layer by layer; bf16 in between; tensor
     parallel over tp within a node, by the model's own tp_plan, for sizes that divide its heads. Pipelines are not among the meshes: how
     a model is cut into stages is its author's to say; fxflops.distributed.rank_meshes takes a step of yours. A bound is the
-    least time that the device's peaks and links allow, no prediction.
+    least time that the device's peaks and links allow, and stands beside the predicted one.
     """
     if not model.startswith("hf:"):
         raise InputError(f"mesh is for language models of transformers, hf:CLASS or hf:CONFIG.json, not {model!r}")
