@@ -26,7 +26,7 @@ from . import closed_forms, meshes, summaries
 from . import options as option
 from .options import Asked, Limits, examples, spread
 from .reports import both, gathered, is_saved, report_of
-from .shown import Shown, check_suffix, colored, fits_text, incomplete_lines, listed, ops_text, write
+from .shown import WHAT_FITS, Shown, check_suffix, colored, fits_text, incomplete_lines, listed, ops_text, write
 
 OVER, USAGE = 1, 2
 PREDICTED_BY = ("operator", "module", "phase", "kind", "call")
@@ -69,6 +69,7 @@ app = typer.Typer(
     epilog=examples(
         "fxflops run timm:resnet50",
         "fxflops run hf:bert --input-ids 8,512 --counts-only --tree --depth 3",
+        "fxflops predict timm:resnet50 --device L4 --batch 64 --train --backward --optimizer AdamW",
         "fxflops explain timm:resnet50 fvcore thop",
         "fxflops check timm:resnet50 --max-flops 9G --max-params 30M",
     ),
@@ -200,6 +201,7 @@ def run(
         "fxflops predict timm:resnet50 --device H100 --batch 64",
         "fxflops predict hf:LlamaForCausalLM --dtype bf16 --input-ids 1,2048 --device L40S",
         "fxflops predict hf:bert --input-ids 8,512 --train --backward --optimizer AdamW --device 4090",
+        "fxflops predict timm:vit_base_patch16_224 --batch 256 --train --backward --device 4090 --what-fits",
         "fxflops predict report.json --device A100 --by module",
     ),
 )
@@ -211,6 +213,13 @@ def predict(
     by: Annotated[str, typer.Option(metavar="|".join(PREDICTED_BY), help="The rows of the table.")] = PREDICTED_BY[0],
     top: Annotated[int, typer.Option(min=1, metavar="N", help="Rows of the table.")] = 12,
     gpus: Annotated[int, typer.Option(min=1, metavar="N", help="GPUs of the job, for NCCL's buffers.")] = 1,
+    what_fits: Annotated[
+        bool,
+        typer.Option(
+            "--what-fits",
+            help="Also find the largest batch that fits, and, where training does not fit, the modules to checkpoint: many counts, up to minutes.",
+        ),
+    ] = False,
     json: option.TableAsJson = False,
 ) -> None:
     """Predict the seconds and the memory that a model takes on a card. It is counted for the card; nothing runs.
@@ -220,25 +229,47 @@ def predict(
     """
     if by not in PREDICTED_BY:
         raise InputError(f"--by {by!r}: one of {', '.join(PREDICTED_BY)}")
+    if what_fits and is_saved(model):
+        raise InputError(
+            f"--what-fits counts the model with other batches, and {model} is a saved report: give the model"
+        )
     if asked.optimizer and not (asked.backward or is_saved(model)):
         raise InputError(f"--optimizer {asked.optimizer} is counted after a backward pass: give --backward")
+    if asked.device is None:
+        raise InputError(option.NO_CARD)
+    card = asked.card
+    # What no table lists is asked of torch, whose import takes seconds.
+    from ..prediction.memory import advice, text
     from ..prediction.result import notes, summary
     from .tensors import card_of
 
-    card = card_of(asked.device)
+    card = card or card_of(asked.device)
     saved = is_saved(model)
     report = report_of(model, replace(asked, device=None) if saved else replace(asked, device=card.name))
     found = report.predict(card)
     memory = None if saved else report.reserved(card, gpus=gpus)
+    batch, plan = None, None
+    if what_fits and memory is not None:
+        from .runs import what_fits as find
+
+        batch, plan = find(model, replace(asked, device=card.name), card, memory.fits is False)
     if json:
         seconds = {"seconds": found.seconds, "bound_seconds": found.bound_seconds, "error": found.error}
         held = None if memory is None else {key: getattr(memory, key) for key in RESERVED}
         rows = [row._asdict() for row in found._rows_by(by)]
-        typer.echo(as_json({"device": card.name, **seconds, "memory": held, by: rows, "provenance": found.provenance}))
+        fitting = {"largest_batch": batch, "checkpoints": getattr(plan, "modules", None)} if what_fits else {}
+        told = {"device": card.name, **seconds, "memory": held, **fitting, by: rows, "provenance": found.provenance}
+        typer.echo(as_json(told))
         return
     typer.echo("\n".join([*summary(found), found.table(by, top=top), *notes(found)]))
     if memory is not None:
-        typer.echo(f"\n{memory}")
+        typer.echo(
+            f"\n{text(memory, [] if what_fits and memory.state < (memory.memory or 0) else advice(memory, *WHAT_FITS))}"
+        )
+    if batch is not None:
+        typer.echo(f"\nlargest batch that fits on {card.name}: {batch:,}")
+    if plan is not None:
+        typer.echo(str(plan))
 
 
 @app.command(

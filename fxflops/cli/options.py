@@ -6,6 +6,7 @@ Options that belong together are the fields of a dataclass; :func:`spread` gives
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
@@ -15,12 +16,25 @@ import typer
 
 from .. import units
 from ..conventions import CONVENTIONS
-from ..roofline.devices import Device, listed
+from ..errors import InputError, near
+from ..roofline.devices import DEVICES, Device, listed
 from .inputs import Given, read_input, read_tokens
 from .libraries import check_model
 
 T = TypeVar("T")
 ATTENTION = "dense"
+NO_CARD = "give --device CARD, the card to predict for: H100, A100, L4, RTX 4090 ..."
+MAY_BE_OF_TORCH = re.compile(r"[a-z_]+\d?(:\d+)?")
+"""A name that torch may know as a device: "cuda:1". It is asked later, as its import takes seconds."""
+
+
+def unknown_device(name: str) -> InputError:
+    """Return the error for a name that is neither a card's nor a device's of torch."""
+    close = near(name, [device.name for device in DEVICES])
+    return InputError(
+        f"unknown device {name!r}{close}; give cpu, cuda, cuda:1 or meta, or a card, such as H100, A100, L4, RTX 4090; "
+        f"a card that is not listed: report.predict(fxflops.roofline.devices.Device(...)) in Python"
+    )
 
 
 def read_by(read: Callable[[str], T]) -> Callable[[str], T]:
@@ -115,7 +129,12 @@ class Asked:
         str | None,
         typer.Option("--dtype", metavar="DTYPE", help="Dtype of weights and real inputs: bf16, f16, f64 ..."),
     ] = None
-    train: Annotated[bool, typer.Option("--train", help="Run in train mode instead of eval mode.")] = False
+    train: Annotated[
+        bool,
+        typer.Option(
+            "--train", help="Run in train mode instead of eval mode; still the forward alone, without --backward."
+        ),
+    ] = False
     backward: Annotated[
         bool,
         typer.Option(
@@ -127,7 +146,7 @@ class Asked:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Count a step of it too, with --backward --counts-only: a class of torch.optim, such as AdamW.",
+            help="Count a step of it too, after --backward: a class of torch.optim, such as AdamW. It is not run.",
         ),
     ] = None
     convention: Annotated[
@@ -149,8 +168,12 @@ class Asked:
 
     @property
     def card(self) -> Device | None:
-        """The card whose name is given for a device; None if it is one of torch's, or none is given."""
-        return None if self.device is None else listed(self.device)
+        """The card whose name is given for a device; None if it is one of torch's, or none is given. Raises InputError for a name that
+        can be neither's, before torch is imported."""
+        found = None if self.device is None else listed(self.device)
+        if found is None and self.device is not None and not MAY_BE_OF_TORCH.fullmatch(self.device):
+            raise unknown_device(self.device)
+        return found
 
     @property
     def place(self) -> str | None:

@@ -13,17 +13,20 @@ import torch
 from torch import nn
 
 from .. import api
+from .. import what_fits as api_of_fits
 from ..conventions import BASE_CONVENTION
 from ..counting.counts import UNKNOWN_PAIRS
-from ..errors import FxflopsError, InputError
+from ..errors import FxflopsError, InputError, OutOfMemoryError
 from ..model.inputs import COUNTED_FOR, bind, checked_model, signature_of
 from ..model.modules import all_modules, parameters_of, state_tensors
 from ..model.pytree import fill, template_of
 from ..report.exchange import rank
 from ..report.report import Report
+from ..roofline.devices import Device
 from ..run.model_run import ON_META, cap_of
 from ..run.progress import working
 from ..units import size
+from ..what_fits import CheckpointPlan
 from .inputs import TOKENS, Given
 from .models import Loaded, load
 from .options import ATTENTION, Asked, given_by
@@ -87,6 +90,38 @@ def subject(
         raise InputError(f"{name} cannot be moved: {type(error).__name__}: {error}") from error
     place = torch.device("meta") if on_meta else device or _place_of(model)
     return model, *_inputs(name, loaded, asked, model, place, device, dtype)
+
+
+def what_fits(name: str, asked: Asked, card: Device, is_too_large: bool) -> tuple[int, CheckpointPlan | str | None]:
+    """Return the largest batch that fits on a card; and, if this one ``is_too_large`` for training, the plan of modules to checkpoint,
+    or the reason why there is none."""
+    with _quiet():
+        model, args, kwargs = subject(name, asked, True, counts=True)
+        model.train(asked.train)
+        template, tensors = template_of((args, kwargs))
+        sizes = [tensor.shape[0] for tensor in tensors if tensor.dim()]
+        if not sizes:
+            raise InputError(f"{name} has no input with a first dimension, its batch")
+
+        def make_inputs(batch: int) -> Any:
+            made = [
+                t.new_empty((batch, *t.shape[1:])) if t.dim() and t.shape[0] == sizes[0] else t.clone() for t in tensors
+            ]
+            args, kwargs = fill(template, *made)
+            return args if not kwargs else {**dict(zip(signature_of(model).parameters, args, strict=False)), **kwargs}
+
+        optimizer = optimizer_of(asked.optimizer)
+        with working("looking for the largest batch"):
+            batch = api_of_fits.largest_batch(
+                model, make_inputs, device=card, backward=asked.backward, optimizer=optimizer
+            )
+        if not (asked.backward and is_too_large):
+            return batch, None
+        try:
+            with working("planning checkpoints"):
+                return batch, api_of_fits.plan_checkpoints(model, args, kwargs, device=card, optimizer=optimizer)
+        except OutOfMemoryError as error:
+            return batch, str(error).partition("\n")[0]
 
 
 def _check(asked: Asked, counts: bool = False) -> None:

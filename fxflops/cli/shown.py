@@ -183,9 +183,13 @@ def colored() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+WHAT_FITS = ("fxflops predict ... --what-fits finds the largest batch", "and the modules to checkpoint")
+"""What a command answers about a run that does not fit, as :func:`~fxflops.prediction.memory.advice` takes it."""
+
+
 def fits_text(report: Report, card: Device) -> str:
-    """Return whether a report fits on a card: "H100 SXM: fits: 61.2 of 79.2 GiB reserved"."""
-    from ..prediction.memory import notes, verdict
+    """Return whether a report fits on a card: "H100 SXM: fits: 61.2 of 79.2 GiB reserved"; if it does not, what to do."""
+    from ..prediction.memory import advice, notes, verdict
 
     memory = report.reserved(card)
-    return "\n".join([f"{card.name}: {verdict(memory)}", *notes(memory)])
+    return "\n".join([f"{card.name}: {verdict(memory)}", *notes(memory), *advice(memory, *WHAT_FITS)])

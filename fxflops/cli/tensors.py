@@ -11,10 +11,11 @@ import torch
 from ..errors import InputError, near
 from ..model.inputs import is_inexact, place_of, random_input
 from ..records import DTYPE_NAMES, Spec
-from ..roofline.devices import DEVICES, Device, find_device, listed
+from ..roofline.devices import Device, find_device, listed
 from ..run.model_run import cap_of
 from ..units import size
 from .inputs import TOKENS, Given
+from .options import NO_CARD, unknown_device
 
 DTYPES = {name: dtype for name, dtype in vars(torch).items() if isinstance(dtype, torch.dtype)}
 DTYPES |= {short: DTYPES[name] for name, short in DTYPE_NAMES.items()}
@@ -41,10 +42,7 @@ def device_of(name: str, needed: bool = True) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        cards = [device.name for device in DEVICES]
-        raise InputError(
-            f"unknown device {name!r}{near(name, cards)}: cpu, cuda, cuda:1, meta, or a card, such as H100, A100, L4, RTX 4090"
-        ) from None
+        raise unknown_device(name) from None
     if (
         needed
         and device.type == "cuda"
@@ -57,22 +55,28 @@ def device_of(name: str, needed: bool = True) -> torch.device:
 def card_of(name: str | None) -> Device:
     """Return the card of this name, or the one that is this device of torch's; InputError if there is none."""
     if name is None:
-        raise InputError("give --device CARD, the card to predict for: H100, A100, L4, RTX 4090 ...")
+        raise InputError(NO_CARD)
     found = listed(name)
     if found is not None:
         return found
     device = device_of(name)
     if device.type != "cuda":
-        raise InputError(f"--device {name} is no card: H100, A100, L4, RTX 4090 ...")
+        raise InputError(
+            f"--device {name} is not a card: give one, such as H100, A100, L4 or RTX 4090; "
+            f"fxflops run --device cpu measures a model on this machine's CPU"
+        )
     return find_device(torch.cuda.get_device_name(device))
 
 
 def optimizer_of(name: str | None) -> type[torch.optim.Optimizer] | None:
-    """Return the class of torch.optim of this name, None for None; InputError if there is none."""
+    """Return the class of torch.optim of this name, in whatever case; None for None; InputError if there is none."""
     classes = {each: cls for each, cls in vars(torch.optim).items() if isinstance(cls, type) and each != "Optimizer"}
-    if name is not None and name not in classes:
+    if name is None:
+        return None
+    found = next((each for each in classes if each.lower() == name.lower()), None)
+    if found is None:
         raise InputError(f"torch.optim has no {name!r}{near(name, classes)}; one of {', '.join(sorted(classes))}")
-    return None if name is None else classes[name]
+    return classes[found]
 
 
 def tensors_of(

@@ -11,9 +11,10 @@ from ..errors import InputError
 from ..render.columns import Column
 from ..render.exports import Table, Tabular
 from ..render.text import printable, terminal_width, wrapped
-from ..roofline.devices import Device
+from ..roofline.devices import Device, listed
 from ..units import read_size, size
 from .allocator import Segment
+from .chips import CHIPS
 
 GIB = 2**30
 TOP = 6
@@ -60,6 +61,8 @@ class Reserved(Tabular):
     - ``counted_for``: the type of device that the run was counted for: "cuda", or another, whose tensors are not all a GPU's.
     - ``missing``: calls without a formula. Their results are in memory, but not what their kernels may hold meanwhile.
     - ``convolutions``: calls for which cuDNN may take a buffer that is not in the figures.
+    - ``state``: the most bytes of weights, buffers, gradients and the optimizer's state at once, which no smaller batch makes fewer.
+    - ``trains``: whether the run has a backward pass.
 
     Iterating it, or :meth:`to_csv`, gives the segments by pool and size (:class:`Pool`).
     """
@@ -75,6 +78,8 @@ class Reserved(Tabular):
     counted_for: str = "cuda"
     missing: int = 0
     convolutions: int = 0
+    state: int = 0
+    trains: bool = False
     provenance: str = field(default="", compare=False)
 
     @property
@@ -105,13 +110,12 @@ class Reserved(Tabular):
         return Table("pools", COLUMNS, self.pools, provenance=self.provenance)
 
     def _text(self) -> str:
-        lines = [wrapped(line, terminal_width(), 4) for line in [*summary(self), *notes(self)]]
-        return "\n".join([*lines[:2], printable(str(self.select(top=TOP))), *lines[2:]])
+        return text(self, advice(self))
 
     def _blocks(self) -> Iterable[str]:
         from ..render.html import note
 
-        return [*map(note, summary(self)), f"<pre>{self._as_table()}</pre>", *map(note, notes(self))]
+        return [*map(note, summary(self)), f"<pre>{self._as_table()}</pre>", *map(note, [*notes(self), *advice(self)])]
 
 
 def limit_of(memory: str | int | None) -> int | None:
@@ -135,8 +139,42 @@ def verdict(memory: Reserved) -> str:
     reserved = f"{memory.reserved / GIB:.1f}"
     if memory.memory is None:
         return f"{reserved} GiB reserved; the memory of {memory.device.name} is not known"
-    answer = "fits" if memory.fits else "does not fit"
-    return f"{answer}: {reserved} of {memory.memory / GIB:.1f} GiB reserved"
+    answer, has = "fits" if memory.fits else "does not fit", f"{memory.memory / GIB:.1f}"
+    if memory.reserved <= memory.memory < memory.total:
+        # The allocator's bytes alone would not explain the answer.
+        beside = f"{(memory.context + memory.nccl) / GIB:.1f}"
+        return (
+            f"{'barely ' * bool(memory.fits)}{answer}: {reserved} GiB reserved and {beside} GiB beside it, of {has} GiB"
+        )
+    return f"{answer}: {reserved} of {has} GiB reserved"
+
+
+def text(memory: Reserved, advised: Iterable[str]) -> str:
+    """Return all lines as text, those of advice last."""
+    lines = [wrapped(line, terminal_width(), 4) for line in [*summary(memory), *notes(memory), *advised]]
+    return "\n".join([*lines[:2], printable(str(memory.select(top=TOP))), *lines[2:]])
+
+
+BATCH, CHECKPOINTS = (
+    "fxflops.largest_batch finds the batch that fits",
+    "fxflops.plan_checkpoints the modules to checkpoint",
+)
+
+
+def advice(memory: Reserved, batch: str = BATCH, checkpoints: str = CHECKPOINTS) -> list[str]:
+    """Return the lines that say what to do about a run that does not fit; none if it fits. ``batch`` and ``checkpoints`` name the calls."""
+    if memory.fits is not False or memory.memory is None:
+        return []
+    if memory.state + memory.context + memory.nccl > memory.memory:
+        return [no_batch_fits(memory)]
+    return [f"what fits: {', '.join([batch, *[checkpoints] * memory.trains])}"]
+
+
+def no_batch_fits(memory: Reserved) -> str:
+    """Return the sentence for a run whose weights alone, or with what training adds to them, do not fit."""
+    what = "weights, gradients and the optimizer's state" if memory.trains else "weights"
+    others = "another optimizer, fewer weights that are trained," if memory.trains else "a larger card"
+    return f"{what} alone take {size(memory.state)}, whatever the batch: a smaller dtype, {others} or several cards are needed"
 
 
 def summary(memory: Reserved) -> list[str]:
@@ -144,9 +182,10 @@ def summary(memory: Reserved) -> list[str]:
     beside = [f"{size(memory.context)} CUDA context"]
     if memory.nccl:
         beside.append(f"{size(memory.nccl)} NCCL")
+    workspaces = f", {size(memory.workspaces)} of them cuBLAS's workspaces" if memory.workspaces else ""
     return [
         f"{memory.device.name}: {verdict(memory)}",
-        f"{size(memory.allocated)} allocated, {size(memory.workspaces)} of them cuBLAS's workspaces; fragmentation {memory.fragmentation:.1%}; "
+        f"{size(memory.allocated)} allocated{workspaces}; fragmentation {memory.fragmentation:.1%}; "
         f"with {' and '.join(beside)} {size(memory.total)} in all",
     ]
 
@@ -161,6 +200,10 @@ def notes(memory: Reserved) -> list[str]:
     if memory.convolutions:
         lines.append(
             f"without cuDNN's buffers, which are not known: {memory.convolutions:,} of the calls are convolutions"
+        )
+    if memory.device.name not in CHIPS and listed(memory.device.name) is not None:
+        lines.append(
+            f"allocator, context and workspaces are those measured with CUDA; nothing was measured on {memory.device.name}"
         )
     if memory.missing:
         lines.append(f"{memory.missing} calls have no formula: what their kernels hold is not in it")

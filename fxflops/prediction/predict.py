@@ -52,13 +52,18 @@ def predict(
         if predicted is None or kernel is None:
             row = Row(call.op, call.path, call.phase, 1, bound, bound, BOUND, bound, call.seconds)
         else:
-            seconds, basis = max(predicted, bound), f"{kernel.family} {kernel.dtype}"
+            seconds, basis = max(predicted, bound), _named(kernel.family, kernel.dtype)
             row = Row(call.op, call.path, call.phase, 1, seconds, bound, basis, measured_seconds=call.seconds)
         rows.append(row)
     if launch == "eager":
         known = None if calibration is None else calibration.host_seconds
         rows = _launched(rows, HOST_SECONDS if known is None else known)
     return Prediction(device, tuple(rows), families, sum(each.cost is None for each in counted), launch=launch)
+
+
+def _named(family: str, dtype: str) -> str:
+    """Return the name of a family of kernels in a dtype; integers other than those of 8 bits have none of their own."""
+    return f"{family} {dtype or 'int'}"
 
 
 def _launched(rows: Sequence[Row], host_seconds: float) -> list[Row]:
@@ -96,7 +101,7 @@ def seconds_of(
         family = family_of(device, name, dtype, without) if calibration is None else calibration.family(name, dtype)
         if family is None:
             continue
-        used[f"{name} {dtype}"] = family
+        used[_named(name, dtype)] = family
         with torch.device("cpu"), torch.no_grad():  # whatever default device the caller has set
             features = torch.tensor([kernel.features for kernel in members], dtype=torch.float64)
             values = family.seconds(name, card, dtype, features).tolist()

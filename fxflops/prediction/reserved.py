@@ -35,6 +35,10 @@ NCCL = {1: 0, 2: 342 * MIB, 4: 392 * MIB}
 """Bytes of NCCL's buffers in a job of at least so many GPUs: ``nccl_mem`` of ai-dynamo/aiconfigurator, systems/*.yaml (095f58a51c4c)."""
 
 
+STATE = ("params", "buffers", "gradients", "optimizer")
+"""Categories of storages that are there whatever the batch is."""
+
+
 class Request(NamedTuple):
     """A request to the allocator: ``bytes`` for the block of this number, or, with 0, to free it. Workspaces are below 0."""
 
@@ -55,6 +59,8 @@ def reserved(
 
     ``allocator`` has the settings, and is left as the run leaves it. Raises InputError if the run's single allocations are not known.
     """
+    if device in ("cpu", "meta"):
+        raise InputError(f"{device} has no caching allocator: report.max_memory is the peak of tensors there")
     device = find_device(device)
     if not isinstance(history, History):
         raise InputError(
@@ -80,7 +86,20 @@ def reserved(
         counted_for=counted_for,
         missing=sum(each.cost is None for each in counted),
         convolutions=sum(each.call.op.startswith("conv") for each in counted),
+        state=most_state(history),
+        trains=any(each.call.phase == "backward" for each in counted),
     )
+
+
+def most_state(history: History) -> int:
+    """Return the most bytes that are weights, buffers, gradients and the optimizer's state at once: neither a smaller batch nor
+    checkpoints make them fewer."""
+    now = most = 0
+    for storage, nbytes, _ in triples(history.changes):
+        if history.category(storage) in STATE:
+            now += nbytes
+            most = max(most, now)
+    return most
 
 
 def beside(gpus: int) -> int:

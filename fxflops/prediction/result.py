@@ -216,10 +216,19 @@ def summary(prediction: Prediction) -> list[str]:
         if eager
         else "predicted on the device"
     )
+    name = prediction.device.name
+    if not prediction.families and not eager:
+        # The same figure twice, once as a prediction, would promise more than is known.
+        return [
+            f"{name}: at least {in_seconds(prediction.bound_seconds)}, its lower bound",
+            f"bounds only: no calibration is known for {name}; fxflops.calibrate() measures one where the device is, "
+            "for report.predict(..., calibration=)",
+        ]
+    bounds = prediction.share_of_bounds
+    unknown = f"; {bounds:.0%} of the time is known only as a bound" if bounds >= 0.005 else ""
     return [
-        f"{prediction.device.name}: {at_least}{in_seconds(prediction.seconds)} {how} "
-        f"(lower bound {in_seconds(prediction.bound_seconds)})",
-        f"mean error: {trust}; {prediction.share_of_bounds:.0%} of the time is known only as a bound",
+        f"{name}: {at_least}{in_seconds(prediction.seconds)} {how} (lower bound {in_seconds(prediction.bound_seconds)})",
+        f"mean error: {trust}{unknown}",
     ]
 
 

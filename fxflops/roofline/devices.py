@@ -94,12 +94,18 @@ def find_device(name: str | Device) -> Device:
     found = listed(name)
     if found is None:
         raise InputError(
-            f"no device {name!r} in the table{near(name, [each.name for each in DEVICES])}: "
-            f"one of {', '.join(device.name for device in DEVICES)}\n"
+            f"no device {name!r} in the table{near_or_all(name)}\n"
             f"any other one:  from fxflops.roofline.devices import Device\n"
-            f'  device=Device({name!r}, peaks={{"f32": 60e12, "bf16": 900e12}}, bandwidth=3.3e12)  # FLOP/s, bytes/s'
+            f'  device=Device({name!r}, peaks={{"f32": 60e12, "bf16": 900e12}}, bandwidth=3.3e12, memory=24 * 2**30)'
+            "  # FLOP/s, bytes/s, bytes"
         )
     return found
+
+
+def near_or_all(name: str) -> str:
+    """Return the names of the table that are near this one, for an error; if there are none, all of them."""
+    names = [each.name for each in DEVICES]
+    return near(name, names) or f"; it has {', '.join(names)}"
 
 
 def listed(name: str) -> Device | None:
