@@ -167,9 +167,12 @@ def warn(said: str) -> None:
 
 
 def near(name: str, known: Iterable[str], most: int = 4) -> str:
-    """Return ``; near: a, b`` with the known names that are most similar to this one, or contain it; "" for none."""
+    """Return ``; near: a, b`` with the known names that begin with this one, the shortest first, or are most similar to it, or contain
+    it; "" for none."""
     names = list(known)
-    found = get_close_matches(name, names, most) or [each for each in names if name.lower() in each.lower()][:most]
+    longer = sorted((each for each in names if each.lower().startswith(name.lower())), key=len)
+    similar = [*longer[:most], *get_close_matches(name, names, most)]
+    found = [*dict.fromkeys(similar)][:most] or [each for each in names if name.lower() in each.lower()][:most]
     return f"; near: {', '.join(found)}" if name and found else ""
 
 

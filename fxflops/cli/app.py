@@ -201,7 +201,7 @@ def run(
         "fxflops predict timm:resnet50 --device H100 --batch 64",
         "fxflops predict hf:LlamaForCausalLM --dtype bf16 --input-ids 1,2048 --device L40S",
         "fxflops predict hf:bert --input-ids 8,512 --train --backward --optimizer AdamW --device 4090",
-        "fxflops predict timm:vit_base_patch16_224 --batch 256 --train --backward --device 4090 --what-fits",
+        "fxflops predict timm:resnet50 --device T4 --what-fits",
         "fxflops predict report.json --device A100 --by module",
     ),
 )
@@ -239,7 +239,7 @@ def predict(
         raise InputError(option.NO_CARD)
     card = asked.card
     # What no table lists is asked of torch, whose import takes seconds.
-    from ..prediction.memory import advice, text
+    from ..prediction.memory import advice, no_batch_fits, text
     from ..prediction.result import notes, summary
     from .tensors import card_of
 
@@ -252,7 +252,9 @@ def predict(
     if what_fits and memory is not None:
         from .runs import what_fits as find
 
-        batch, plan = find(model, replace(asked, device=card.name), card, memory.fits is False)
+        batch = 0
+        if not no_batch_fits(memory):
+            batch, plan = find(model, replace(asked, device=card.name), card, memory.fits is False)
     if json:
         seconds = {"seconds": found.seconds, "bound_seconds": found.bound_seconds, "error": found.error}
         held = None if memory is None else {key: getattr(memory, key) for key in RESERVED}
@@ -263,9 +265,8 @@ def predict(
         return
     typer.echo("\n".join([*summary(found), found.table(by, top=top), *notes(found)]))
     if memory is not None:
-        typer.echo(
-            f"\n{text(memory, [] if what_fits and memory.state < (memory.memory or 0) else advice(memory, *WHAT_FITS))}"
-        )
+        advised = no_batch_fits(memory) if what_fits else advice(memory, *WHAT_FITS)
+        typer.echo(f"\n{text(memory, advised)}")
     if batch is not None:
         typer.echo(f"\nlargest batch that fits on {card.name}: {batch:,}")
     if plan is not None:

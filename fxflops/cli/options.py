@@ -131,9 +131,7 @@ class Asked:
     ] = None
     train: Annotated[
         bool,
-        typer.Option(
-            "--train", help="Run in train mode instead of eval mode; still the forward alone, without --backward."
-        ),
+        typer.Option("--train", help="Run in train mode instead of eval mode; by itself, of the forward alone."),
     ] = False
     backward: Annotated[
         bool,

@@ -139,13 +139,12 @@ def verdict(memory: Reserved) -> str:
     reserved = f"{memory.reserved / GIB:.1f}"
     if memory.memory is None:
         return f"{reserved} GiB reserved; the memory of {memory.device.name} is not known"
-    answer, has = "fits" if memory.fits else "does not fit", f"{memory.memory / GIB:.1f}"
-    if memory.reserved <= memory.memory < memory.total:
+    has = f"{memory.memory / GIB:.1f}"
+    if not memory.fits and memory.reserved <= memory.memory:
         # The allocator's bytes alone would not explain the answer.
         beside = f"{(memory.context + memory.nccl) / GIB:.1f}"
-        return (
-            f"{'barely ' * bool(memory.fits)}{answer}: {reserved} GiB reserved and {beside} GiB beside it, of {has} GiB"
-        )
+        return f"does not fit: {reserved} GiB reserved and {beside} GiB beside it, of {has} GiB"
+    answer = "does not fit" if not memory.fits else "barely fits" if memory.total > memory.memory else "fits"
     return f"{answer}: {reserved} of {has} GiB reserved"
 
 
@@ -165,16 +164,18 @@ def advice(memory: Reserved, batch: str = BATCH, checkpoints: str = CHECKPOINTS)
     """Return the lines that say what to do about a run that does not fit; none if it fits. ``batch`` and ``checkpoints`` name the calls."""
     if memory.fits is not False or memory.memory is None:
         return []
-    if memory.state + memory.context + memory.nccl > memory.memory:
-        return [no_batch_fits(memory)]
-    return [f"what fits: {', '.join([batch, *[checkpoints] * memory.trains])}"]
+    return no_batch_fits(memory) or [f"what fits: {', '.join([batch, *[checkpoints] * memory.trains])}"]
 
 
-def no_batch_fits(memory: Reserved) -> str:
-    """Return the sentence for a run whose weights alone, or with what training adds to them, do not fit."""
+def no_batch_fits(memory: Reserved) -> list[str]:
+    """Return the line for a run whose weights alone, or with what training adds to them, do not fit; none if they do."""
+    if memory.memory is None or memory.state + memory.context + memory.nccl <= memory.memory:
+        return []
     what = "weights, gradients and the optimizer's state" if memory.trains else "weights"
-    others = "another optimizer, fewer weights that are trained," if memory.trains else "a larger card"
-    return f"{what} alone take {size(memory.state)}, whatever the batch: a smaller dtype, {others} or several cards are needed"
+    others = "another optimizer, fewer trainable weights" if memory.trains else "a larger card"
+    return [
+        f"{what} alone take {size(memory.state)}, whatever the batch: a smaller dtype, {others} or several cards are needed"
+    ]
 
 
 def summary(memory: Reserved) -> list[str]:
@@ -194,7 +195,9 @@ def notes(memory: Reserved) -> list[str]:
     """Return the lines below the table: what the figures lack."""
     lines = []
     if memory.fits and memory.memory is not None and memory.total > memory.memory:
-        lines.append("it fits only after free segments go back to the driver, which stalls the device")
+        lines.append(
+            f"it fits only by giving free segments back to the driver, which stalls the device: else it takes {size(memory.total)}"
+        )
     if memory.counted_for != "cuda":
         lines.append(counted_for_another(memory.counted_for))
     if memory.convolutions:

@@ -488,6 +488,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
     [
         ("run resnet50", "unknown model 'resnet50'; timm has it: timm:resnet50"),
         ("run timm:resnet5", "timm has no model 'resnet5'; near: resnet5"),
+        ("run timm:vit_b", "timm has no model 'vit_b'; near: vit_base_"),
         ("run timm:", "timm: names no model. A model is one of"),
         ("run .", "unknown model '.': it is a directory, not code that makes a model"),
         ("run ../data.json", "there is no file '../data.json'"),
@@ -857,6 +858,37 @@ def test_predict() -> None:
     assert {row["path"] for row in data["module"]} >= {"", "0", "3"}
 
 
+def test_what_fits_is_found_where_training_does_not_fit() -> None:
+    """The batch that is found fits, the next one does not; and so does the plan, for the batch that was asked for."""
+    asked = "--train --backward --optimizer adamw --device T4"
+    found = out(f"predict model.py:make_model --input 60000,3,64,64 {asked} --what-fits")
+    batch = int(re.search(r"\nlargest batch that fits on T4: ([\d,]+)\n", found)[1].replace(",", ""))  # type: ignore[index]
+    assert 0 < batch < 60000
+    assert re.search(r"Sequential (fits with|does not fit into)", found)
+    for size, code in ((batch, 0), (batch + 1, 1)):
+        checked = invoke(f"check model.py:make_model --input {size},3,64,64 {asked}")
+        assert checked.exit_code == code
+        assert ("--what-fits" in checked.stdout) == (code == 1)
+    data = json.loads(out(f"predict model.py:make_model --input 60000,3,64,64 {asked} --what-fits --json"))
+    assert data["largest_batch"] == batch
+
+
+def test_a_card_is_told_before_torch_is_imported() -> None:
+    """torch's import takes seconds: a misspelt card, or none, does not wait for it."""
+    for given, said in (("--device 'RTX 4O90'", "near: RTX 4090"), ("", "give --device CARD")):
+        code = f"""
+import shlex, sys
+from fxflops.cli.app import app
+try:
+    app(shlex.split({f"predict timm:resnet50 {given}"!r}))
+except SystemExit:
+    print("torch" in sys.modules)
+"""
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert said in run.stderr
+        assert run.stdout == "False\n"
+
+
 def test_predict_of_a_saved_report_knows_no_allocations(tmp_path: Path) -> None:
     out(f"run model.py:make_model --input 4,3,64,64 --counts-only --save {tmp_path / 'a.json'}")
     text = out(f"predict {tmp_path / 'a.json'} --device A100")
@@ -869,10 +901,11 @@ def test_predict_of_a_saved_report_knows_no_allocations(tmp_path: Path) -> None:
     ("command", "said"),
     [
         ("predict model.py:make_model --input 1,3,64,64", "give --device CARD"),
-        ("predict model.py:make_model --input 1,3,64,64 --device cpu", "--device cpu is no card"),
+        ("predict model.py:make_model --input 1,3,64,64 --device cpu", "--device cpu is not a card"),
         ("predict model.py:make_model --input 1,3,64,64 --device H900", "unknown device 'H900'; near: "),
         ("predict model.py:make_model --input 1,3,64,64 --device H100 --by cost", "--by 'cost': one of operator"),
         ("predict model.py:make_model --input 1,3 --device H100 --optimizer SGD", "give --backward"),
+        ("predict a.json --device H100 --what-fits", "--what-fits counts the model with other batches"),
         ("run model.py:make_model --input 1,3,64,64 --device H100 --repeats 3", "--device H100 does not run the model"),
         ("check model.py:make_model --input 1,3,64,64 --device H100 --max-time 1s", "--max-time runs the model"),
     ],

@@ -108,6 +108,11 @@ def test_what_is_not_known_is_said() -> None:
     assert prediction.families == {}
     assert (prediction.error, prediction.share_of_bounds) == (None, 1.0)
     assert "bounds only" in str(prediction)
+    # Nothing is predicted, so that no line says "predicted"; the next call is named.
+    headline, said, *_ = str(prediction).splitlines()
+    assert headline.startswith("MI300X: at least ")
+    assert "predicted" not in headline
+    assert "fxflops.calibrate()" in said
     known = block().predict("H100 SXM")
     assert known.error is not None
     assert 0 < known.error < 0.2

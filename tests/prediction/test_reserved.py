@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 from collections.abc import Callable
 from functools import cache
 from types import SimpleNamespace
@@ -18,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from benchmarks.gpu import memory
 from fxflops import InputError, Report, count
 from fxflops.prediction import CachingAllocator
+from fxflops.prediction.reserved import CONTEXT
 from fxflops.roofline.devices import Device
 from tests.prediction.test_allocator import RECORDED
 
@@ -135,8 +135,38 @@ def test_it_fits_where_it_does() -> None:
     assert counted.reserved(device(total)).fits is True
     assert counted.reserved(device(total - 2 * MIB)).fits is False
     assert counted.reserved(device(None)).fits is None
-    assert re.search(r"mine: does not fit: 0\.5 of 1\.2 GiB reserved", str(counted.reserved(device(total - 2 * MIB))))
+    too_large = str(counted.reserved(device(total - 2 * MIB)))
+    assert "mine: does not fit: 0.5 GiB reserved and 0.7 GiB beside it, of 1.2 GiB" in too_large
+    assert "does not fit: 0.5 of 0.4 GiB reserved" in str(counted.reserved(device(int(0.4 * 2**30))))
     assert "memory of mine is not known" in str(counted.reserved(device(None)))
+
+
+def test_what_does_not_fit_names_the_next_call() -> None:
+    """A batch can be made smaller; weights, gradients and AdamW's two states, 16 bytes a parameter, cannot."""
+    state = 16 * sum(p.numel() for p in Mlp().parameters())
+
+    def lines(room: int, **given: Any) -> str:
+        found = report(rows=65536, **given).reserved(Device("mine", {"f32": 1e12}, 1e11, memory=CONTEXT + room))
+        assert found.fits is (room == 2**40)
+        return " ".join(str(found).split())
+
+    assert "fxflops.largest_batch" in lines(state + MIB, **TRAINING)
+    assert "fxflops.plan_checkpoints" in lines(state + MIB, **TRAINING)
+    assert "weights, gradients and the optimizer's state alone take" in lines(state - MIB, **TRAINING)
+    assert "largest_batch" not in lines(state - MIB, **TRAINING)
+    assert "fxflops.largest_batch finds" in lines(state // 4 + MIB)
+    assert "plan_checkpoints" not in lines(state // 4 + MIB)
+    assert "largest_batch" not in lines(2**40, **TRAINING)
+
+
+def test_a_cpu_has_no_caching_allocator() -> None:
+    with pytest.raises(InputError, match=r"cpu has no caching allocator: report\.max_memory is the peak"):
+        report().reserved("cpu")
+
+
+@pytest.mark.parametrize(("card", "is_nvidia"), [("H100", True), ("MI300X", False), ("Max 1550", False)])
+def test_what_was_never_measured_with_cuda_says_so(card: str, is_nvidia: bool) -> None:
+    assert ("nothing was measured on" not in str(report().reserved(card))) is is_nvidia
 
 
 class Growing(nn.Module):
@@ -158,7 +188,7 @@ def test_free_segments_go_back_to_the_driver_before_it_does_not_fit() -> None:
     found = counted.reserved(tight)
     assert found.total > tight.memory  # type: ignore[operator]
     assert found.fits is True
-    assert "only after free segments go back" in str(found)
+    assert "only by giving free segments back" in str(found)
 
 
 def test_settings_of_the_allocator() -> None:
