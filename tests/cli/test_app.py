@@ -692,7 +692,11 @@ def test_every_example_runs(tmp_path: Path) -> None:
 
 def test_shared_options_are_those_of_each_command() -> None:
     assert invoke("explain model.py:make_model thop torch --backward").exit_code == 2
-    assert [command for command in COMMANDS if "--backward" in out(f"{command} --help")] == ["run", "check", "closed-form"]
+    assert [command for command in COMMANDS if "--backward" in out(f"{command} --help")] == [
+        "run",
+        "check",
+        "closed-form",
+    ]
     assert [command for command in COMMANDS if "--optimizer" in out(f"{command} --help")] == ["run", "check"]
     assert [command for command in COMMANDS if "--attention" in out(f"{command} --help")] == [*COMMANDS[:6]]
 
