@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -87,6 +88,10 @@ class Room:
     @property
     def name(self) -> str:
         return self.card.name if self.card else str(self.count_for or "")
+
+    def of(self, memory: int) -> Room:
+        """Return the room with another memory."""
+        return replace(self, memory=memory, card=self.card and replace(self.card, memory=memory))
 
     def taken(self, report: Report) -> Taken:
         """Return the bytes that a counted run takes, and whether they fit."""
@@ -214,6 +219,22 @@ class CheckpointPlan:
     peak_before: int
     flops: int
     left_out: Mapping[str, str] = field(default_factory=dict)
+    _within: Callable[[int], CheckpointPlan] | None = field(default=None, repr=False, compare=False)
+
+    def within(self, memory: str | int) -> CheckpointPlan:
+        """Return the plan for another memory, in bytes or as "16GiB". Counts that were made are used again, so it takes a fraction of the time.
+
+        The model and its inputs must be as they were. OutOfMemoryError if no set of modules fits.
+        """
+        limit = limit_of(memory)
+        if limit is None or self._within is None:
+            raise InputError(
+                "give a memory, such as '16GiB', to a plan that plan_checkpoints() returned in this process"
+            )
+        return self._within(limit)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_within": None}  # it leads to the model
 
     def __str__(self) -> str:
         where = f" on {self.device}" if self.device else ""
@@ -316,26 +337,36 @@ def plan_checkpoints(
         assert isinstance(history, History)
         taken = room.taken(report)
         flops = (report.total_recompute_flops or 0) - recomputed_before
-        return Trial(chosen, taken.bytes, taken.fits, flops, history, report.counted)
 
-    search = Search(trial, names, calls, room.memory)
-    try:
-        best = search.least_recomputation()
-    except NothingFits as error:
-        raise _too_large(model, error.least, search.base, room) from None
-    return CheckpointPlan(
-        type(model).__name__,
-        best.modules,
-        best.peak,
-        best.recompute_flops,
-        _code(modules, best.modules),
-        curve(search.trials.values()),
-        room.memory,
-        room.name,
-        search.base.peak,
-        sum(each.cost.flops for each in base.counted if each.cost is not None),
-        left_out,
-    )
+        @cache
+        def fits(memory: int) -> bool:
+            return taken.fits if memory == room.memory else room.of(memory).taken(report).fits
+
+        return Trial(chosen, taken.bytes, fits, flops, history, report.counted)
+
+    search = Search(trial, names, calls)
+
+    def within(memory: int) -> CheckpointPlan:
+        try:
+            best = search.least_recomputation(memory)
+        except NothingFits as error:
+            raise _too_large(model, error.least, search.base, room.of(memory)) from None
+        return CheckpointPlan(
+            type(model).__name__,
+            best.modules,
+            best.peak,
+            best.recompute_flops,
+            _code(modules, best.modules),
+            curve(search.trials.values()),
+            memory,
+            room.name,
+            search.base.peak,
+            sum(each.cost.flops for each in base.counted if each.cost is not None),
+            {**left_out, **{name: left_out[other] for name, other in search.as_others.items() if other in left_out}},
+            within,
+        )
+
+    return within(room.memory)
 
 
 def _too_large(model: nn.Module, least: Trial, base: Trial, room: Room) -> OutOfMemoryError:

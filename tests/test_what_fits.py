@@ -63,7 +63,7 @@ class OnlyOnce(nn.Module):
         return self.down(self.up(x).tanh().repeat(1, len(self.cache))[:, :256] * torch.ones(len(self.cache), 1, 1))[0]  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("name", ["called twice", "convolutions", "attention"])
+@pytest.mark.parametrize("name", ["sizes", "nested", "called twice"])
 def test_no_set_of_modules_fits_and_recomputes_less(name: str) -> None:
     build, make_inputs, batch = SMALL[name]
     torch.manual_seed(0)
@@ -110,7 +110,7 @@ def test_a_plan_applied_takes_what_it_says() -> None:
 
 def test_the_code_changes_no_gradient_and_no_statistics() -> None:
     torch.manual_seed(0)
-    model, x = Normed().train(), torch.randn(4, 3, 16, 16)
+    model, x = Normed().train(), torch.randn(8, 3, 32, 32)
     before, state = {**vars(model)}, copy.deepcopy(model.state_dict())
     plan = fxflops.plan_checkpoints(model, x, memory=fxflops.count(model, x, backward=True).max_memory - 1)
     assert vars(model).keys() == before.keys()
