@@ -269,7 +269,7 @@ class Search:
         """Return the trial without the modules that it does not need, which the estimates took for needed."""
         number_of = {effect.name: number for number, effect in enumerate(self.effects)}
         for _ in range(DOUBTFUL // 2):
-            chosen = tuple(number_of[name] for name in trial.modules)
+            chosen = tuple(number_of[name] for name in trial.modules if name in number_of)
             smaller = [[other for other in chosen if other != number] for number in chosen]
             likely = [each for each in smaller if self._levels.peak(each) <= self._memory * SLACK]
             likely.sort(key=self._levels.flops)
