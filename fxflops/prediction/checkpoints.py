@@ -30,6 +30,8 @@ GROUPS = 24
 """Groups that are counted, those first that hold the most at the peak."""
 SLACK = 1.05
 """The share of the memory to which a set is counted though its estimate does not fit: estimates add up tensors that two modules hold."""
+TRIFLE = 0.01
+"""The share of a plan's recomputation below which a module is first tried to be left out."""
 TOGETHER = 512
 """Modules at most that are counted together."""
 DOUBTFUL = 24
@@ -268,6 +270,11 @@ class Search:
     def _with_fewer(self, trial: Trial) -> Trial:
         """Return the trial without the modules that it does not need, which the estimates took for needed."""
         number_of = {effect.name: number for number, effect in enumerate(self.effects)}
+        # First all that recompute next to nothing: several kinds counted together share out what they save by estimate.
+        needed = [name for name in trial.modules if self._flops_of(name) > TRIFLE * trial.recompute_flops]
+        without = self._trial(needed) if 0 < len(needed) < len(trial.modules) else None
+        if without is not None and self._fits(without):
+            trial = without
         for _ in range(DOUBTFUL // 2):
             chosen = tuple(number_of[name] for name in trial.modules if name in number_of)
             smaller = [[other for other in chosen if other != number] for number in chosen]
@@ -279,6 +286,9 @@ class Search:
                 break
             trial = better
         return trial
+
+    def _flops_of(self, name: str) -> int:
+        return next((effect.flops for effect in self.effects if effect.name == name), 0)
 
     def _smallest(self) -> Trial:
         """Return the trial with the smallest peak, of those that were counted and the sets with the smallest estimates."""
