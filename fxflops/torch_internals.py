@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial, reduce
+from inspect import unwrap
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -373,6 +374,49 @@ def of_checkpoint(name: str) -> Any:
     """Return the exception by which checkpoint stops recomputing, or the mode in which it returns what it saved. Without them a call
     that is stopped is not counted, and one that was saved is. Older versions of torch import checkpoint when it is first used."""
     return getattr(sys.modules.get("torch.utils.checkpoint"), name, Nobody)
+
+
+# The hooks that pack what autograd saves: checkpoint's own show that it runs a function. Without it random states are not counted.
+_saved_tensors_hooks: Callable[[bool], Any] = _optional(
+    "torch._C._autograd._top_saved_tensors_default_hooks", lambda ignores_tracing: None
+)
+
+
+def saving_hook() -> Any:
+    """Return the function that packs what autograd saves now; None if tensors are saved as they are."""
+    hooks = _saved_tensors_hooks(True)
+    return None if hooks is None else hooks[0]
+
+
+def random_state_of_checkpoint(hook: Any) -> tuple[torch.Tensor, Any] | None:
+    """Return the state of the CPU's random numbers that checkpoint keeps, and the object with which its memory leaves.
+
+    ``hook`` is a function that packs what autograd saves. While checkpoint first runs a function that is the state to recompute with; its
+    storage leaves when autograd needs the function no longer. While it recomputes, ``fork_rng`` keeps another one until that is over.
+    None for hooks that are not checkpoint's, and where it keeps no state.
+    """
+    function = unwrap(hook)
+    if not isinstance(function, FunctionType) or function.__code__.co_filename != CHECKPOINT_FILE:
+        return None
+    cells = _cells_of(function)
+    frame = cells.get("frame") or (cells["target_frame_ref"]() if "target_frame_ref" in cells else None)
+    state = _cells_of(getattr(frame, "recompute_fn", None)).get("fwd_cpu_state")
+    if not isinstance(state, torch.Tensor):
+        return None
+    return state, state.untyped_storage() if "frame" in cells else function
+
+
+def _cells_of(function: Any) -> dict[str, Any]:
+    """Return the variables that a function has of the functions around it, those that are set."""
+    if not isinstance(function, FunctionType):
+        return {}
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not set yet
+            continue
+    return found
 
 
 def is_composite(overload: Any) -> bool:

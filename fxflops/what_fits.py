@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import sys
 import textwrap
-from collections import Counter
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cache
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -15,6 +19,7 @@ from torch import nn
 from .api import count
 from .errors import InputError, OutOfMemoryError, RunError, check_flags, of_kind
 from .meters.history import History
+from .model.generators import generator_of
 from .model.inputs import checked_device, checked_model, signature_of
 from .model.modules import modules_of, state_tensors
 from .model.optimizer import OptimizerLike, checked_optimizer
@@ -27,6 +32,7 @@ from .prediction.memory import limit_of
 from .render.text import printable
 from .report.report import Report
 from .roofline.devices import Device, find_device, listed
+from .torch_internals import current_graph_task_id
 from .units import count as readable
 from .units import percent, size
 
@@ -34,7 +40,11 @@ GIVE = "give memory='16GiB', or a card, device='H100'"
 ON_META = 2**30
 """Bytes of inputs above which they are made on meta, where ``make_inputs`` leaves their device to torch."""
 LINES_OF_CURVE = 8
-WRITES = "it writes to its buffer {}, which a recomputation would do once more"
+WRITES = "it writes to its {}, which a recomputation would do once more"
+DRAWS = "it draws numbers from {}, of which a recomputation would draw others"
+DEPTH = 3
+"""How deep the plain attributes of modules are read, for what a forward writes into lists and objects that they hold."""
+OF_ANY_MODULE = frozenset(vars(nn.Module())) | {"forward"}
 CHECKPOINT = """\
 from functools import partial
 
@@ -87,6 +97,10 @@ class Room:
     @property
     def name(self) -> str:
         return self.card.name if self.card else str(self.count_for or "")
+
+    def of(self, memory: int) -> Room:
+        """Return the room with another memory."""
+        return replace(self, memory=memory, card=self.card and replace(self.card, memory=memory))
 
     def taken(self, report: Report) -> Taken:
         """Return the bytes that a counted run takes, and whether they fit."""
@@ -214,6 +228,22 @@ class CheckpointPlan:
     peak_before: int
     flops: int
     left_out: Mapping[str, str] = field(default_factory=dict)
+    _within: Callable[[int], CheckpointPlan] | None = field(default=None, repr=False, compare=False)
+
+    def within(self, memory: str | int) -> CheckpointPlan:
+        """Return the plan for another memory, in bytes or as "16GiB". Counts that were made are used again, so it takes a fraction of the time.
+
+        The model and its inputs must be as they were. OutOfMemoryError if no set of modules fits.
+        """
+        limit = limit_of(memory)
+        if limit is None or self._within is None:
+            raise InputError(
+                "give a memory, such as '16GiB', to a plan that plan_checkpoints() returned in this process"
+            )
+        return self._within(limit)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_within": None}  # it leads to the model
 
     def __str__(self) -> str:
         where = f" on {self.device}" if self.device else ""
@@ -268,7 +298,9 @@ def plan_checkpoints(
     larger ones sets are grown and improved (:mod:`fxflops.prediction.checkpoints`). The plan that is returned was counted.
 
     A recomputed module runs twice. Dropout draws the same numbers; the ``code`` keeps batch norms from updating their statistics twice.
-    A module that writes to another buffer, or that cannot be run again (a KV cache grows), is left out, and ``plan.left_out`` says why.
+    Left out are modules that cannot be run again (a KV cache grows), whose recomputation changes a buffer or a plain attribute (a counter), or
+    that draw from a generator of their own, Python's or numpy's; ``plan.left_out`` says why. Changes are not seen in objects without a
+    ``__dict__``, deeper than three containers or objects, or outside of the module (a global, a closure, a file).
 
     Args:
         args, kwargs: the inputs, as for :func:`count`.
@@ -291,6 +323,7 @@ def plan_checkpoints(
     modules = {path: module for module, path in paths.items()}
     calls = Counter(scope.path for scope in base.scopes)
     names = [path for path, module in modules.items() if path and calls[path] and not _is_script(module)]
+    left_out |= {path: DRAWS.format(f"its {key}") for path in names if (key := _own_generator(modules[path]))}
     recomputed_before = base.total_recompute_flops or 0
 
     def trial(chosen: Iterable[str]) -> Trial | None:
@@ -310,32 +343,42 @@ def plan_checkpoints(
                     left_out[chosen[0]] = f"it cannot be recomputed: {str(error).splitlines()[-1].strip()}"
                 return None
             if writes:
-                left_out.update({name: WRITES.format(buffer) for name, buffer in writes.items()})
+                left_out.update(writes)
                 return None
         history = report._run.history
         assert isinstance(history, History)
         taken = room.taken(report)
         flops = (report.total_recompute_flops or 0) - recomputed_before
-        return Trial(chosen, taken.bytes, taken.fits, flops, history, report.counted)
 
-    search = Search(trial, names, calls, room.memory)
-    try:
-        best = search.least_recomputation()
-    except NothingFits as error:
-        raise _too_large(model, error.least, search.base, room) from None
-    return CheckpointPlan(
-        type(model).__name__,
-        best.modules,
-        best.peak,
-        best.recompute_flops,
-        _code(modules, best.modules),
-        curve(search.trials.values()),
-        room.memory,
-        room.name,
-        search.base.peak,
-        sum(each.cost.flops for each in base.counted if each.cost is not None),
-        left_out,
-    )
+        @cache
+        def fits(memory: int) -> bool:
+            return taken.fits if memory == room.memory else room.of(memory).taken(report).fits
+
+        return Trial(chosen, taken.bytes, fits, flops, history, report.counted)
+
+    search = Search(trial, names, calls)
+
+    def within(memory: int) -> CheckpointPlan:
+        try:
+            best = search.least_recomputation(memory)
+        except NothingFits as error:
+            raise _too_large(model, error.least, search.base, room.of(memory)) from None
+        return CheckpointPlan(
+            type(model).__name__,
+            best.modules,
+            best.peak,
+            best.recompute_flops,
+            _code(modules, best.modules),
+            curve(search.trials.values()),
+            memory,
+            room.name,
+            search.base.peak,
+            sum(each.cost.flops for each in base.counted if each.cost is not None),
+            {**left_out, **{name: left_out[other] for name, other in search.as_others.items() if other in left_out}},
+            within,
+        )
+
+    return within(room.memory)
 
 
 def _too_large(model: nn.Module, least: Trial, base: Trial, room: Room) -> OutOfMemoryError:
@@ -378,13 +421,13 @@ def _is_script(module: nn.Module) -> bool:
 
 @contextmanager
 def _checkpointed(model: nn.Module, modules: Mapping[str, nn.Module], names: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Checkpoint these modules by the lines of a plan, and undo it. Yields the buffers that they write to in the forward, by module."""
+    """Checkpoint these modules by the lines of a plan, and undo it. Yields why some may not run again, by module."""
     writes: dict[str, str] = {}
     before = [(modules[name], "forward" in vars(modules[name]), vars(modules[name]).get("forward")) for name in names]
     try:
-        exec(_code(modules, names), {"model": model})
-        for name in names:
+        for name in names:  # inside the checkpoint, so that they see what a recomputation writes
             modules[name].forward = _noting(name, modules[name], modules[name].forward, writes)
+        exec(_code(modules, names), {"model": model})
         yield writes
     finally:
         for module, is_own, forward in before:
@@ -394,24 +437,75 @@ def _checkpointed(model: nn.Module, modules: Mapping[str, nn.Module], names: Seq
 
 
 def _noting(name: str, module: nn.Module, forward: Callable[..., Any], writes: dict[str, str]) -> Callable[..., Any]:
-    """Return the forward, which notes a buffer that it writes to: all but those of norms, whose updates are taken care of."""
-    paths, _ = modules_of(module)
-    holders = [(path, each) for each, path in paths.items() if not _is_norm(each) and each._buffers]
+    """Return the forward, which notes when it is recomputed whether that changes more than the first run did.
 
-    def state() -> dict[str, tuple[int, int]]:
-        return {
-            f"{path}.{key}" if path else key: (id(buffer), -1 if buffer.is_inference() else buffer._version)
-            for path, each in holders
-            for key, buffer in each._buffers.items()
-            if buffer is not None
-        }
+    Buffers, plain attributes and the process's generators of random numbers other than torch's are compared, but for what norms
+    write, which is taken care of. A forward that writes the same each time may be recomputed.
+    """
+    paths, _ = modules_of(module)
+    holders = [(path, each) for each, path in paths.items() if not _is_norm(each)]
+
+    def state() -> dict[str, Any]:
+        found = {}
+        for path, each in holders:
+            prefix = f"{path}." if path else ""
+            found |= {f"buffer {prefix}{key}": _mark(buffer) for key, buffer in each._buffers.items()}
+            plain = [(key, value) for key, value in vars(each).items() if key not in OF_ANY_MODULE]
+            found |= {f"attribute {prefix}{key}": _mark(value) for key, value in plain}
+        return found
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        before = state()
-        out = forward(*args, **kwargs)
-        changed = [key for key, value in state().items() if before.get(key) != value]
-        if changed:
-            writes[name] = changed[0]
-        return out
+        if current_graph_task_id() == -1:
+            return forward(*args, **kwargs)
+        before, numbers = state(), _generator_states()
+        try:
+            return forward(*args, **kwargs)
+        finally:  # checkpoint ends a recomputation by an exception
+            after = state()
+            changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+            drawn = [key for key, value in _generator_states().items() if numbers.get(key) != value]
+            if changed:
+                writes[name] = WRITES.format(changed[0])
+            elif drawn:
+                writes[name] = DRAWS.format(drawn[0])
 
     return run
+
+
+def _mark(value: Any, depth: int = DEPTH) -> Any:
+    """Return a value that differs after an object was written to, as far as that shows: in numbers, tensors, torch's and Python's
+    containers, and attributes of other objects."""
+    kind = type(value)
+    if isinstance(value, torch.Tensor):
+        return id(value), -1 if value.is_inference() else value._version
+    if kind in (bool, int, float, complex, str, bytes):
+        return (value,)
+    if kind in (list, tuple, deque) and depth:
+        return id(value), [_mark(each, depth - 1) for each in value]
+    if kind in (dict, OrderedDict, Counter, defaultdict) and depth:
+        return id(value), [(id(key), _mark(each, depth - 1)) for key, each in value.items()]
+    if kind in (set, frozenset):
+        return id(value), len(value)
+    attributes = getattr(value, "__dict__", None)
+    if depth and type(attributes) is dict and not isinstance(value, (nn.Module, type, ModuleType, FunctionType)):
+        return id(value), [(key, _mark(each, depth - 1)) for key, each in attributes.items()]
+    return id(value)
+
+
+def _generator_states() -> dict[str, Any]:
+    """Return the states of the process's generators that checkpoint does not restore."""
+    states: dict[str, Any] = {"Python's random": random.getstate()}
+    if (numpy := sys.modules.get("numpy")) is not None:
+        _, keys, place, *rest = numpy.random.get_state()
+        states["numpy's random"] = keys.tobytes(), place, *rest
+    return states
+
+
+def _own_generator(module: nn.Module) -> str:
+    """Return the name of a generator of random numbers that a module, or one inside it, has as an attribute; "" without one."""
+    paths, _ = modules_of(module)
+    for each in paths:
+        for key, value in vars(each).items():
+            if key not in OF_ANY_MODULE and generator_of(value) is not None:
+                return key
+    return ""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable
 from functools import partial
 from itertools import combinations
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,7 +18,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import fxflops
-from benchmarks.what_fits import SMALL, measured, trained
+from benchmarks.what_fits import Wide, least_of, measured, trained
 from fxflops.prediction.batches import Taken
 from fxflops.prediction.batches import largest_batch as search
 
@@ -27,11 +30,17 @@ class Normed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.first = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.GELU(), nn.Sigmoid())
+        self.norm = nn.BatchNorm2d(8)
         self.body = nn.Sequential(
-            nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8, momentum=None), nn.GELU(), nn.Dropout(0.5)
+            nn.Conv2d(8, 8, 3, padding=1),
+            nn.BatchNorm2d(8, momentum=None),
+            nn.GELU(),
+            nn.Dropout(0.5),
+            nn.Conv2d(8, 32, 3),
+            nn.GELU(),
         )
-        self.head = nn.Conv2d(8, 2, 1)
+        self.head = nn.Conv2d(32, 2, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.body(F.silu(self.norm(self.first(x)))))  # type: ignore[no-any-return]
@@ -50,6 +59,52 @@ class Counter(nn.Module):
         return self.down(self.up(x).tanh())  # type: ignore[no-any-return]
 
 
+class Keeping(nn.Module):
+    """A layer whose forward calls a function on itself before it computes: what that writes is written again by a recomputation."""
+
+    def __init__(self, note: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.up, self.down, self.note = nn.Linear(16, 256), nn.Linear(256, 16), note
+        self.calls, self.seen, self.kept = 0, [0], SimpleNamespace(shapes={})
+        self.constant: torch.Tensor | None = None
+        if note is draws_of_its_own:
+            self.own = random.Random(0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.note(self)
+        return self.down((self.up(x).tanh() * 0.5).sigmoid())  # type: ignore[no-any-return]
+
+
+def counts(layer: Any) -> None:
+    layer.calls += 1
+
+
+def appends(layer: Any) -> None:
+    layer.seen.append(1)
+
+
+def keeps_more(layer: Any) -> None:
+    layer.kept.shapes[len(layer.kept.shapes)] = 1
+
+
+def draws(layer: Any) -> None:
+    random.random()
+
+
+def draws_with_numpy(layer: Any) -> None:
+    np.random.rand()
+
+
+def draws_of_its_own(layer: Any) -> None:
+    layer.own.random()
+
+
+def keeps_the_same(layer: Any) -> None:
+    layer.kept.shapes["x"] = 16
+    layer.seen[0] = 7
+    layer.constant = torch.ones(3) if layer.constant is None else layer.constant
+
+
 class OnlyOnce(nn.Module):
     """A layer that cannot be run again: its cache grows with each call."""
 
@@ -63,11 +118,27 @@ class OnlyOnce(nn.Module):
         return self.down(self.up(x).tanh().repeat(1, len(self.cache))[:, :256] * torch.ones(len(self.cache), 1, 1))[0]  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("name", ["called twice", "convolutions", "attention"])
-def test_no_set_of_modules_fits_and_recomputes_less(name: str) -> None:
-    build, make_inputs, batch = SMALL[name]
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice, self.between, self.after = Wide(96), Wide(256), Wide(160)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.after(self.twice(self.between(self.twice(x))))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: nn.Sequential(Wide(32), Wide(320), Wide(96), Wide(160)),
+        lambda: nn.Sequential(nn.Sequential(Wide(64), Wide(256)), Wide(192), Wide(96)),
+        Twice,
+    ],
+    ids=["sizes", "nested", "called twice"],
+)
+def test_no_set_of_modules_fits_and_recomputes_less(build: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
-    model, (args, kwargs) = build().train(), make_inputs(batch)
+    model, args, kwargs = build().train(), (torch.randn(512, 32),), None
     modules = [module for path, module in model.named_modules() if path]
     counted = []
     for size in range(len(modules) + 1):
@@ -79,13 +150,15 @@ def test_no_set_of_modules_fits_and_recomputes_less(name: str) -> None:
             for module in chosen:
                 del module.forward
     least, without = min(counted)[0], counted[0][0]
-    for memory in (least, (least + without) // 2, max(least, without - 1)):
-        plan = fxflops.plan_checkpoints(model, args, kwargs, memory=memory)
-        assert plan.recompute_flops == min(flops for peak, flops in counted if peak <= memory)
-        assert plan.peak <= memory
+    first = fxflops.plan_checkpoints(model, args, kwargs, memory=least)
+    plans = [first, *(first.within(int(least + share * (without - least))) for share in (0.25, 0.5, 0.7, 0.9))]
+    for plan in plans:
+        assert plan.recompute_flops == min(flops for peak, flops in counted if peak <= plan.memory)
+        assert plan.peak <= plan.memory
         assert plan.peak_before == without
+    assert len({plan.modules for plan in plans}) >= 2
     with pytest.raises(fxflops.OutOfMemoryError, match=f"{least:,} bytes"):
-        fxflops.plan_checkpoints(model, args, kwargs, memory=least - 1)
+        first.within(least - 1)
 
 
 def test_a_plan_applied_takes_what_it_says() -> None:
@@ -110,9 +183,10 @@ def test_a_plan_applied_takes_what_it_says() -> None:
 
 def test_the_code_changes_no_gradient_and_no_statistics() -> None:
     torch.manual_seed(0)
-    model, x = Normed().train(), torch.randn(4, 3, 16, 16)
+    model, x = Normed().train(), torch.randn(8, 3, 32, 32)
     before, state = {**vars(model)}, copy.deepcopy(model.state_dict())
-    plan = fxflops.plan_checkpoints(model, x, memory=fxflops.count(model, x, backward=True).max_memory - 1)
+    plan = fxflops.plan_checkpoints(model, x, memory="1GiB")
+    plan = plan.within(least_of(plan))
     assert vars(model).keys() == before.keys()
     assert all("forward" not in vars(each) for each in model.modules())
     assert all(torch.equal(state[key], value) for key, value in model.state_dict().items())
@@ -140,6 +214,31 @@ def test_modules_that_may_not_run_again_are_left_out(layer: Callable[[], nn.Modu
     assert "0" not in plan.modules
     assert reason in plan.left_out["0"]
     assert reason in str(plan)
+
+
+@pytest.mark.parametrize(
+    ("note", "reason"),
+    [
+        (counts, "attribute calls"),
+        (appends, "attribute seen"),
+        (keeps_more, "attribute kept"),
+        (draws, "Python's random"),
+        (draws_with_numpy, "numpy's random"),
+        (draws_of_its_own, "its own"),
+        (keeps_the_same, ""),
+    ],
+)
+def test_state_in_plain_attributes_that_a_recomputation_would_change(note: Callable[[Any], Any], reason: str) -> None:
+    model, x = (
+        nn.Sequential(nn.Linear(16, 32), Wide(256), Wide(256), nn.Linear(32, 16), Keeping(note)),
+        torch.randn(1024, 16),
+    )
+    memory = (fxflops.count(model, x, backward=True).max_memory or 0) - 1
+    plan = fxflops.plan_checkpoints(model, x, memory=memory)
+    assert reason in plan.left_out.get("4", "")
+    assert not (reason and "4" in plan.modules)
+    assert reason or "4" not in plan.left_out
+    assert (model[4].calls, model[4].seen[1:]) == (0, [])
 
 
 def test_a_step_that_fits_needs_no_plan() -> None:

@@ -13,7 +13,7 @@ from ..model.holders import Holders
 from ..model.pytree import stored, tensors_given
 from ..records import Call, Spec
 from ..records.tensors import NUMBERS, ORDINARY, spec_of
-from ..torch_internals import DisableTorchFunction
+from ..torch_internals import DisableTorchFunction, random_state_of_checkpoint, saving_hook
 from ..units import size
 from .history import Entries, History, triples
 
@@ -50,7 +50,8 @@ class LiveStorages:
     ``held`` are the tensors alive from beginning to end, by category and name; ``spec`` returns the spec of one. Above
     ``cap`` bytes InputError is raised, before memory runs out. ``holders`` knows which of them the run lets go of
     nevertheless; ``stand_in_of(tensor)`` returns the tensor that stood for one in the run, and forgets it. ``counts_meta`` is
-    False in a run on another device, where tensors on meta hold no memory: torch finds shapes with them.
+    False in a run on another device, where tensors on meta hold no memory: torch finds shapes with them. ``counts_random_states``
+    is True in a run for the CPU: checkpoint keeps a state of the CPU's random numbers for each function, by no call that is seen.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class LiveStorages:
         self.peak = 0
         self.cap = cap
         self.counts_meta = True
+        self.counts_random_states = False
         self.holders: Holders | None = None
         self.stand_in_of: Callable[[torch.Tensor], torch.Tensor | None] = lambda tensor: None
         self._known: dict[int, _Living] = {}
@@ -75,6 +77,7 @@ class LiveStorages:
         self._held: dict[int, int] = {}
         self._earlier: set[int] = set()
         self._met: dict[int, str] = {}  # storages that a call was given, with the category of those that get no other
+        self._hook: Callable[[], Any] = lambda: None  # checkpoint's, of the function that it runs
         self._placeholders: set[int] | None = None
         self._held_on_meta: set[int] = set()
         self._aliases: dict[int, tuple[weakref.ref[Any], Any]] = {}
@@ -144,6 +147,8 @@ class LiveStorages:
         """Enter a new storage with the spec of its tensor."""
         if self._resized:
             self._read_sizes()
+        if self.counts_random_states and (hook := saving_hook()) is not None:
+            self._enter_random_state(hook)
         if self.live + nbytes > self.peak and self.holders is not None:
             self._let_go()
         entries, call = self._entries, self.call
@@ -157,6 +162,22 @@ class LiveStorages:
         self._changes += (entry, nbytes, call)
         if live > self.peak:
             self._rise()
+
+    def _enter_random_state(self, hook: Any) -> None:
+        """Enter the state of random numbers that checkpoint keeps for the function that it runs now."""
+        if self._hook() is hook:
+            return
+        try:
+            self._hook = weakref.ref(hook)
+        except TypeError:  # a function in C: not checkpoint's
+            return
+        kept = random_state_of_checkpoint(hook)
+        if kept is None or ((known := self._known.get(id(kept[1]))) is not None and known() is kept[1]):
+            return
+        state, owner = kept
+        entry = self._entries.add(spec_of(state), self.call)
+        self._watch(owner, state.untyped_storage().nbytes(), entry)
+        self._change(entry, self._known[id(owner)].nbytes)
 
     def end_run(self) -> None:
         """Forget what leads from here to the model, and to the run's stand-ins."""

@@ -1,6 +1,7 @@
 """Which modules to checkpoint, so that a step fits and recomputes the least.
 
-Each module, or each group of alike ones that are not inside each other, is counted once with its forward checkpointed. The timelines
+Each of a few modules is counted once with its forward checkpointed; of many, those that are not inside each other are counted
+together, so that a model costs about as many counts as its modules are deep. The timelines
 of these runs, call by call beside the timeline without checkpoints, show by how much a module lowers the live bytes at each
 moment, and how high they rise while it is recomputed. For modules that are not inside each other these changes add up, which gives the
 peak of any set; that is exact unless two of them hold the same tensor, so the set that is chosen is always counted itself.
@@ -14,6 +15,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from typing import NamedTuple
 
@@ -28,18 +30,22 @@ GROUPS = 24
 """Groups that are counted, those first that hold the most at the peak."""
 SLACK = 1.05
 """The share of the memory to which a set is counted though its estimate does not fit: estimates add up tensors that two modules hold."""
+TRIFLE = 0.01
+"""The share of a plan's recomputation below which a module is first tried to be left out."""
+TOGETHER = 512
+"""Modules at most that are counted together."""
 DOUBTFUL = 24
 """Sets that are counted for that reason, and counts in all that a search makes after those of the groups."""
 MOST_COUNTS = 40
 
 
 class Trial(NamedTuple):
-    """A counted step with modules checkpointed: what it needs at its peak in bytes, whether that fits, what it recomputes in FLOPs,
-    and its history of storages with the calls."""
+    """A counted step with modules checkpointed: what it needs at its peak in bytes, whether it fits into so many, what it recomputes in
+    FLOPs, and its history of storages with the calls."""
 
     modules: tuple[str, ...]
     peak: int
-    fits: bool
+    fits: Callable[[int], bool]
     recompute_flops: int
     history: History
     counted: Sequence[Counted]
@@ -82,8 +88,9 @@ class NothingFits(Exception):
 class Search:
     """The search for a set of modules: ``count`` counts a step with these checkpointed, None where that is impossible.
 
-    ``names`` are the modules that may be checkpointed, in the order in which the forward calls them; ``calls`` says how often. ``memory``
-    is what an estimated peak in bytes must not exceed.
+    ``names`` are the modules that may be checkpointed, in the order in which the forward calls them; ``calls`` says how often. The
+    effects of modules are counted when a memory is asked for into which the step does not fit, and serve for all others.
+    ``as_others`` are modules that are not checkpointed because another one, alike, cannot be: its name by theirs.
     """
 
     def __init__(
@@ -91,38 +98,51 @@ class Search:
         count: Callable[[Iterable[str]], Trial | None],
         names: Sequence[str],
         calls: Mapping[str, int],
-        memory: int,
     ) -> None:
         self._count = count
+        self._names = names
         self._calls = calls
         self._place = {name: place for place, name in enumerate(names)}
         self.trials: dict[frozenset[str], Trial | None] = {}
         base = self._trial(())
         assert base is not None
         self.base = base
-        self._timeline = _Timeline(base)
-        # The reserved bytes are above the allocated ones by about as much for every set.
-        self._memory = memory - (base.peak - base.history.peak)
-        self.effects: list[Effect] = []
-        if not base.fits:
-            for group in self._groups(names):
-                self.effects += self._effects_of(group)
+        self.as_others: dict[str, str] = {}
+        self._limit = self._memory = 0
 
-    def least_recomputation(self) -> Trial:
-        """Return the trial that fits and recomputes the least; raise NothingFits if none does."""
-        if self.base.fits:
+    @cached_property
+    def effects(self) -> list[Effect]:
+        """The effects of the modules that lower the live bytes at some time."""
+        self._timeline = _Timeline(self.base)
+        found = list[Effect]()
+        for together in self._counted_together(self._groups(self._names)):
+            found += self._effects_of(together)
+        return sorted(found, key=lambda effect: self._place[effect.name])
+
+    @cached_property
+    def _levels(self) -> _Levels:
+        return _Levels(self._timeline.peaks, self.effects)
+
+    def least_recomputation(self, memory: int) -> Trial:
+        """Return the trial that fits into so many bytes and recomputes the least; raise NothingFits if none does."""
+        self._limit = memory
+        # The reserved bytes are above the allocated ones by about as much for every set.
+        self._memory = memory - (self.base.peak - self.base.history.peak)
+        if self._fits(self.base):
             return self.base
         if not self.effects:
             raise NothingFits(self.base)
-        self._levels = _Levels(self._timeline.peaks, self.effects)
         found = self._by_all_sets() if len(self.effects) <= SMALL else self._by_steps()
         if found is None:
             least = self._smallest()
-            if not least.fits:
+            if not self._fits(least):
                 raise NothingFits(least)
             self._with_fewer(least)
-        fitting = [trial for trial in self.trials.values() if trial is not None and trial.fits]
+        fitting = [trial for trial in self.trials.values() if trial is not None and self._fits(trial)]
         return min(fitting, key=lambda trial: (trial.recompute_flops, len(trial.modules), trial.peak))
+
+    def _fits(self, trial: Trial) -> bool:
+        return trial.fits(self._limit)
 
     def _trial(self, names: Iterable[str]) -> Trial | None:
         key = frozenset(names)
@@ -130,15 +150,13 @@ class Search:
             self.trials[key] = self._count(sorted(key, key=self._place.__getitem__))
         return self.trials[key]
 
-    def _groups(self, names: Sequence[str]) -> Iterator[list[str]]:
-        """Yield the modules to count together: each alone if they are few, else those whose names differ by numbers alone."""
+    def _groups(self, names: Sequence[str]) -> list[list[str]]:
+        """Return the modules of which effects are wanted: each alone if they are few, else those whose names differ by numbers alone."""
         if len(names) <= SMALL:
-            yield from ([name] for name in names)
-            return
+            return [[name] for name in names]
         groups = dict[str, list[str]]()
         for name in names:
-            alone = "" if self._calls[name] == 1 else name
-            groups.setdefault(re.sub(r"\d+", "*", name) + alone, []).append(name)
+            groups.setdefault(self._kind(name), []).append(name)
         held = dict[str, int]()
         for tensor in self.base.history.at_peak:
             if tensor.category == "activations":
@@ -148,14 +166,56 @@ class Search:
             return sum(held_by for path, held_by in held.items() if any(_is_in(path, name) for name in group))
 
         by_bytes = sorted(groups.values(), key=lambda group: (-bytes_of(group), len(group)))
-        yield from [group for group in by_bytes if bytes_of(group)][:GROUPS]
+        return [group for group in by_bytes if bytes_of(group)][:GROUPS]
+
+    def _kind(self, name: str) -> str:
+        """Return what alike modules have in common; a module that is called more than once is like no other."""
+        return re.sub(r"\d+", "*", name) + ("" if self._calls[name] == 1 else name)
+
+    def _counted_together(self, groups: Sequence[list[str]]) -> list[list[str]]:
+        """Return the groups merged so that no module is inside another one that is counted with it."""
+        merged = list[list[str]]()
+        for group in groups:
+            alone = len(self._names) <= SMALL or any(self._calls[name] > 1 for name in group)
+            place = next((other for other in merged if not alone and self._may_join(group, other)), None)
+            if place is None:
+                merged.append([*group])
+            else:
+                place += group
+        return merged
+
+    def _may_join(self, group: Sequence[str], others: Sequence[str]) -> bool:
+        if len(group) + len(others) > TOGETHER or any(self._calls[other] > 1 for other in others):
+            return False
+        inside = {*group}, {*others}
+        return not any(
+            around in there for here, there in (inside, inside[::-1]) for name in here for around in _around(name)
+        )
 
     def _effects_of(self, group: list[str]) -> list[Effect]:
-        """Return the effects of modules that are not inside each other, from one count; of each alone where together they cannot be."""
+        """Return the effects of modules that are not inside each other, from one count if they can all be checkpointed.
+
+        Where they cannot, one of each kind is tried, and the others of its kind are taken to be like it.
+        """
         trial = self._trial(group)
-        if trial is None:
-            return [] if len(group) == 1 else [effect for name in group for effect in self._effects_of([name])]
-        return [effect for effect in self._timeline.effects(trial, group) if min(effect.change, default=0) < 0]
+        if trial is not None:
+            return [effect for effect in self._timeline.effects(trial, group) if min(effect.change, default=0) < 0]
+        if len(group) == 1:
+            return []
+        kinds = dict[str, list[str]]()
+        for name in group:
+            kinds.setdefault(self._kind(name), []).append(name)
+        possible = list[str]()
+        for first, *others in kinds.values():
+            if self._trial([first]) is None:
+                self.as_others |= dict.fromkeys(others, first)
+            else:
+                possible += [first, *others]
+        if len(possible) < len(group):
+            return self._effects_of(possible) if possible else []
+        # Each kind can be checkpointed, or so its first module says: one of the others cannot.
+        half = len(group) // 2
+        return [*self._effects_of(group[:half]), *self._effects_of(group[half:])]
 
     def _by_all_sets(self) -> Trial | None:
         """Return the best of all sets of few modules: they are counted in the order of what they recompute."""
@@ -174,7 +234,11 @@ class Search:
                 if doubtful > DOUBTFUL:
                     continue
             trial = self._trial(self.effects[number].name for number in chosen)
-            if trial is not None and trial.fits and (best is None or trial.recompute_flops < best.recompute_flops):
+            if (
+                trial is not None
+                and self._fits(trial)
+                and (best is None or trial.recompute_flops < best.recompute_flops)
+            ):
                 best = trial
         return best
 
@@ -188,7 +252,7 @@ class Search:
             trial = self._trial(self.effects[number].name for number in chosen)
             if trial is None:
                 break
-            if trial.fits:
+            if self._fits(trial):
                 best = trial
                 break
             # The estimate was too low by this much: aim lower.
@@ -206,17 +270,25 @@ class Search:
     def _with_fewer(self, trial: Trial) -> Trial:
         """Return the trial without the modules that it does not need, which the estimates took for needed."""
         number_of = {effect.name: number for number, effect in enumerate(self.effects)}
+        # First all that recompute next to nothing: several kinds counted together share out what they save by estimate.
+        needed = [name for name in trial.modules if self._flops_of(name) > TRIFLE * trial.recompute_flops]
+        without = self._trial(needed) if 0 < len(needed) < len(trial.modules) else None
+        if without is not None and self._fits(without):
+            trial = without
         for _ in range(DOUBTFUL // 2):
-            chosen = tuple(number_of[name] for name in trial.modules)
+            chosen = tuple(number_of[name] for name in trial.modules if name in number_of)
             smaller = [[other for other in chosen if other != number] for number in chosen]
             likely = [each for each in smaller if self._levels.peak(each) <= self._memory * SLACK]
             likely.sort(key=self._levels.flops)
             counted = [self._trial(self.effects[number].name for number in each) for each in likely[:1]]
-            better = next((each for each in counted if each is not None and each.fits), None)
+            better = next((each for each in counted if each is not None and self._fits(each)), None)
             if better is None:
                 break
             trial = better
         return trial
+
+    def _flops_of(self, name: str) -> int:
+        return next((effect.flops for effect in self.effects if effect.name == name), 0)
 
     def _smallest(self) -> Trial:
         """Return the trial with the smallest peak, of those that were counted and the sets with the smallest estimates."""
@@ -448,6 +520,13 @@ class _Levels:
             if self.peak(best) >= self.peak(chosen):
                 return tuple(chosen)
             chosen = best
+
+
+def _around(name: str) -> Iterator[str]:
+    """Yield the names of the modules around a module."""
+    parts = name.split(".")
+    for end in range(1, len(parts)):
+        yield ".".join(parts[:end])
 
 
 def _is_in(path: str, name: str) -> bool:

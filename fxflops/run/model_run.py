@@ -80,6 +80,7 @@ def watch_of(subject: Subject, registry: FormulaRegistry, world: World | None = 
     )
     # The storages of fake tensors are on meta whatever their device.
     watch.storages.counts_meta = watch.world.is_meta or subject.device.type == "meta" or _is_on_fake(subject)
+    watch.storages.counts_random_states = subject.count_for.type == "cpu"
     watch.observer.phases.on_step = partial(_stepping, snapshot, watch.storages, watch.world.is_meta)
     if not watch.world.is_meta and any(tensor.is_meta and not is_fake(type(tensor)) for tensor in subject.state):
         watch.storages.note_placeholders()
