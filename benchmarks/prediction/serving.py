@@ -247,7 +247,9 @@ def quantized(kernel: Kernel, device: Device, dtype: str, least: int) -> Seconds
         computed = dtype
     if computed == "f4":
         device = replace(device, peaks={**device.peaks, "f4": F4_PEAKS[device.name]})
-    moved = element * min(batch, least) * k * n + (2 if computed == "bf16" else element) * batch * m * k + 2 * batch * m * n
+    moved = (
+        element * min(batch, least) * k * n + (2 if computed == "bf16" else element) * batch * m * k + 2 * batch * m * n
+    )
     bound = max(2 * batch * m * n * k / device.peak(computed), moved / device.bandwidth)
     family = family_of(find_device(device.name), kernel.family, "bf16")
     card = card_of(device)

@@ -381,7 +381,8 @@ DEVICES = (
     ),
     _device(
         "V100 PCIe",
-        V100 + ", whose 14 TFLOP/s are rounded: 2 x 5,120 cores x its boost clock of 1.38 GHz, as NeuSight's products reach 14.01",
+        V100
+        + ", whose 14 TFLOP/s are rounded: 2 x 5,120 cores x its boost clock of 1.38 GHz, as NeuSight's products reach 14.01",
         "f64 7.07 f32 14.13 f16 113",
         900,
         "V100-PCIE-16GB",
