@@ -11,8 +11,9 @@ from __future__ import annotations
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def models() -> Iterator[tuple[str, nn.Module, torch.Tensor]]:
 
 def mlp(*widths: int) -> nn.Module:
     layers: list[nn.Module] = []
-    for wide, narrow in zip(widths, widths[1:], strict=False):
+    for wide, narrow in pairwise(widths):
         layers += [nn.Linear(wide, narrow), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 

@@ -241,10 +241,8 @@ def quantized(kernel: Kernel, device: Device, dtype: str, least: int) -> Seconds
     """Return the seconds of a product whose weights are stored in fewer bits; of a batch the bound reads the weights of ``least``."""
     batch, m, n, k, _ = kernel.features
     element = ELEMENT[dtype]
-    if dtype == "f4" and device.name not in F4_PEAKS:
-        computed = "bf16"  # Hopper has no FP4: weights are unpacked
-    else:
-        computed = dtype
+    # Hopper has no FP4: weights are unpacked.
+    computed = "bf16" if dtype == "f4" and device.name not in F4_PEAKS else dtype
     if computed == "f4":
         device = replace(device, peaks={**device.peaks, "f4": F4_PEAKS[device.name]})
     moved = (
