@@ -1,6 +1,7 @@
 """Fit the calibrations that come with fxflops, and write how well they predict.
 
     python -m benchmarks.prediction FOLDER [--families linear attention]
+    python -m benchmarks.prediction FOLDER --serving
 
 FOLDER has the public measurements: aiconfigurator's samples of bf16 products and attention, and NeuSight's f32 operators
 (scripts/asplos/data/dataset/test) with its descriptions of GPUs, and recorded CUDA allocations. They are not part of this project: only the fitted
@@ -20,7 +21,7 @@ import torch
 from fxflops.prediction.calibration import Calibration, Family
 from fxflops.prediction.hardware import Card
 
-from . import bounds, elsewhere, models, reserved, tables
+from . import bounds, elsewhere, models, reserved, serving, tables
 from .fit import Measured, fit
 
 CARDS = Path(__file__).parents[2] / "fxflops" / "prediction" / "cards"
@@ -76,8 +77,12 @@ def main() -> None:
         help="fit these alone; none to write the results again",
         default=sorted({name.split()[0] for name in KNOTS}),
     )
+    parser.add_argument("--serving", action="store_true", help="write the results of serving again, and nothing else")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.serving:
+        replace_section(serving.table(arguments.folder))
+        return
     for name, dtype, card, measured in measurements(arguments.folder, arguments.families):
         knots = KNOTS[f"{name} {dtype}"] if len(measured.seconds) > FEW or measured.eager else {}
         family = fit(name, card, dtype, measured, knots)
@@ -91,6 +96,7 @@ def main() -> None:
         elsewhere.table(left_out),
         bounds.table(measurements(arguments.folder, everything)),
         models.table(arguments.folder),
+        serving.table(arguments.folder),
         reserved.table(arguments.folder),
     ]
     RESULTS.write_text("\n".join(sections), encoding="utf8")
@@ -127,6 +133,14 @@ def save(card: Card, name: str, family: Family) -> None:
     )
     families = dict(sorted({**known.families, name: family}.items()))
     replace(known, families=families).save(file)
+
+
+def replace_section(section: str) -> None:
+    """Put a section in the place of that with the same heading in the results."""
+    heading = section.split("\n", 1)[0] + "\n"
+    before, _, rest = RESULTS.read_text(encoding="utf8").partition(heading)
+    _, more, after = rest.partition("\n## ")
+    RESULTS.write_text(f"{before}{section}{more}{after}", encoding="utf8")
 
 
 def table() -> str:

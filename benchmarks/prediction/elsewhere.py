@@ -110,7 +110,9 @@ HEAD = """
 
 Each card's held-out rows, predicted as if nothing had been measured on it: by the cards most like it
 ([chips.py](../../fxflops/prediction/chips.py)). These errors are what `report.predict` states for cards without measurements. The order
-of likeness was chosen with these figures in sight. "Other dtype": rows of bf16 kernels on an H100 (this project's own), predicted by f32
+of likeness was chosen with these figures in sight. One that was fixed beforehand, by the distance of compute capabilities, with cards of 75 W as any other,
+was tried once, and is far worse: whole models without any row of the card are then 28.5% off in inference and 22.5% in training (V100 PCIe, taken
+for a T4, by 74 and 77%). "Other dtype": rows of bf16 kernels on an H100 (this project's own), predicted by f32
 kernels by their bytes; batched products by those of linear layers.
 
 | family | card | predicted by | which are of the | mean error |

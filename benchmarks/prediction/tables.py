@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from fxflops.prediction.chips import card_of
 from fxflops.prediction.hardware import Card
 from fxflops.roofline.devices import find_device
 
@@ -22,16 +23,16 @@ OWN = "benchmarks/results/gpu"
 
 OPERATIONS = Path(__file__).parents[1] / "results" / "gpu" / "operations.csv"
 
-SYSTEMS = {  # the table's name: ours, multiprocessors, MiB of L2
-    "a100_sxm": ("A100 80GB SXM", 108, 40),
-    "h100_sxm": ("H100 SXM", 132, 50),
-    "b200_sxm": ("B200", 148, 126),
-    "b300_sxm": ("B300", 148, 126),
-    "gb200": ("GB200", 148, 126),
-    "l40s": ("L40S", 142, 96),
-    "rtx_pro_6000_server": ("RTX PRO 6000 Blackwell Server Edition", 188, 128),
+SYSTEMS = {  # the table's name: ours
+    "a100_sxm": "A100 80GB SXM",
+    "h100_sxm": "H100 SXM",
+    "b200_sxm": "B200",
+    "b300_sxm": "B300",
+    "gb200": "GB200",
+    "l40s": "L40S",
+    "rtx_pro_6000_server": "RTX PRO 6000 Blackwell Server Edition",
 }
-LINKED = {"h200_sxm": ("H200", 132, 50), "gb300": ("GB300", 148, 126)}
+LINKED = {"h200_sxm": "H200", "gb300": "GB300"}
 """Systems of which only collectives were measured."""
 GPUS = {  # NeuSight's name: ours
     "NVIDIA A100 80GB PCIe": "A100 80GB PCIe",
@@ -145,8 +146,9 @@ def collectives(folder: Path) -> Iterator[tuple[str, str, Measured]]:
 
 def card_of_system(system: str) -> Card:
     """Return the card of a system in aiconfigurator's tables."""
-    name, multiprocessors, mebibytes = (SYSTEMS | LINKED)[system]
-    return Card(find_device(name), multiprocessors, mebibytes * 2**20)
+    card = card_of(find_device((SYSTEMS | LINKED)[system]))
+    assert card is not None
+    return card
 
 
 def card_of_gpu(folder: Path, gpu: str) -> Card:

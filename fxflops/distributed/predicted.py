@@ -74,14 +74,14 @@ def _computing(report: Report, device: Device) -> tuple[float, float]:
     """Return the seconds of all calls but for collectives, and those of them that are bounds.
 
     What is outside of modules and in the optimizer is taken together, as one kernel: a GPU has kernels for many parameters (``foreach``)
-    where the simulated CPU loops over them.
+    where the simulated CPU loops over them. Products are not: those of a bare layer, or of an optimizer such as Muon.
     """
     seconds = bounds = 0.0
     together = 0
     for counted, row in zip(report.counted, report.predict(device).rows, strict=True):
         if counted.rule == COMMUNICATION:
             continue
-        if row.path and row.phase != "optimizer":
+        if counted.macs or (row.path and row.phase != "optimizer"):
             seconds += row.seconds
             bounds += row.bound_only_seconds
         else:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..roofline.devices import Device
 from .calibration import Calibration, Family, calibration_of, shipped
+from .calls import NCCL
 from .chips import CHIPS, relatives
 from .hardware import Card
 
@@ -61,6 +62,8 @@ def family_of(device: Device, name: str, dtype: str, without: Collection[str] = 
     """Return a family of a card: its own, or else one that is borrowed; None if there is none to borrow.
 
     The card's own kernels in another dtype are preferred to other cards'. Calibrations of cards named in ``without`` are not used.
+    Collectives are not borrowed: they are as fast as the links between cards, which cards of one architecture do not share (H100 PCIe
+    has none of the H100 SXM's NVLinks).
     """
     known = {each.device: each for each in shipped() if each.device not in without}
     own = calibration_of(device)
@@ -71,7 +74,7 @@ def family_of(device: Device, name: str, dtype: str, without: Collection[str] = 
         borrowed = _of_cards({own.device: own}, name, dtype, "")
         if borrowed is not None:
             return borrowed
-    if device.name not in CHIPS:
+    if device.name not in CHIPS or dtype == NCCL:
         return None
     for exactly in (True, False):
         having = [card for card, each in known.items() if _named(each, name, dtype, exactly)]

@@ -23,6 +23,12 @@ NCCL = "nccl"
 """What collectives have in the place of a dtype: they take as long in any."""
 
 
+DECODED_ROWS = 128
+"""Up to so many packed rows of queries, one block of a kernel, attention to more keys takes as long as its bytes: kernels split the
+keys, so that all multiprocessors read the cache (https://pytorch.org/blog/flash-decoding/). On an H800, 222 to 292% off by the formula
+of prefills and 6 to 19% by bytes (alibaba/InferSim f2293dab6d23, bench_data/mha/decode, no row of which was fitted)."""
+
+
 class Kernel(NamedTuple):
     """A call as a formula knows it: its family, its dtype, and the family's features."""
 
@@ -104,6 +110,8 @@ def _attention(counted: Counted, dtype: str) -> Kernel | None:
     heads, key_heads = (query[-3], key[-3]) if len(query) > 3 else (1, 1)
     if len(query) == 3:
         sequences = query[0]
+    if query[-2] < key[-2] and query[-2] * heads <= DECODED_ROWS * key_heads:
+        return Kernel("elementwise", dtype, (sum(traffic_of(counted)), 1))
     return Kernel(
         "attention",
         dtype,

@@ -33,8 +33,13 @@ predicts the measured cards, each left out, the best (benchmarks/results/predict
 class Chip(NamedTuple):
     """A card's architecture, its multiprocessors, and MiB of L2 cache.
 
-    From NVIDIA's whitepapers of the architectures (P100, V100, Turing, A100, GA102, Ada, H100, RTX Blackwell), and the cards'
-    datasheets; of B200 and its kin from ai-dynamo/aiconfigurator's systems.
+    From NVIDIA's whitepapers of the architectures (P100, V100, Turing, A100, GA102, Ada, H100, RTX Blackwell, whose appendices have both for
+    GeForce cards), and the datasheets' CUDA cores by those of a multiprocessor. What these do not say:
+
+    - A10G, H200: ``torch.cuda.get_device_properties`` in public logs (80 multiprocessors and 6 MiB; 132 and 60 MiB).
+    - Hopper has 10 MiB of L2 for each stack of its memory: 50 with five (H100 SXM), 60 with six (H200, H20, H100 NVL, GH200).
+    - B200: 148 (chipsandcheese.com/p/nvidias-b200-keeping-the-cuda-juggernaut) and 126 MB (NVIDIA's Blackwell tuning guide). B300 has 148, but
+      GB200 and GB300 152, by the device properties that kernels' public tests and tuning notes have (FlashInfer, among others); their L2 is taken to be B200's.
     """
 
     architecture: str
@@ -64,7 +69,7 @@ CHIPS = {
     "A30": Chip("ampere", 56, 24),
     "A40": Chip("ampere graphics", 84, 6),
     "A10": Chip("ampere graphics", 72, 6),
-    "A10G": Chip("ampere graphics", 72, 6),
+    "A10G": Chip("ampere graphics", 80, 6),
     "A2": Chip("ampere graphics, 75 W", 10, 2),
     "RTX A6000": Chip("ampere graphics", 84, 6),
     "RTX A5000": Chip("ampere graphics", 64, 6),
@@ -101,17 +106,17 @@ CHIPS = {
     "RTX PRO 6000 Blackwell Workstation Edition": Chip("blackwell graphics", 188, 128),
     "H100 SXM": Chip("hopper", 132, 50),
     "H100 PCIe": Chip("hopper", 114, 50),
-    "H100 NVL": Chip("hopper", 132, 50),
+    "H100 NVL": Chip("hopper", 132, 60),
     "H800 SXM": Chip("hopper", 132, 50),
     "H20": Chip("hopper", 78, 60),
-    "H200": Chip("hopper", 132, 50),
-    "H200 NVL": Chip("hopper", 132, 50),
-    "GH200": Chip("hopper", 132, 50),
-    "GH200 144GB": Chip("hopper", 132, 50),
+    "H200": Chip("hopper", 132, 60),
+    "H200 NVL": Chip("hopper", 132, 60),
+    "GH200": Chip("hopper", 132, 60),
+    "GH200 144GB": Chip("hopper", 132, 60),
     "B200": Chip("blackwell", 148, 126),
     "B300": Chip("blackwell", 148, 126),
-    "GB200": Chip("blackwell", 148, 126),
-    "GB300": Chip("blackwell", 148, 126),
+    "GB200": Chip("blackwell", 152, 126),
+    "GB300": Chip("blackwell", 152, 126),
 }
 """The chips of the devices in the table, by their names there. Of others nothing is known that a calibration could be taken from."""
 

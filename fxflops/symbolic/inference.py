@@ -1,4 +1,4 @@
-"""``serving``: what a language model costs to serve, token by token, and the least time that a device needs for it."""
+"""``serving``: what a language model costs to serve, token by token, and the time that a device needs for it: the least, and the predicted."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import pairwise
 from torch import nn
 
 from ..errors import InputError
+from ..report.report import Report
 from ..roofline.devices import Device
 from ..roofline.measured_peaks import device_for
 from ..units import amount, seconds, size
@@ -40,7 +41,9 @@ class Speculative:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What it costs to serve a batch of prompts. Times are lower bounds, None without a device.
+    """What it costs to serve a batch of prompts. Times are lower bounds, None without a device; those ``predicted`` are
+    :meth:`Report.predict`'s, of the whole batch in one process: the prefill, and the mean of the first and the last decode step. They are
+    None where no kernel of the device was measured, nor of one like it.
 
     ``step_flops`` and ``step_bytes`` are those of each decode step in turn, of which there is one less than new tokens: the
     prefill gives the first. Bytes are the least that are moved: the weights once (``weight_bytes`` in a decode step, of
@@ -69,6 +72,8 @@ class Serving:
     speculative: Speculative | None = None
     attention: str = "dense"
     last_cache_bytes_per_token: int = 0
+    predicted_first_token_seconds: float | None = None
+    predicted_per_token_seconds: float | None = None
 
     @property
     def decode_flops(self) -> int:
@@ -90,6 +95,12 @@ class Serving:
                 f"least times on {self.device.name}: max(2 x MACs / peak, bytes / bandwidth), attention exact",
                 f"  first token   {seconds(self.first_token_seconds)}",
                 f"  output token  {seconds(self.per_token_seconds)}",
+            ]
+        if self.predicted_first_token_seconds is not None:
+            lines += [
+                "predicted, as a CUDA graph (docs/prediction.md)",
+                f"  first token   {seconds(self.predicted_first_token_seconds)}",
+                f"  output token  {seconds(self.predicted_per_token_seconds)}",
             ]
         return "\n".join([*lines, *([] if self.speculative is None else [str(self.speculative)])])
 
@@ -118,7 +129,7 @@ def serving(
         draft, draft_tokens, acceptance: for speculative decoding, the model that proposes so many tokens at a time, and
             the probability with which one of them is accepted.
 
-    The times are bounds, which real servers do not reach: the larger of the time of 2 x MACs at the device's peak, in the
+    The times are bounds, with predictions beside them where kernels like the device's were measured. Bounds are not reached by real servers: the larger of the time of 2 x MACs at the device's peak, in the
     dtype of the largest product, and of weights and cache, each byte once, at its bandwidth.
 
     Raises InputError for a model that keeps nothing between tokens, and for numbers out of range.
@@ -157,7 +168,19 @@ def serving(
         speculative=None if draft is None else _speculative(steps, draft, prompt, draft_tokens, acceptance, on),
         attention=attention,
         last_cache_bytes_per_token=grown[-1],
+        predicted_first_token_seconds=_predicted(on, [prefill]),
+        predicted_per_token_seconds=_predicted(on, [steps.run(1, past) for past in sorted({*pasts[:1], *pasts[-1:]})]),
     )
+
+
+def _predicted(on: Device | None, calls: list[Report]) -> float | None:
+    """Return the mean seconds of counted calls; None without a device, without a call, or where none of its kernels is calibrated."""
+    if on is None or not calls:
+        return None
+    predictions = [report.predict(on) for report in calls]
+    if not all(prediction.families for prediction in predictions):
+        return None
+    return sum(prediction.seconds for prediction in predictions) / len(predictions)
 
 
 def _speculative(

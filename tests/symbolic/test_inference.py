@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxflops import InputError, profile, serving
+from fxflops import InputError, count, profile, serving
 from fxflops.roofline.devices import Device
 
 hf = pytest.importorskip("transformers", reason="serving is for its models")
@@ -186,3 +186,26 @@ def test_what_cannot_be_served_is_refused() -> None:
         serving(encoder, prompt=1, new_tokens=1)
     with pytest.raises(InputError, match="of 1 or more"):
         serving(llama(), prompt=0, new_tokens=1)
+
+
+def test_predicted_times_stand_beside_the_bounds() -> None:
+    with torch.device("meta"):
+        settings = {**LLAMA, "hidden_size": 1024, "intermediate_size": 4096, "num_key_value_heads": 2}
+        model = hf.LlamaForCausalLM(hf.LlamaConfig(**settings)).to(torch.bfloat16)
+        prompts = torch.zeros(4, 512, dtype=torch.long)
+    found = serving(model, prompt=512, new_tokens=9, batch=4, device="H100")
+    assert found.first_token_seconds is not None
+    assert found.per_token_seconds is not None
+    assert found.predicted_first_token_seconds is not None
+    assert found.predicted_per_token_seconds is not None
+    assert found.predicted_first_token_seconds >= found.first_token_seconds
+    assert found.predicted_per_token_seconds >= found.per_token_seconds
+    prefill = count(model, kwargs={"input_ids": prompts, "logits_to_keep": 1, "use_cache": True}, mode="eval")
+    assert found.predicted_first_token_seconds == pytest.approx(prefill.predict("H100").seconds, rel=0.02)
+    assert "predicted, as a CUDA graph" in str(found)
+    unknown = serving(model, prompt=512, new_tokens=1, device="MI300X")
+    assert unknown.predicted_first_token_seconds is unknown.predicted_per_token_seconds is None
+    assert "predicted" not in str(unknown)
+    alone = serving(model, prompt=512, new_tokens=1, device="H100")
+    assert alone.predicted_first_token_seconds is not None
+    assert alone.predicted_per_token_seconds is None
