@@ -135,6 +135,9 @@ class MetaWorld(World):
     def cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         return self._autocast.cast(func, args, kwargs)
 
+    def current(self, value: Any) -> Any:
+        return self._mirror.current(value)
+
     def written(self, value: Any) -> Any:
         return self._mirror.written(value)
 

@@ -53,7 +53,7 @@ from ..torch_internals import (
     of_checkpoint,
     python_kernel,
 )
-from .attention_pairs import has_causal_bias, with_learning, with_pairs_left
+from .attention_pairs import Masks, with_learning
 from .autograd_owners import NoOwners, loss_in, roots_of
 from .call_log import CallLog, Made
 from .compiler import is_importing_compiler, run_operator, unseen
@@ -88,7 +88,7 @@ from .modes import (
 from .phases import BACKWARD, FORWARD, OPTIMIZER, Phases, is_comparing
 from .processes import Collectives, communicates, copies_gathered, has_shards, is_between_processes, runs_in_parts
 from .python_functions import PlainFunctions
-from .real_world import is_like
+from .real_world import QUERY_KEY_VALUE, is_like
 from .record import NoRecorder
 from .spelling import WRITTEN_AS, Spelling
 from .stack import ModuleStack, Running
@@ -110,7 +110,7 @@ class Observer:
     before_write: called with the tensors that a call may write to, before it does.
     recorder: gets every call, to write a graph; by default nobody does.
     observe_dispatch: keep the dispatch mode on, which also sees operators below no function: of C++, of scripted code.
-    facts: read what shapes do not have, the query-key pairs that an attention mask leaves.
+    must_read_masks: raise NotImplementedError where an attention mask has no values to read on meta. What can be read always is.
     owners: assign calls of the backward pass to the modules whose gradients they compute.
     new_stopwatch: makes the stopwatch of a thread.
 
@@ -130,7 +130,7 @@ class Observer:
         before_write: Callable[[Any], None] | None = None,
         recorder: NoRecorder | None = None,
         observe_dispatch: bool = True,
-        facts: bool = True,
+        must_read_masks: bool = False,
         owners: NoOwners | None = None,
         new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
     ) -> None:
@@ -150,7 +150,8 @@ class Observer:
         self._owners = NoOwners() if owners is None else owners
         self._announce = before_write_hook(before_write)
         self._observe_dispatch = observe_dispatch
-        self._facts = facts
+        self._must_read_masks = must_read_masks
+        self._masks = Masks()
         self._threads = Threads()
         self._of_thread(ModuleStack())
         self.phases = Phases(self._stack, self.times)
@@ -600,8 +601,7 @@ class Observer:
             return self._observed(func, args, kwargs)
         if known is None:
             entry = self._registry.find(func)
-            # The calls inside a function without formula count. What a mask leaves of attention is read from its values.
-            if entry is None or (self._facts and world.is_meta and entry.op in ATTENTIONS):
+            if entry is None:  # the calls inside it count
                 return self._observed(func, args, kwargs)
             with self.lock:
                 known = world.by_rule(key, entry.op, target, func, args, kwargs)
@@ -650,6 +650,13 @@ class Observer:
     def _repeat(self, known: Known, target: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make and record a call of a known kind."""
         out, operation, seconds = self._world.repeat(known, func, args, kwargs, self._timed)
+        if (
+            operation is not None
+            and operation.op in ATTENTIONS
+            and len(tensors_given((args, kwargs))) > QUERY_KEY_VALUE
+        ):
+            # What a mask leaves is read from its values, which are not those of the first such call.
+            operation = self._with_mask_of(operation, func, args, kwargs, out)
         path, running = self.path, self._stack.open
         if running:
             path = running[-1].path
@@ -1153,11 +1160,24 @@ class Observer:
 
     def _result(self, entry: Formula | None, func: Any, given: Arguments, out: Any) -> Any:
         """Return the spec of a result, with the facts about it that its shape does not tell."""
-        if entry is not None and entry.op in ATTENTIONS and (self._facts or has_causal_bias(given)):
-            return with_pairs_left(entry, func, given, out, must=self._facts and self._world.is_meta)
+        if entry is not None and entry.op in ATTENTIONS:
+            must = self._must_read_masks and entry.op == ATTENTION  # the backward pass has the pairs of its forward
+            return self._masks.with_pairs_left(entry, func, self._with_values(given), out, must)
         if func is torch.einsum:
             return with_facts(self._world.spec(out), **{PATH: path_taken(spec_of(given[0]))})
         return self._world.spec_of_result(entry, given[0], out)
+
+    def _with_values(self, given: Arguments) -> Arguments:
+        """Return the arguments of attention, on meta those whose values a call on meta has written to."""
+        args, kwargs = given
+        return tuple(map(self._world.current, args)), {name: self._world.current(arg) for name, arg in kwargs.items()}
+
+    def _with_mask_of(self, known: Operation, func: Any, args: Any, kwargs: Any, out: Any) -> Operation:
+        """Return the operation of a call of attention of a known kind, with the pairs that its own mask leaves."""
+        entry = self._registry.find(func)
+        if entry is None:
+            return known
+        return known._replace(out=self._result(entry, func, (args, kwargs), out))
 
     def _check(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record a call without formula if a function reads memory that no observed call has written."""
