@@ -13,11 +13,12 @@ Operators and modules go the same three ways.
 
 from __future__ import annotations
 
+import copy
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from types import FunctionType, MethodWrapperType
 from typing import Any
 
@@ -92,7 +93,8 @@ from .real_world import QUERY_KEY_VALUE, is_like
 from .record import NoRecorder
 from .spelling import WRITTEN_AS, Spelling
 from .stack import ModuleStack, Running
-from .threads import Threads
+from .tasks import handed_over
+from .threads import Threads, Watched
 from .uninitialized_reads import Unwritten, address_of, before_write_hook
 from .worlds import RNN_BACKWARD, Arguments, World
 
@@ -223,8 +225,23 @@ class Observer:
         self._modes.enter_context(beneath_others(self.mode))
         self._modes.enter_context(self._plain_functions)
         self._modes.enter_context(self._launches_noted())
+        self._modes.enter_context(handed_over(self._task, self._thread_of_calls))
         for context in of_world:
             self._modes.enter_context(context)
+
+    def _task(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a task for another thread that runs a function observed, inside the module calls that are open now."""
+        return self._threads.observed(self._as_now(), function)
+
+    def _thread_of_calls(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what a thread runs each of whose calls of torch is a task: it may go on when this run is over."""
+        return Watched(run, partial(self._threads.observed, self._as_now()))
+
+    def _as_now(self) -> Observer:
+        """Return a copy with the module calls that are open now."""
+        over = copy.copy(self)
+        over._stack = self._stack.copy()
+        return over
 
     def switch_off(self, *exception: Any) -> None:
         """Turn the modes off in this thread."""
