@@ -215,7 +215,7 @@ def count(
         count_for=checked_device(device),
         autocast=checked_autocast(autocast),
     ) as subject:
-        run = counted_run(subject, registry, facts=attention == "exact")
+        run = counted_run(subject, registry, must_read_masks=attention == "exact")
     return Report(run, found, registry, weakref.ref(subject.model), attention).checked(strict)
 
 

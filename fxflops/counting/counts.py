@@ -26,6 +26,8 @@ from .masked import dense, of_pairs_left
 from .module_charges import NOT_COUNTED, seen_by_tool
 from .uncounted import NO_FORMULA, check_counts_operators
 
+LEAST = "least"
+"""The way to count attention for bounds: "exact", and no pairs where a mask could not be read."""
 UNKNOWN_PAIRS = 'the attention mask was not read: count(..., attention="exact") or analyze() reads it'
 
 
@@ -163,11 +165,13 @@ class _Counts:
             return Count(None, "", "what it computed was not observed" if unseen else f"{NO_FORMULA} for {ran.op}")
         if entry.reason == ESCAPE:
             return Count(None, "", "its data leaves torch; what is computed from it there is not counted")
-        # A run counted with attention="dense" did not read its masks: then there is no exact count.
-        exact = ran.op in ATTENTIONS and self.attention == "exact"
+        # A mask without values was not read: then there is no exact count, and the least is that of a mask that leaves nothing.
+        exact = ran.op in ATTENTIONS and self.attention != "dense"
         if exact and pairs_in(ran.out) is None and not leaves_all(entry, ran.target, ran.args, ran.kwargs):
             # What causality leaves follows from the shapes.
             pairs = causal_pairs(entry, ran.target, ran.args, ran.kwargs, ran.out)
+            if pairs is None and self.attention == LEAST:
+                pairs = 0
             if pairs is None:
                 return Count(None, "", UNKNOWN_PAIRS)
             ran = ran._replace(out=with_facts(ran.out, pairs=pairs))

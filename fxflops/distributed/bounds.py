@@ -70,7 +70,8 @@ def step_bound(simulation: Simulation, device: str | Device = "H100", links: Lin
     """Return the bound of the rank that needs the longest.
 
     ``device`` is a name in the table of rooflines, or a Device; ``links`` are its links, by default those of the table. Ranks
-    are placed in nodes in their order: the last dimension of the mesh is innermost. Raises InputError for a device or links
+    are placed in nodes in their order: the last dimension of the mesh is innermost. Attention takes the pairs that its arguments
+    leave; a mask tensor has no values on a simulated rank, and may leave none. Raises InputError for a device or links
     that are not in a table, and if the bytes of a collective are not known.
     """
     found = find_device(device)

@@ -430,8 +430,8 @@ class Report(View):
         """Return this run counted under another convention, another ``attention``, or with other ``formulas``.
 
         Nothing is run again. ``attention="exact"`` needs to know which pairs a mask leaves; of causality it always
-        does. A report of ``count()`` knows of other masks only if it was made with ``attention="exact"``, otherwise attention
-        with such a mask becomes missing. A report read from a file keeps the counts that the user's own formulas gave, unless ``formulas`` replaces them.
+        does, and of masks whose values were there to read. Attention with any other mask becomes missing.
+        A report read from a file keeps the counts that the user's own formulas gave, unless ``formulas`` replaces them.
 
         Raises InputError for a report read from a file that was counted under a convention of the user's own, if no
         ``convention`` is given.
@@ -442,10 +442,14 @@ class Report(View):
             )
         if self._data is not None:
             return self._with_torch().recount(convention, attention=attention, formulas=formulas)
+        rules = self._convention if convention is None else find_convention(convention)
+        return self._recounted(rules, self.attention if attention is None else check_attention(attention), formulas)
+
+    def _recounted(
+        self, rules: Convention, attention: str, formulas: Mapping[Any, FormulaFunction] | None = None
+    ) -> Report:
         from ..counting.counts import is_users
 
-        rules = self._convention if convention is None else find_convention(convention)
-        attention = self.attention if attention is None else check_attention(attention)
         registry = self._registry.derive(formulas)
         users = {i: counted for i, counted in self._users.items() if not is_users(self.calls[i], registry)}
         return Report(self._run, rules, registry, self._model, attention, users=users)
@@ -471,13 +475,24 @@ class Report(View):
         """Return the least time that a device needs for each call, beside the time that the call took.
 
         ``device`` is a name, a Device, or "auto" for the device of the run; ``phase`` is as for :meth:`by_module`.
+        Attention takes the pairs that its arguments and its mask leave, whatever the report counts. A mask without values to read
+        (computed from weights or floating inputs in a ``count``, or on meta) may leave none: then only its bytes are in the bound,
+        and the result says so.
         """
+        least, exact = (self._counted_as_computed(attention) for attention in ("least", "exact"))
+        unread = sum(
+            a.cost is not None and b.cost is None and a.call.phase in PARTS[check_phase(phase)]
+            for a, b in zip(least, exact, strict=True)
+        )
+        return replace(self._bounds(device, phase, least), unread=unread)
+
+    def _bounds(self, device: str | Device, phase: str, computed: Sequence[Counted]) -> Roofline:
+        """Return the roofline of the calls of a phase, as ``computed`` counts them."""
         from ..roofline.utilization import roofline
 
-        dense, exact = self._computed
         timing = timing_of(self._run, self._counted_run.step_times, check_phase(phase))
         bounds = roofline(
-            self._with_torch()._counted_run.counted, exact, dense, self.environment.device, device, phase, timing
+            self._with_torch()._counted_run.counted, computed, self.environment.device, device, phase, timing
         )
         return replace(bounds, provenance=self.provenance)
 
@@ -496,9 +511,11 @@ class Report(View):
         """
         from ..prediction.predict import predict
 
-        _, exact = self._computed
+        exact = self._counted_as_computed("exact")
+        # Attention under a mask that was not read is expected to take all pairs, where a bound takes none.
+        expected = [d if e.cost is None else e for e, d in zip(exact, self._counted_as_computed("dense"), strict=True)]
         phases = [phase for phase in PHASES if phase != "gradient" and any(c.call.phase in PARTS[phase] for c in exact)]
-        rooflines = [self.roofline(device, phase) for phase in phases]
+        rooflines = [self._bounds(device, phase, expected) for phase in phases]
         found = predict(exact, rooflines, device, calibration, launch)
         return replace(found, counted_for=self._counted_for, provenance=self.provenance)
 
@@ -515,7 +532,7 @@ class Report(View):
         """
         from ..prediction.reserved import reserved
 
-        _, exact = self._computed
+        exact = self._counted_as_computed("exact")
         found = reserved(self._run.history, exact, device, self._counted_for, gpus=gpus, allocator=allocator)
         return replace(found, provenance=self.provenance)
 
@@ -524,10 +541,19 @@ class Report(View):
         """The type of device that the run was for: "cuda"."""
         return parts_of(self.environment.device)[0].partition(":")[0]
 
+    def _counted_as_computed(self, attention: str) -> Sequence[Counted]:
+        """Return the calls as a device computes them, whatever the report's convention counts.
+
+        ``attention`` is "dense", "exact", or "least": exact, and no pairs where a mask could not be read.
+        """
+        if attention not in self._computed:
+            of_base = self._with_torch()._recounted(find_convention(BASE_CONVENTION), attention)
+            self._computed[attention] = of_base._counted_run.counted
+        return self._computed[attention]
+
     @cached_property
-    def _computed(self) -> tuple[Sequence[Counted], ...]:
-        """The calls as a device computes them, whatever the report's convention counts, with dense and with exact attention."""
-        return tuple(self.recount(BASE_CONVENTION, attention=each)._counted_run.counted for each in ("dense", "exact"))
+    def _computed(self) -> dict[str, Sequence[Counted]]:
+        return {}
 
     def mfu(self, device: str | Device = "auto") -> float | None:
         """Return the model FLOPs utilization: 2 x MACs of forward and backward, as a share of the most that the device

@@ -109,7 +109,8 @@ class Roofline(Tabular):
 
     ``latency`` is the model's own seconds in this phase; ``mfu`` is the time of 2 x MACs at the peak as a share of it.
     Both are None if the run was not timed on this device; the result is then a prediction, a lower bound. ``missing`` is
-    the number of calls without a formula, of which only the bytes are known.
+    the number of calls without a formula, of which only the bytes are known. ``unread`` is that of calls of attention whose mask
+    had no values to read: it may leave no pairs at all, so only their bytes are in the bounds.
     """
 
     device: Device
@@ -118,6 +119,7 @@ class Roofline(Tabular):
     latency: float | None = None
     mfu: float | None = None
     missing: int = 0
+    unread: int = 0
     provenance: str = field(default="", compare=False)
 
     @property
@@ -319,5 +321,7 @@ def _notes(found: Roofline) -> list[str]:
         f"calls that took less than their operations need: {computing}; {too_low(found.device)}": computing,
         f"calls that took less than their bound: {reading}; what they read was in a cache, or never computed": reading,
         f"{found.missing} calls have no formula: only their bytes are in the bounds": found.missing,
+        f"{found.unread} calls of attention have a mask without values to read, which may leave no pairs: only their bytes are in the "
+        "bounds": found.unread,
     }
     return [note for note, calls in notes.items() if calls]

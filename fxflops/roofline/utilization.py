@@ -21,8 +21,7 @@ CUDNN = ("conv", "lstm", "gru", "rnn")
 
 def roofline(
     counted: Sequence[Counted],
-    exact: Sequence[Counted],
-    dense: Sequence[Counted],
+    least: Sequence[Counted],
     place: str,
     device: str | Device = "auto",
     phase: str = "forward",
@@ -30,13 +29,11 @@ def roofline(
 ) -> Roofline:
     """Compare the calls of a phase with the ceilings of a device.
 
-    ``counted`` are the calls with the model's work, for the MFU. ``exact`` and ``dense`` are the same calls counted with
-    ``attention="exact"`` and "dense": the pairs that a mask leaves, where they are known, are the least that attention
-    has to compute. Of causality they always are; of a mask with values if it was read. ``place`` is the device of the run's Environment; ``timing`` is the latency of the phase.
+    ``counted`` are the calls with the model's work, for the MFU. ``least`` are the same calls with the least that a device has to
+    compute, of attention only the pairs that its mask leaves. ``place`` is the device of the run's Environment; ``timing`` is the latency of the phase.
 
     Raises InputError if the run had no such phase.
     """
-    least = [other if one.cost is None else one for one, other in zip(exact, dense, strict=True)]
     each = [call for call in counted if call.call.phase in PARTS[phase]]
     rows = [call for call in least if call.call.phase in PARTS[phase]]
     if not rows:

@@ -151,12 +151,14 @@ def record_of(subject: Subject, watch: Watch, source: str, trace: str, why: str 
     return run
 
 
-def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False, remembers: bool = True) -> Run:
+def counted_run(
+    subject: Subject, registry: FormulaRegistry, must_read_masks: bool = False, remembers: bool = True
+) -> Run:
     """Run the model on the meta device, where no kernel computes and nothing is allocated.
 
     A model that needs values runs on its real tensors instead, and the record has the reason. A model that is itself on
     meta then runs with all its new tensors on meta too. Fake tensors, or a FakeTensorMode, are used as they are. With
-    ``facts`` the pairs that attention masks leave are read; unless it ``remembers``, every call goes to the kernels of meta. Raises InputError if real tensors exceed the cap, RunError
+    ``must_read_masks`` it does so for attention masks without values on meta, too; unless it ``remembers``, every call goes to the kernels of meta. Raises InputError if real tensors exceed the cap, RunError
     if the model raises on them too.
     """
     if _is_on_fake(subject):
@@ -174,9 +176,9 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
         return _on_real(subject, registry, f"hooks of its parameters hold an optimizer ({type(stepped).__name__})")
     failed: Exception | None = None
     try:
-        mirror, watch = meta_run(subject, registry, facts, observe_dispatch, remembers)
+        mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch, remembers)
         if mirror.unknown_origin and not observe_dispatch:
-            mirror, watch = meta_run(subject, registry, facts, observe_dispatch=True, remembers=remembers)
+            mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch=True, remembers=remembers)
         why = mirror.needs_values  # raised, and caught by the model
         if on_meta or not why:
             return record_of(subject, watch, "predicted", ON_META)
@@ -304,13 +306,13 @@ def cap_of(device: torch.device) -> int:
 
 
 def meta_run(
-    subject: Subject, registry: FormulaRegistry, facts: bool, observe_dispatch: bool, remembers: bool
+    subject: Subject, registry: FormulaRegistry, must_read_masks: bool, observe_dispatch: bool, remembers: bool
 ) -> tuple[MetaMirror, Watch]:
     """Observe a run of the model on meta; return the mirror of its tensors, too, which knows what has gone wrong."""
     mirror = MetaMirror(subject.state, subject.snapshot.holds, subject.snapshot.before_write)
     memo: Memo | None = {} if remembers else None
     world = MetaWorld(mirror, subject.count_for, registry, memo, observe_dispatch=observe_dispatch)
-    watch = watch_of(subject, registry, world, observe_dispatch=observe_dispatch, facts=facts)
+    watch = watch_of(subject, registry, world, observe_dispatch=observe_dispatch, must_read_masks=must_read_masks)
     return mirror, observe(subject, watch)
 
 

@@ -41,7 +41,7 @@ class Watch:
         recorder: Recorder | None = None,
         cap: int | None = None,
         observe_dispatch: bool = True,
-        facts: bool = True,
+        must_read_masks: bool = False,
         new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
     ) -> None:
         self.world = world
@@ -56,7 +56,7 @@ class Watch:
             before_write=before_write,
             recorder=recorder,
             observe_dispatch=observe_dispatch,
-            facts=facts,
+            must_read_masks=must_read_masks,
             owners=self.owners,
             new_stopwatch=StoppedStopwatch if world.is_meta else new_stopwatch,
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,38 +17,60 @@ from ..records.pairs import ATTENTION, SHARE, pairs_in, with_facts
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, disable_current_modes, is_fake
 
+BACKWARD = "attention_backward"
 PRODUCT, SOFTMAX, SUM = "matmul", "softmax_backward", "sum"
 
 
-def with_pairs_left(
-    entry: Formula, target: Any, given: tuple[tuple[Any, ...], Mapping[str, Any]], out: Any, must: bool
-) -> Any:
-    """Return the spec of the result of attention or of its backward, with the number of unmasked pairs as its fact ``pairs``.
+class Masks:
+    """The attention masks of a run, each read once: layers share theirs."""
 
-    A mask on the meta device, or a fake one, has no values: then the fact is left out, or, with ``must``,
-    NotImplementedError is raised.
-    """
-    result = spec_of(out)
-    try:
-        pairs = pairs_left(entry, target, *given, out)
-    except NotImplementedError:
-        if must:
-            raise
-        return result
-    return with_facts(result, pairs=pairs)
+    def __init__(self) -> None:
+        self._read: dict[Any, tuple[weakref.ref[Any], int]] = {}
+
+    def with_pairs_left(
+        self, entry: Formula, target: Any, given: tuple[tuple[Any, ...], Mapping[str, Any]], out: Any, must: bool
+    ) -> Any:
+        """Return the spec of the result of attention or of its backward, with the number of unmasked pairs as its fact ``pairs``.
+
+        A mask on the meta device, or a fake one, has no values: then the fact is left out, or, with ``must``,
+        NotImplementedError is raised.
+        """
+        result = spec_of(out)
+        try:
+            pairs = pairs_left(entry, target, *given, out, self._kept)
+        except NotImplementedError:
+            if must:
+                raise
+            return result
+        return with_facts(result, pairs=pairs)
+
+    def _kept(self, mask: torch.Tensor) -> int:
+        """Return the number of elements of a mask that leave a pair."""
+        if mask.is_inference():  # it has no version: whether it was written to meanwhile is not known
+            return kept_by(mask)
+        storage = mask.untyped_storage()
+        key = storage._cdata, mask.storage_offset(), mask.shape, mask.stride(), mask.dtype, mask._version
+        found = self._read.get(key)
+        if found is None or found[0]() is None:  # another storage may get the address of one that is gone
+            found = self._read[key] = weakref.ref(storage), kept_by(mask)
+        return found[1]
 
 
-def has_causal_bias(given: tuple[tuple[Any, ...], Mapping[str, Any]]) -> bool:
-    """Return whether a call is given a mask of torch.nn.attention.bias: which one it is, its spec does not say."""
-    biases = sys.modules.get("torch.nn.attention.bias")  # importing it would load the compiler
-    args, kwargs = given
-    return biases is not None and any(isinstance(each, biases.CausalBias) for each in (*args, *kwargs.values()))
+def kept_by(mask: torch.Tensor) -> int:
+    """Return the number of elements of a mask that leave a pair: those that are True, or above the least number."""
+    repeats = [dim for dim, stride in enumerate(mask.stride()) if stride == 0]
+    once = mask
+    for dim in repeats:  # of an expanded mask each element is read once
+        once = once.narrow(dim, 0, 1)
+    kept = once if once.dtype is torch.bool else once > torch.finfo(once.dtype).min
+    return int(kept.count_nonzero()) * (mask.numel() // once.numel())
 
 
 def with_shares(calls: Sequence[Call], owner_of: Mapping[int, int]) -> Sequence[Call]:
     """Return the calls of a run; what computes the gradients of masked attention pair by pair, with its share of the pairs.
 
-    ``owner_of`` maps the number of a call to that of the call whose gradient it computes. A fused kernel has the mask itself.
+    ``owner_of`` maps the number of a call to that of the call whose gradient it computes. A fused kernel has
+    the mask itself; where that has no values, it takes the pairs of its forward.
     """
     result: list[Call] | None = None
     latest: dict[int, int] = {}
@@ -55,7 +78,10 @@ def with_shares(calls: Sequence[Call], owner_of: Mapping[int, int]) -> Sequence[
         forward, ran = calls[owner].operation, calls[i].operation
         left = _pairs_of(forward) if forward.op == ATTENTION else None
         before = latest.get(owner, i)
-        if left is not None and _is_of_pairs(ran, calls[before].op):
+        if left is not None and ran.op == BACKWARD and pairs_in(ran.out) is None:  # on meta its mask has no values
+            result = list(calls) if result is None else result
+            result[i] = calls[i]._replace(operation=ran._replace(out=with_facts(ran.out, pairs=left)))
+        elif left is not None and _is_of_pairs(ran, calls[before].op):
             key = {**dict(zip(("query", "key"), forward.args, strict=False)), **forward.kwargs}["key"]
             pairs = math.prod(next(specs_in(forward.out))[:-1]) * key[-2]
             result = list(calls) if result is None else result
@@ -102,8 +128,17 @@ def with_learning(args: tuple[Any, ...], specs: tuple[Any, ...]) -> tuple[Any, .
     )
 
 
-def pairs_left(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int:
+def pairs_left(
+    entry: Formula,
+    target: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    out: Any,
+    kept: Callable[[torch.Tensor], int] = kept_by,
+) -> int:
     """Return the number of query-key pairs that one call of attention computes, over all batches and heads.
+
+    ``kept(mask)`` returns how many of its elements leave a pair.
 
     Raises NotImplementedError for a mask on the meta device, which has no values, and for nested tensors.
     """
@@ -126,8 +161,7 @@ def pairs_left(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mappi
             corner, mask = int(mask.variant), None
         if mask is None or mask.numel() == 0:
             return batch * triangle(n, s, corner)
-        kept = _values(mask) if mask.dtype is torch.bool else _values(mask) > torch.finfo(mask.dtype).min
-        return int(batch * n * s * int(kept.sum()) // mask.numel())
+        return int(batch * n * s * kept(_values(mask)) // mask.numel())
 
 
 def _values(tensor: torch.Tensor) -> torch.Tensor:

@@ -262,6 +262,10 @@ class MetaMirror:
             found = tensors_in(value)
             return [self.of(t) if self._is_invalid(t) and not t.requires_grad else t for t in found]
 
+    def current(self, value: Any) -> Any:
+        """Return a value; for a tensor that a call on meta wrote to, its meta tensor, as its values are no longer true."""
+        return self.of(value) if isinstance(value, torch.Tensor) and self._is_invalid(value) else value
+
     def check_origin(self, value: Any) -> None:
         """Set ``unknown_origin`` if the origin of a tensor that the model returned is unknown."""
         self._survey(tensors_in(value))

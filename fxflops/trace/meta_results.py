@@ -34,7 +34,23 @@ def like_the_input(grad: torch.Tensor, input: torch.Tensor, *_: Any) -> torch.Te
     return torch.empty_like(input)
 
 
-RESULTS: dict[Any, Any] = {
+def _choosing(func: Any, at: int) -> Any:
+    """Return ``where`` by ``func``, whose condition is its argument ``at``: one of bytes, which devices take, is none for meta."""
+
+    def where(*args: Any, **kwargs: Any) -> Any:
+        args = tuple(_as_bool(arg) if i == at else arg for i, arg in enumerate(args))
+        return func(*args, **{name: _as_bool(arg) if name == "condition" else arg for name, arg in kwargs.items()})
+
+    return where
+
+
+def _as_bool(condition: torch.Tensor) -> torch.Tensor:
+    return condition.view(torch.bool) if condition.dtype is torch.uint8 else condition
+
+
+CHOOSING = {torch.where: 0, torch.Tensor.where: 1, torch.ops.aten.where.self: 0}
+"""The spellings of ``where``, with the place of the condition."""
+RESULTS: dict[Any, Any] = {func: _choosing(func, at) for func, at in CHOOSING.items()} | {
     getattr(torch.ops.aten, name).default: result
     for name, result in {
         "_grouped_mm": grouped_mm,
@@ -44,4 +60,4 @@ RESULTS: dict[Any, Any] = {
     }.items()
     if hasattr(torch.ops.aten, name)
 }
-"""The functions that return results, by operator."""
+"""The functions that return results, by operator or function."""

@@ -135,6 +135,9 @@ class MetaWorld(World):
     def cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         return self._autocast.cast(func, args, kwargs)
 
+    def current(self, value: Any) -> Any:
+        return self._mirror.current(value)
+
     def written(self, value: Any) -> Any:
         return self._mirror.written(value)
 
@@ -169,10 +172,10 @@ class MetaWorld(World):
         out = self._kernels.run(func, args, kwargs)
         if out is not NotImplemented:
             return out
-        if not isinstance(func, OpOverload):
-            return func(*args, **kwargs)
         if func in RESULTS:
             return RESULTS[func](*args, **kwargs)
+        if not isinstance(func, OpOverload):
+            return func(*args, **kwargs)
         out = run(func, args, kwargs)
         if func is batch_norm_backward and not args[-1][0]:  # meta's kernel makes a gradient that no device's makes
             return None, *out[1:]

@@ -87,6 +87,17 @@ class ResultsMode(FunctionMode):
         return self._track(func(*args, **(kwargs or {})))
 
 
+class EachCall(TorchFunctionMode):
+    """A function mode that runs ``wrap(func)`` in place of each function."""
+
+    def __init__(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        super().__init__()
+        self._wrap = wrap
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._wrap(func)(*args, **(kwargs or {}))
+
+
 class AtenMode(DispatchMode):
     """A dispatch mode that passes every operator to ``handler``.
 
@@ -134,7 +145,11 @@ def are_observed() -> bool:
 
 def modes_of_others() -> list[TorchFunctionMode]:
     """Return the function modes of this thread that are neither ours nor a default device: they may make other calls of each."""
-    return [mode for mode in get_current_function_mode_stack() if not isinstance(mode, (FunctionMode, DeviceContext))]
+    return [
+        mode
+        for mode in get_current_function_mode_stack()
+        if not isinstance(mode, (FunctionMode, EachCall, DeviceContext))
+    ]
 
 
 def are_others_on() -> bool:

@@ -13,11 +13,12 @@ Operators and modules go the same three ways.
 
 from __future__ import annotations
 
+import copy
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from types import FunctionType, MethodWrapperType
 from typing import Any
 
@@ -53,7 +54,7 @@ from ..torch_internals import (
     of_checkpoint,
     python_kernel,
 )
-from .attention_pairs import has_causal_bias, with_learning, with_pairs_left
+from .attention_pairs import Masks, with_learning
 from .autograd_owners import NoOwners, loss_in, roots_of
 from .call_log import CallLog, Made
 from .compiler import is_importing_compiler, run_operator, unseen
@@ -88,11 +89,12 @@ from .modes import (
 from .phases import BACKWARD, FORWARD, OPTIMIZER, Phases, is_comparing
 from .processes import Collectives, communicates, copies_gathered, has_shards, is_between_processes, runs_in_parts
 from .python_functions import PlainFunctions
-from .real_world import is_like
+from .real_world import QUERY_KEY_VALUE, is_like
 from .record import NoRecorder
 from .spelling import WRITTEN_AS, Spelling
 from .stack import ModuleStack, Running
-from .threads import Threads
+from .tasks import handed_over
+from .threads import Threads, Watched
 from .uninitialized_reads import Unwritten, address_of, before_write_hook
 from .worlds import RNN_BACKWARD, Arguments, World
 
@@ -110,7 +112,7 @@ class Observer:
     before_write: called with the tensors that a call may write to, before it does.
     recorder: gets every call, to write a graph; by default nobody does.
     observe_dispatch: keep the dispatch mode on, which also sees operators below no function: of C++, of scripted code.
-    facts: read what shapes do not have, the query-key pairs that an attention mask leaves.
+    must_read_masks: raise NotImplementedError where an attention mask has no values to read on meta. What can be read always is.
     owners: assign calls of the backward pass to the modules whose gradients they compute.
     new_stopwatch: makes the stopwatch of a thread.
 
@@ -130,7 +132,7 @@ class Observer:
         before_write: Callable[[Any], None] | None = None,
         recorder: NoRecorder | None = None,
         observe_dispatch: bool = True,
-        facts: bool = True,
+        must_read_masks: bool = False,
         owners: NoOwners | None = None,
         new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
     ) -> None:
@@ -150,7 +152,8 @@ class Observer:
         self._owners = NoOwners() if owners is None else owners
         self._announce = before_write_hook(before_write)
         self._observe_dispatch = observe_dispatch
-        self._facts = facts
+        self._must_read_masks = must_read_masks
+        self._masks = Masks()
         self._threads = Threads()
         self._of_thread(ModuleStack())
         self.phases = Phases(self._stack, self.times)
@@ -222,8 +225,27 @@ class Observer:
         self._modes.enter_context(beneath_others(self.mode))
         self._modes.enter_context(self._plain_functions)
         self._modes.enter_context(self._launches_noted())
+        self._modes.enter_context(handed_over(self._task, self._thread_of_calls))
         for context in of_world:
             self._modes.enter_context(context)
+
+    def _task(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a task for another thread that runs a function observed, inside the module calls that are open now."""
+        if not self._stack.open:  # in a profiled block, outside of models: another thread's work is its own
+            return function
+        return self._threads.observed(self._as_now(), function)
+
+    def _thread_of_calls(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what a thread runs each of whose calls of torch is a task: it may go on when this run is over."""
+        if not self._stack.open:
+            return run
+        return Watched(run, partial(self._threads.observed, self._as_now()))
+
+    def _as_now(self) -> Observer:
+        """Return a copy with the module calls that are open now."""
+        over = copy.copy(self)
+        over._stack = self._stack.copy()
+        return over
 
     def switch_off(self, *exception: Any) -> None:
         """Turn the modes off in this thread."""
@@ -600,8 +622,7 @@ class Observer:
             return self._observed(func, args, kwargs)
         if known is None:
             entry = self._registry.find(func)
-            # The calls inside a function without formula count. What a mask leaves of attention is read from its values.
-            if entry is None or (self._facts and world.is_meta and entry.op in ATTENTIONS):
+            if entry is None:  # the calls inside it count
                 return self._observed(func, args, kwargs)
             with self.lock:
                 known = world.by_rule(key, entry.op, target, func, args, kwargs)
@@ -650,6 +671,13 @@ class Observer:
     def _repeat(self, known: Known, target: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make and record a call of a known kind."""
         out, operation, seconds = self._world.repeat(known, func, args, kwargs, self._timed)
+        if (
+            operation is not None
+            and operation.op in ATTENTIONS
+            and len(tensors_given((args, kwargs))) > QUERY_KEY_VALUE
+        ):
+            # What a mask leaves is read from its values, which are not those of the first such call.
+            operation = self._with_mask_of(operation, func, args, kwargs, out)
         path, running = self.path, self._stack.open
         if running:
             path = running[-1].path
@@ -1153,11 +1181,24 @@ class Observer:
 
     def _result(self, entry: Formula | None, func: Any, given: Arguments, out: Any) -> Any:
         """Return the spec of a result, with the facts about it that its shape does not tell."""
-        if entry is not None and entry.op in ATTENTIONS and (self._facts or has_causal_bias(given)):
-            return with_pairs_left(entry, func, given, out, must=self._facts and self._world.is_meta)
+        if entry is not None and entry.op in ATTENTIONS:
+            must = self._must_read_masks and entry.op == ATTENTION  # the backward pass has the pairs of its forward
+            return self._masks.with_pairs_left(entry, func, self._with_values(given), out, must)
         if func is torch.einsum:
             return with_facts(self._world.spec(out), **{PATH: path_taken(spec_of(given[0]))})
         return self._world.spec_of_result(entry, given[0], out)
+
+    def _with_values(self, given: Arguments) -> Arguments:
+        """Return the arguments of attention, on meta those whose values a call on meta has written to."""
+        args, kwargs = given
+        return tuple(map(self._world.current, args)), {name: self._world.current(arg) for name, arg in kwargs.items()}
+
+    def _with_mask_of(self, known: Operation, func: Any, args: Any, kwargs: Any, out: Any) -> Operation:
+        """Return the operation of a call of attention of a known kind, with the pairs that its own mask leaves."""
+        entry = self._registry.find(func)
+        if entry is None:
+            return known
+        return known._replace(out=self._result(entry, func, (args, kwargs), out))
 
     def _check(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record a call without formula if a function reads memory that no observed call has written."""

@@ -6,17 +6,18 @@ import copy
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import dropwhile
+from itertools import dropwhile, takewhile
+from types import CodeType
 from typing import Any
 
 from torch import nn
 
 from ..model.pytree import tensors_in
 from ..torch_internals import get_current_dispatch_mode_stack, get_current_function_mode_stack
-from .modes import FunctionMode
+from .modes import EachCall, FunctionMode
 from .source import frames, is_own
 
-CALL = nn.Module.__call__.__code__
+CALL, HANDLER = nn.Module.__call__.__code__, EachCall.__torch_function__.__code__
 UNWATCHED = "a call by a thread that does not belong to this run"
 
 
@@ -24,8 +25,8 @@ class Threads:
     """The observers of a run's threads, except that of the thread that began it.
 
     A thread belongs to the run if it was started during the run, or if it calls a module with tensors that the run made,
-    as a thread of an earlier pool does. Its observer is a copy of the first one, with a module stack of its own on top
-    of the open module calls. Its modes are on while a module runs. Threads of autograd inherit the run's modes, and use
+    as a thread of an earlier pool does, or runs a task that one of the run's threads gave to a pool. Its observer is a copy of the first one, with a module stack of its own on top
+    of the open module calls. Its modes are on while a module or a task runs, and in a thread that the run started while a function of torch does. Threads of autograd inherit the run's modes, and use
     its observer. A module call by any other thread is recorded as a call without formula, unless that thread counts
     the same model itself.
     """
@@ -65,6 +66,32 @@ class Threads:
             is_empty = not self._visitors
         if is_empty:
             closing()
+
+    def observed(self, over: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function for another thread that does what ``function`` does, observed by a copy of ``over`` until the run is over."""
+
+        def task(*args: Any, **kwargs: Any) -> Any:
+            with self.visiting(over) as host:
+                if host is not over or not self._begin(over):
+                    return function(*args, **kwargs)
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    self.left()
+                    del self.by_thread[threading.get_ident()]  # what the thread does later may not be the run's
+
+        return task
+
+    def _begin(self, over: Any) -> bool:
+        """Turn the modes on in this thread, which runs a task of the run; return False if they are."""
+        ident = threading.get_ident()
+        if self._depths.get(ident) or _is_on(over):
+            return False
+        with over.lock:
+            copied = self.by_thread[ident] = copy.copy(over)
+        self._depths[ident] = 1
+        copied.begin_thread(over)
+        return True
 
     def enter(self, observer: Any, module: nn.Module, given: Any) -> Any:
         """Return the observer of this thread, which begins a module call; None if the call is not observed."""
@@ -111,8 +138,35 @@ def _is_on(observer: Any) -> bool:
     return observer.mode in get_current_function_mode_stack() or observer.aten in get_current_dispatch_mode_stack()
 
 
+class Watched:
+    """What a thread runs that a run has started: in it ``wrap(func)`` is called in place of each function of torch.
+
+    Not of those that this library calls, where the thread counts a model itself.
+    """
+
+    def __init__(self, run: Callable[[], Any], wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        self._run = run
+        self._wrap = wrap
+
+    def __call__(self) -> None:
+        with EachCall(self._wrapped):
+            self._run()
+
+    def _wrapped(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        return func if _is_of_library(HANDLER) else self._wrap(func)
+
+
+THREAD = Watched.__call__.__code__
+
+
+def _is_of_library(last: CodeType) -> bool:
+    """Return whether this library made the innermost call of a function with this code, in what this thread runs."""
+    _, *callers = dropwhile(lambda frame: frame.f_code is not last, frames())
+    return any(map(is_own, takewhile(lambda frame: frame.f_code is not THREAD, callers)))
+
+
 def _counts_itself() -> bool:
     """Return whether this thread counts a model itself: a function mode of ours is on, or this library called the module."""
     if any(type(mode) is FunctionMode for mode in get_current_function_mode_stack()):
         return True
-    return any(map(is_own, dropwhile(lambda frame: frame.f_code is not CALL, frames())))
+    return _is_of_library(CALL)

@@ -107,6 +107,10 @@ class World:
         """Return the arguments as autocast casts them, where torch itself does not."""
         return args, kwargs
 
+    def current(self, value: Any) -> Any:
+        """Return a value; of a tensor that no longer has the values that the run gave it, the one that stands for it."""
+        return value
+
     def written(self, value: Any) -> Any:
         """Return the tensors in a value as the run left them."""
         return value

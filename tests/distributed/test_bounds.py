@@ -154,3 +154,23 @@ def test_meshes_of_unlike_work_are_ordered_by_the_bound_of_a_token() -> None:
     rows = by_token.to_dicts()
     assert [row["mesh"] for row in rows] == ["dp 4 x tp 1", "dp 1 x tp 4"]
     assert [row["rate"] * row["best"] for row in rows] == pytest.approx([400, 100])
+
+
+@pytest.mark.parametrize("kind", ["all", "causal", "mask"])
+def test_attention_takes_the_pairs_that_are_known_to_be_left(kind: str) -> None:
+    """A mask of a simulated rank has no values: it may leave no pairs."""
+    n, d = 32, 8
+
+    def attends(mesh: Any) -> Any:
+        q, model = torch.ones(1, 1, n, d), nn.Identity()
+        mask = torch.ones(n, n, dtype=torch.bool).tril() if kind == "mask" else None
+
+        def step() -> None:
+            with torch.no_grad():
+                nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask, is_causal=kind == "causal")
+
+        return model, step
+
+    pairs = {"all": n * n, "causal": n * (n + 1) // 2, "mask": 0}[kind]
+    compute = step_bound(simulate(attends, {"dp": 2}, differs=()), DEVICE, LINKS).compute
+    assert 4 * pairs * d - 2 * n * d <= compute * 1e9 <= pairs * (4 * d + 6) + 1

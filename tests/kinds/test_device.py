@@ -295,3 +295,23 @@ def test_values_are_on_one_device_alone() -> None:
     assert fxflops.count(Branches(), x).total_flops == 2 + 1 + 3  # the sum, the comparison, the sines
     with pytest.raises(fxflops.FxflopsError, match="cannot be counted for cuda"):
         fxflops.count(Branches(), x, device="cuda")
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_condition_of_bytes_chooses_on_meta_too(backward: bool) -> None:
+    class Chooses(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            y = torch.where(mask, self.layer(x), x)
+            return torch.where(condition=mask, input=y.where(mask, x), other=torch.zeros_like(x))
+
+    x = torch.randn(4, 8)
+    mask = torch.ones(4, 8, dtype=torch.uint8)
+    model = Chooses()
+    of_bytes, of_bools = (fxflops.count(model, (x, m), backward=backward) for m in (mask, mask.bool()))
+    there = fxflops.count(Chooses().to("meta"), (x.to("meta"), mask.to("meta")), backward=backward)
+    assert (of_bytes.total_flops, of_bytes.max_memory) == (there.total_flops, there.max_memory)
+    assert of_bytes.total_flops == of_bools.total_flops

@@ -62,8 +62,8 @@ class Strange(nn.Module):
 
 
 class Attention(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x, mask)
 
 
 class Generator(nn.Module):
@@ -143,7 +143,7 @@ REPORTS: dict[str, Callable[[], Report]] = {
     "strange": lambda: analyze(Strange(), torch.randn(2, 6), repeats=1),
     "training": trained,
     "steps": generated,
-    "exact": lambda: count(Attention(), torch.randn(1, 2, 5, 4), attention="exact"),
+    "exact": lambda: count(Attention(), (torch.randn(1, 2, 5, 4), torch.ones(5, 5).tril() > 0), attention="exact"),
     "recurrent": lambda: count(RECURRENT, torch.randn(7, 2, 4)),
     "shared": lambda: count(nn.Sequential(SHARED, nn.ReLU(), SHARED), torch.randn(2, 4)),
     "thop": lambda: count(

@@ -175,7 +175,8 @@ def test_of_gradients_of_flex_attention_which_has_none_on_a_cpu() -> None:
 
 
 def test_what_was_not_read_is_missing() -> None:
-    dense = fxflops.count(Attends(CASES["bool mask"][0]), (Q, K))
+    # A bias that is computed from the queries has no values in a count.
+    dense = fxflops.count(Attends(lambda q, k: F.scaled_dot_product_attention(q, k, k, (q @ k.mT).abs())), (Q, K))
     assert dense.complete
     assert next(m.why for m in dense.recount(attention="exact").missing).startswith("the attention mask was not read")
     with pytest.raises(fxflops.InputError, match="'dense', 'exact'"):

@@ -1,0 +1,93 @@
+"""Work that a run hands to other threads: tasks of a pool, and threads that it starts, in which no mode of ours is on yet."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing.pool import ThreadPool
+from typing import Any
+
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+_LOCK = threading.Lock()
+_WRAPS: dict[int, list[tuple[Wrap, Wrap]]] = {}
+"""What is done to the tasks and threads that a thread hands over, by its number; the last one does it."""
+POOLS: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (ThreadPoolExecutor, ("submit",)),
+    (ThreadPool, ("apply_async", "_map_async", "imap", "imap_unordered")),
+)
+"""Pools of threads, with the methods that take a task: a function, as the first argument."""
+OF_POOLS = ("concurrent.futures.", "multiprocessing.")
+
+
+@contextmanager
+def handed_over(task: Wrap, thread: Wrap) -> Iterator[None]:
+    """Let what this thread gives to a pool be ``task(function)``, and what it starts as a thread run ``thread(run)``.
+
+    Meanwhile the tasks of all threads pass through here; those of others stay as they are.
+    """
+    ident = threading.get_ident()
+    with _LOCK:
+        if not _WRAPS:
+            _replace()
+        _WRAPS.setdefault(ident, []).append((task, thread))
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _WRAPS[ident].pop()
+            if not _WRAPS[ident]:
+                del _WRAPS[ident]
+            if not _WRAPS:
+                _restore()
+
+
+_originals: list[tuple[type, str, Any]] = []
+"""What was replaced: a class, an attribute's name, and the class's own value of it, None if it inherits that."""
+
+
+def _replace() -> None:
+    for pool, names in POOLS:
+        for name in names:
+            _set(pool, name, _taking_tasks(getattr(pool, name)))
+    _set(threading.Thread, "start", _starting(threading.Thread.start))
+
+
+def _set(cls: type, name: str, value: Any) -> None:
+    _originals.append((cls, name, vars(cls).get(name)))
+    setattr(cls, name, value)
+
+
+def _restore() -> None:
+    while _originals:
+        cls, name, value = _originals.pop()
+        if value is None:
+            delattr(cls, name)
+        else:
+            setattr(cls, name, value)
+
+
+def _taking_tasks(original: Callable[..., Any]) -> Callable[..., Any]:
+    def take(pool: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        wraps = _WRAPS.get(threading.get_ident())
+        return original(pool, wraps[-1][0](function) if wraps else function, *args, **kwargs)
+
+    return take
+
+
+def _starting(original: Callable[..., Any]) -> Callable[..., Any]:
+    def start(thread: Any) -> None:
+        wraps = _WRAPS.get(threading.get_ident())
+        target = getattr(thread, "_target", None)  # private; without it the threads of pools are watched, too
+        if wraps and not str(getattr(target, "__module__", "")).startswith(OF_POOLS):
+            run = wraps[-1][1](thread.run)
+
+            def run_once() -> None:
+                vars(thread).pop("run", None)
+                run()
+
+            thread.run = run_once
+        original(thread)
+
+    return start
