@@ -446,7 +446,7 @@ def _noting(name: str, module: nn.Module, forward: Callable[..., Any], writes: d
     holders = [(path, each) for each, path in paths.items() if not _is_norm(each)]
 
     def state() -> dict[str, Any]:
-        found = {}
+        found: dict[str, Any] = {}
         for path, each in holders:
             prefix = f"{path}." if path else ""
             found |= {f"buffer {prefix}{key}": _mark(buffer) for key, buffer in each._buffers.items()}
@@ -507,5 +507,5 @@ def _own_generator(module: nn.Module) -> str:
     for each in paths:
         for key, value in vars(each).items():
             if key not in OF_ANY_MODULE and generator_of(value) is not None:
-                return key
+                return str(key)
     return ""
