@@ -446,7 +446,7 @@ def _noting(name: str, module: nn.Module, forward: Callable[..., Any], writes: d
     holders = [(path, each) for each, path in paths.items() if not _is_norm(each)]
 
     def state() -> dict[str, Any]:
-        found = dict[str, Any]()
+        found: dict[str, Any] = {}
         for path, each in holders:
             prefix = f"{path}." if path else ""
             found |= {f"buffer {prefix}{key}": _mark(buffer) for key, buffer in each._buffers.items()}
