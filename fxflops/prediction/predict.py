@@ -43,12 +43,12 @@ def predict(
     bounds = {
         part: iter_of for roofline in rooflines for iter_of in [iter(roofline.rows)] for part in PARTS[roofline.phase]
     }
-    kernels = [kernel_of(each) for each in counted]
+    bound_rows = [next(bounds[each.call.phase]) for each in counted]
+    kernels = [_computed_in(row.dtype, kernel_of(each)) for each, row in zip(counted, bound_rows, strict=True)]
     by_formula, families = seconds_of(kernels, device, calibration, without)
     rows = []
-    for each, kernel, predicted in zip(counted, kernels, by_formula, strict=True):
-        call = each.call
-        bound = next(bounds[call.phase]).bound_seconds
+    for each, bound_row, kernel, predicted in zip(counted, bound_rows, kernels, by_formula, strict=True):
+        call, bound = each.call, bound_row.bound_seconds
         if predicted is None or kernel is None:
             row = Row(call.op, call.path, call.phase, 1, bound, bound, BOUND, bound, call.seconds)
         else:
@@ -59,6 +59,14 @@ def predict(
         known = None if calibration is None else calibration.host_seconds
         rows = _launched(rows, HOST_SECONDS if known is None else known)
     return Prediction(device, tuple(rows), families, sum(each.cost is None for each in counted), launch=launch)
+
+
+def _computed_in(dtype: str, kernel: Kernel | None) -> Kernel | None:
+    """Return the kernel in tf32 where torch lets tensor cores compute f32 in it, as cuDNN's convolutions do by default.
+
+    They are several times as fast as kernels in f32, and no table has them.
+    """
+    return kernel._replace(dtype=dtype) if kernel is not None and dtype == "tf32" else kernel
 
 
 def _named(family: str, dtype: str) -> str:

@@ -228,3 +228,17 @@ def test_attention_backward_on_an_h100_takes_about_three_forwards() -> None:
     sums = prediction.by_operator()
     assert sums["attention_backward"].basis == "attention_backward bf16"
     assert sums["attention_backward"].seconds == pytest.approx(0.0016116, rel=0.15)
+
+
+def test_convolutions_that_cudnn_may_compute_in_tf32_are_not_predicted_as_f32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's own setting lets cuDNN take tensor cores, eight times as fast as an A100's f32; a T4 has none for f32."""
+    with torch.device("meta"):
+        report = fxflops.count(nn.Conv2d(64, 128, 3, padding=1), torch.empty(8, 64, 56, 56))
+
+    def basis(card: str) -> str:
+        return report.predict(card).rows[0].basis
+
+    assert basis("A100") == "bound"
+    assert basis("T4") == "linear f32"
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert basis("A100") == "linear f32"
