@@ -233,7 +233,7 @@ def test_attention_backward_on_an_h100_takes_about_three_forwards() -> None:
 def test_convolutions_that_cudnn_may_compute_in_tf32_are_not_predicted_as_f32(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch's own setting lets cuDNN take tensor cores, eight times as fast as an A100's f32; a T4 has none for f32."""
     with torch.device("meta"):
-        report = fxflops.count(nn.Conv2d(64, 128, 3, padding=1), torch.empty(8, 64, 56, 56))
+        report = count(nn.Conv2d(64, 128, 3, padding=1), torch.empty(8, 64, 56, 56))
 
     def basis(card: str) -> str:
         return report.predict(card).rows[0].basis
