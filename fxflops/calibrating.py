@@ -23,12 +23,11 @@ from .prediction.hardware import Card
 from .prediction.numbers import fitted_numbers
 from .report.report import Report
 from .roofline.devices import Device, parts_of
-from .roofline.measured_peaks import device_for
+from .roofline.measured_peaks import BURST, DTYPES, device_for
 
 SECONDS, LEAST, MOST = 0.1, 5, 200
 """How long each operation is repeated, and the least and the most repetitions, after a fifth of them to warm up."""
-TOGETHER = {"cpu": 1}
-"""Operations that are timed together, by kind of device: an accelerator (20) is given the next one while the last one runs."""
+NAMES = {dtype: name for name, dtype in DTYPES.items() if name != "tf32"}
 EVICTED = 2**26
 """Bytes that push all else out of a CPU's caches."""
 FEWEST = 3
@@ -81,11 +80,7 @@ def calibrate(
     wanted = [*dtypes] if dtypes is not None else [torch.float32, *([torch.bfloat16] if place.type == "cuda" else [])]
     accelerator = accelerator_of(place)
     where = str(place) if accelerator is None else f"{place} ({accelerator.name})"
-    names = [
-        {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.float64: "f64"}[each]
-        for each in wanted
-    ]
-    device, _ = device_for("auto", where, names)
+    device, _ = device_for("auto", where, [NAMES[each] for each in wanted])
     timed = [found for dtype in wanted for make in OPERATIONS for found in _measured(make, place, dtype)]
     host = None if place.type == "cpu" else _host_seconds(place)
     return _fitted(device, where, timed, f"torch {torch.__version__}", host)
@@ -120,7 +115,7 @@ def _measured(make: Make, place: torch.device, dtype: torch.dtype) -> list[tuple
 
 def _seconds(run: Callable[[], Any], place: torch.device) -> float:
     """Return the median seconds of one run. On a CPU its tensors are not in the caches before: those of a model seldom all are."""
-    wait, together = waiter(place), TOGETHER.get(place.type, 20)
+    wait, together = waiter(place), BURST.get(place.type, BURST["accelerator"])
     others = torch.zeros(EVICTED, dtype=torch.uint8) if place.type == "cpu" else None
     run()
     wait()

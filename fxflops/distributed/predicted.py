@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache, partial
 from typing import NamedTuple
 
 from ..counting.collectives import Collective
@@ -60,8 +61,9 @@ def step_prediction(
 
 
 def _of_kind(kind: RankKind, mesh: Mapping[str, int], device: Device, links: Links) -> StepPrediction:
-    compute = kind.sum(lambda report: _computing(report, device)[0])
-    bounds = kind.sum(lambda report: _computing(report, device)[1])
+    computing = cache(partial(_computing, device=device))
+    compute = kind.sum(lambda report: computing(report)[0])
+    bounds = kind.sum(lambda report: computing(report)[1])
     communication = 0.0
     for row in kind.collectives:
         seconds, bound = _communicating(row, mesh, device, links)

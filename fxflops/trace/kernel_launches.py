@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+from .per_thread import PerThread
+
 Note = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
-_LOCK = threading.Lock()
-_NOTES: dict[int, list[Note]] = {}
-"""Who notes the launches of a thread, by its number; the last one does."""
+_NOTES = PerThread[Note]()
+"""Who notes the launches of a thread."""
 
 
 @contextmanager
@@ -26,20 +27,8 @@ def launches_noted(note: Note) -> Iterator[None]:
     if interface is None or _has_driver():
         yield
         return
-    thread = threading.get_ident()
-    with _LOCK:
-        if not _NOTES:
-            _replace(interface)
-        _NOTES.setdefault(thread, []).append(note)
-    try:
+    with _NOTES.on(note, partial(_replace, interface), partial(_restore, interface)):
         yield
-    finally:
-        with _LOCK:
-            _NOTES[thread].pop()
-            if not _NOTES[thread]:
-                del _NOTES[thread]
-            if not _NOTES:
-                interface.__getitem__ = interface.__getitem__.__wrapped__
 
 
 def function_of(kernel: Any) -> Any:
@@ -60,8 +49,12 @@ def _replace(interface: Any) -> None:
     launch = interface.__getitem__
 
     def launched(kernel: Any, grid: Any) -> Any:
-        notes = _NOTES.get(threading.get_ident())
-        return (lambda *args, **kwargs: notes[-1](kernel, args, kwargs)) if notes else launch(kernel, grid)
+        note = _NOTES.now()
+        return launch(kernel, grid) if note is None else lambda *args, **kwargs: note(kernel, args, kwargs)
 
     launched.__wrapped__ = launch  # type: ignore[attr-defined]
     interface.__getitem__ = launched
+
+
+def _restore(interface: Any) -> None:
+    interface.__getitem__ = interface.__getitem__.__wrapped__

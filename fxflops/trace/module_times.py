@@ -21,6 +21,7 @@ from ..torch_internals import current_graph_task_id, queue_callback
 from .autograd_owners import node_of
 from .leaves import Hooks
 from .phases import BACKWARD, FORWARD, OPTIMIZER
+from .threads import drop
 
 
 class ModuleTimes:
@@ -83,11 +84,8 @@ class ModuleTimes:
         self._own.clear()
 
     def release(self) -> None:
-        """Drop everything but the thread's number, for which a hook in another thread asks: only the garbage collector would
-        free the cycles."""
-        held = vars(self)
-        for name in held.keys() - {"_thread"}:
-            del held[name]
+        """Drop everything but the thread's number, for which a hook in another thread asks."""
+        drop(self, "_thread")
 
     def _described(self, module: nn.Module) -> tuple[Any, ...]:
         """Return the fields of the module's scopes but for their seconds."""

@@ -94,7 +94,7 @@ from .record import NoRecorder
 from .spelling import WRITTEN_AS, Spelling
 from .stack import ModuleStack, Running
 from .tasks import handed_over
-from .threads import Threads, Watched
+from .threads import Threads, Watched, drop
 from .uninitialized_reads import Unwritten, address_of, before_write_hook
 from .worlds import RNN_BACKWARD, Arguments, World
 
@@ -328,13 +328,8 @@ class Observer:
         return not is_ours or (self._world.meets_tensors and threading.get_ident() in threads_counting(module))
 
     def release(self) -> None:
-        """Drop everything, once no other thread is in a hook: only the garbage collector would free the cycles."""
-        self._threads.close(self._drop)
-
-    def _drop(self) -> None:
-        held = vars(self)
-        for name in held.keys() - {"_thread", "_threads"}:  # a thread may come yet, and asks for these
-            del held[name]
+        """Drop everything, once no other thread is in a hook. One may come yet, and asks for its number and these threads."""
+        self._threads.close(partial(drop, self, "_thread", "_threads"))
 
     def _begin_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Begin a module call."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from multiprocessing.pool import ThreadPool
 from typing import Any
 
+from .per_thread import PerThread
+
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
-_LOCK = threading.Lock()
-_WRAPS: dict[int, list[tuple[Wrap, Wrap]]] = {}
-"""What is done to the tasks and threads that a thread hands over, by its number; the last one does it."""
+_WRAPS = PerThread[tuple[Wrap, Wrap]]()
+"""What is done to the tasks and threads that a thread hands over."""
 POOLS: tuple[tuple[type, tuple[str, ...]], ...] = (
     (ThreadPoolExecutor, ("submit",)),
     (ThreadPool, ("apply_async", "_map_async", "imap", "imap_unordered")),
@@ -21,26 +22,12 @@ POOLS: tuple[tuple[type, tuple[str, ...]], ...] = (
 OF_POOLS = ("concurrent.futures.", "multiprocessing.")
 
 
-@contextmanager
-def handed_over(task: Wrap, thread: Wrap) -> Iterator[None]:
+def handed_over(task: Wrap, thread: Wrap) -> AbstractContextManager[None]:
     """Let what this thread gives to a pool be ``task(function)``, and what it starts as a thread run ``thread(run)``.
 
     Meanwhile the tasks of all threads pass through here; those of others stay as they are.
     """
-    ident = threading.get_ident()
-    with _LOCK:
-        if not _WRAPS:
-            _replace()
-        _WRAPS.setdefault(ident, []).append((task, thread))
-    try:
-        yield
-    finally:
-        with _LOCK:
-            _WRAPS[ident].pop()
-            if not _WRAPS[ident]:
-                del _WRAPS[ident]
-            if not _WRAPS:
-                _restore()
+    return _WRAPS.on((task, thread), _replace, _restore)
 
 
 _originals: list[tuple[type, str, Any]] = []
@@ -70,18 +57,18 @@ def _restore() -> None:
 
 def _taking_tasks(original: Callable[..., Any]) -> Callable[..., Any]:
     def take(pool: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        wraps = _WRAPS.get(threading.get_ident())
-        return original(pool, wraps[-1][0](function) if wraps else function, *args, **kwargs)
+        wraps = _WRAPS.now()
+        return original(pool, wraps[0](function) if wraps else function, *args, **kwargs)
 
     return take
 
 
 def _starting(original: Callable[..., Any]) -> Callable[..., Any]:
     def start(thread: Any) -> None:
-        wraps = _WRAPS.get(threading.get_ident())
+        wraps = _WRAPS.now()
         target = getattr(thread, "_target", None)  # private; without it the threads of pools are watched, too
         if wraps and not str(getattr(target, "__module__", "")).startswith(OF_POOLS):
-            run = wraps[-1][1](thread.run)
+            run = wraps[1](thread.run)
 
             def run_once() -> None:
                 vars(thread).pop("run", None)

@@ -170,3 +170,10 @@ def _counts_itself() -> bool:
     if any(type(mode) is FunctionMode for mode in get_current_function_mode_stack()):
         return True
     return _is_of_library(CALL)
+
+
+def drop(observer: Any, *kept: str) -> None:
+    """Delete an observer's attributes, in cycles that only the garbage collector would free, but for those that a thread may still ask for."""
+    held = vars(observer)
+    for name in held.keys() - set(kept):
+        del held[name]
