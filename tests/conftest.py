@@ -16,12 +16,13 @@ from fxflops.meters import timing
 from fxflops.run import graph_run
 
 from .devices import DEVICES
-from .fresh import Fresh
+from .fresh import Fresh, one_thread_after_fork
 from .standin import StandIn
 
 pytest.register_assert_rewrite("tests.ops.textbook", "tests.oracle")  # so that they say which numbers differ
 # Who starts the tests in the background may have it ignored, and then it is in the processes that they start, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+one_thread_after_fork()
 torch.set_num_threads(1)  # models here are small, and several processes share the cores
 # The first backward pass starts a thread for each device, and copies of the process cannot be without; fake tensors pretend to have some.
 torch.ones((), requires_grad=True).backward()

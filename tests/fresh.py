@@ -17,6 +17,17 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 
 
+def one_thread_after_fork() -> None:
+    """Have each later child of a fork set its number of threads at once.
+
+    A child makes torch's pool of threads anew when a thread of it first sets a number. Where that is left to the threads of a
+    backward pass, two of them make it at once at times, and the process is aborted ("Invalid thread pool!").
+    """
+    import torch
+
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+
+
 class Fresh:
     """Runs ``python ARGUMENTS``; the process that is copied starts at the first call."""
 
@@ -90,6 +101,7 @@ if __name__ == "__main__":
 
     assert "torch._dynamo" not in sys.modules
     torch.set_num_threads(1)
+    one_thread_after_fork()
     gc.freeze()
     if asked := serve():
         become(*asked)

@@ -7,6 +7,7 @@ ended their group, the first one simulates the ranks of the case NAME, and write
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import io
 import json
@@ -417,6 +418,7 @@ def ranks_of(folder: Path, size: int) -> Iterator[tuple[int, list[int]]]:
     for rank in range(1, size):
         child = os.fork()
         if child == 0:
+            torch.set_num_threads(1)  # see one_thread_after_fork in tests/fresh.py
             yield rank, []
             return
         children.append(child)
@@ -430,6 +432,8 @@ if __name__ == "__main__":
     cases = [name for name in sys.argv[3:] if not name.startswith("simulate_")]
     to_simulate = [name.removeprefix("simulate_") for name in sys.argv[3:] if name not in cases]
     for rank, children in ranks_of(folder, size):
+        # A rank waits half an hour for another that has died: say before where it waits.
+        faulthandler.dump_traceback_later(600, exit=True)
         dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=size)
         told_by: dict[str, Any] = {}
         for name in cases:
@@ -449,8 +453,9 @@ if __name__ == "__main__":
             except Exception:
                 told_by[name] = traceback.format_exc()[-3000:]
         (folder / f"{rank}.json").write_text(json.dumps(told_by))
-        for child in children:
-            os.waitpid(child, 0)
+        ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        if any(ended):
+            sys.exit(f"the other ranks ended with {ended}")
         if dist.is_initialized():
             dist.destroy_process_group()
         if rank == 0 and to_simulate:
