@@ -7,7 +7,7 @@ by its identity: its ``__hash__`` and ``__eq__`` may depend on its state, as tho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping
 from functools import reduce
 from itertools import chain
 from operator import itemgetter
@@ -43,6 +43,12 @@ class ByIdentity(MutableMapping[Any, V]):
     def __len__(self) -> int:
         return len(self._items)
 
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self._items.get(id(key), (None, default))[1]
+
+    def items(self) -> ItemsView[Any, V]:
+        return self._items.values()  # type: ignore[return-value]  # pairs as well, without a call for each
+
 
 def unique(objects: Iterable[Any]) -> list[Any]:
     """Return the objects in order, each once."""
@@ -51,19 +57,22 @@ def unique(objects: Iterable[Any]) -> list[Any]:
 
 def modules_of(model: nn.Module) -> tuple[ByIdentity[str], dict[str, str]]:
     """Return all modules with their first path, in the order of ``named_modules()``; and the other paths, each with the first."""
-    paths, aliases = ByIdentity[str](), dict[str, str]()
+    paths, aliases = dict[int, tuple[nn.Module, str]](), dict[str, str]()
     _visit(model, "", paths, aliases)
-    return paths, aliases
+    return ByIdentity(paths.values()), aliases
 
 
-def _visit(module: nn.Module, path: str, paths: ByIdentity[str], aliases: dict[str, str]) -> None:
+def _visit(module: nn.Module, path: str, paths: dict[int, tuple[nn.Module, str]], aliases: dict[str, str]) -> None:
     # Not nested in modules_of: a function that calls itself there is a reference cycle, which would hold the model.
-    paths[module] = path
-    for name, child in _entries(module):
-        if child not in paths:
-            _visit(child, f"{path}.{name}" if path else name, paths, aliases)
+    paths[id(module)] = module, path
+    for name, child in module._modules.items():
+        if child is None:
+            continue
+        name = f"{path}.{name}" if path else name
+        if id(child) not in paths:
+            _visit(child, name, paths, aliases)
         else:
-            aliases[f"{path}.{name}" if path else name] = paths[child]
+            aliases[name] = paths[id(child)][1]
 
 
 def all_modules(model: nn.Module) -> list[nn.Module]:

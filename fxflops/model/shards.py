@@ -29,8 +29,10 @@ def reshard(modules: Iterable[nn.Module]) -> list[Any]:
     FSDP does it: its own records of a parameter would not follow one that is only put back into its module.
     """
     cls = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
-    found: list[Any] = [] if cls is None else [module for module in modules if isinstance(module, cls)]
-    return [module for module in found if _changes(module)]
+    modules = [*modules]
+    if cls is None or not any(issubclass(each, cls) for each in {*map(type, modules)}):
+        return []
+    return [module for module in modules if isinstance(module, cls) and _changes(module)]
 
 
 def _changes(module: Any) -> bool:

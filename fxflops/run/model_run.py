@@ -220,14 +220,16 @@ def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run |
     forward of its own on a module with such weights; None if its result is on meta, too, or it raises.
     """
     inputs = [tensor for _, tensor in subject.held["inputs"]]
+    waits = any(weight.is_meta for weight in subject.state)
+    if not waits or subject.is_for_another or any(tensor.is_meta for tensor in inputs):
+        return None
     waiting = [
         module
         for module in subject.inventory.paths
         if not isinstance(module, torch.jit.ScriptModule)
         and any(weight is not None and weight.is_meta for weight in module._parameters.values())
     ]
-    may_load = any("forward" in vars(module) or is_hooked(module) for module in waiting)
-    if not may_load or subject.is_for_another or any(tensor.is_meta for tensor in inputs):
+    if not any("forward" in vars(module) or is_hooked(module) for module in waiting):
         return None
     subject.snapshot.keep_all()
     try:
