@@ -9,8 +9,9 @@ from __future__ import annotations
 import operator
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from itertools import chain, compress
 from typing import Any
 
 import torch
@@ -51,11 +52,13 @@ class Link:
         """Return whether the container still holds the object."""
         if self.is_of_dict:
             return self.container.get(self.key) is self.held
+        if type(self.container) is list and self.key < len(self.container) and self.container[self.key] is self.held:
+            return True
         return issubclass(type(self.container), tuple) or any(part is self.held for _, part in parts(self.container))
 
-    def is_broken(self) -> bool:
-        """Return whether the container has let go of the object, and no variable of a function has taken hold of it."""
-        return not self.holds() and sys.getrefcount(self.held) < self.references
+    def lasts(self) -> bool:
+        """Return whether the container still holds the object, or a variable of a function has taken hold of it."""
+        return self.holds() or sys.getrefcount(self.held) >= self.references
 
 
 class Holders:
@@ -73,6 +76,9 @@ class Holders:
         self._names: list[str] = []
         self._values: list[Any] = []
         self._others: list[Link] = []
+        self._holding: list[bool] = []
+        self._depending: list[list[int]] = []
+        self._left: set[int] = set()
         modules, inputs, tensors = [*modules], [*inputs], [*tensors]
         staying = {*map(id, inputs)}
         buffers: list[tuple[dict[str, Any], str, Any]] = []
@@ -102,19 +108,24 @@ class Holders:
 
     def begin(self) -> None:
         """Count the references to all that is held, right before the run."""
-        links, keys = list[Link](), [id(tensor) for tensors, _ in self._groups for tensor in tensors]
-        for key in keys:  # it grows meanwhile
-            for link, owner in self._links[key]:
-                links.append(link)
-                if owner not in keys and owner != ROOT:
-                    keys.append(owner)
+        depending: dict[Link, list[int]] = {}
+        for number, (tensors, _) in enumerate(self._groups):
+            keys = [*map(id, tensors)]
+            for key in keys:  # it grows meanwhile
+                for link, owner in self._links[key]:
+                    depending.setdefault(link, []).append(number)
+                    if owner not in keys and owner != ROOT:
+                        keys.append(owner)
         # Lists, for speed: it is asked at each new peak whether they are all as they were.
-        named = [link for link in links if link.is_of_dict]
+        named = [link for link in depending if link.is_of_dict]
         self._dicts = [link.container for link in named]
         self._names = [link.key for link in named]
         self._values = [link.held for link in named]
-        self._others = [link for link in links if not link.is_of_dict]
-        for link in links:
+        self._others = [link for link in depending if not link.is_of_dict]
+        self._depending = [depending[link] for link in (*named, *self._others)]
+        self._holding = [True] * len(depending)
+        self._left = set()
+        for link in depending:
             link.references = sys.getrefcount(link.held)
 
     def _add(self, container: Any, key: Any, held: Any, owner: int) -> None:
@@ -146,26 +157,39 @@ class Holders:
 
     def let_go(self) -> Iterator[list[torch.Tensor]]:
         """Yield the tensors of each storage that nothing holds any more, once."""
-        is_as_before = all(map(operator.is_, map(dict.get, self._dicts, self._names), self._values))
-        if is_as_before and all(link.holds() for link in self._others):
-            return
-        for number, (tensors, uses) in reversed([*enumerate(self._groups)]):
-            if not any(self._is_held(key, set()) for key in map(id, tensors)):
-                with DisableTorchFunction():
-                    is_used = any(
-                        now > before
-                        for t, use in zip(tensors, uses, strict=True)
-                        for now, before in zip(use_counts(t), use, strict=True)
-                    )
-                if not is_used:
-                    del self._groups[number]
-                    yield tensors
+        holding = [*map(operator.is_, map(dict.get, self._dicts, self._names), self._values)]
+        holding += [link.holds() for link in self._others]
+        if holding != self._holding:
+            changed = map(operator.is_not, holding, self._holding)
+            for number in {*chain.from_iterable(compress(self._depending, changed))}:
+                tensors = self._groups[number][0]
+                if tensors and not any(self._is_held(key, set(), Link.holds) for key in map(id, tensors)):
+                    self._left.add(number)
+                else:
+                    self._left.discard(number)
+            self._holding = holding
+        for number in sorted(self._left):  # a variable of a function, or a view, may hold them for a while longer
+            tensors, uses = self._groups[number]
+            # No variable for a tensor: it would be one more reference to it.
+            if any(self._is_held(key, set(), Link.lasts) for key in map(id, tensors)):
+                continue
+            with DisableTorchFunction():
+                is_used = any(
+                    now > before
+                    for t, use in zip(tensors, uses, strict=True)
+                    for now, before in zip(use_counts(t), use, strict=True)
+                )
+            if not is_used:
+                self._left.discard(number)
+                self._groups[number] = [], []
+                yield tensors
 
-    def _is_held(self, key: int, asked: set[int]) -> bool:
+    def _is_held(self, key: int, asked: set[int], holds: Callable[[Link], bool]) -> bool:
+        """Return whether links that hold lead to the object with this id."""
         if key == ROOT:
             return True
         asked.add(key)
         return any(
-            owner not in asked and not link.is_broken() and self._is_held(owner, asked)
+            owner not in asked and holds(link) and self._is_held(owner, asked, holds)
             for link, owner in self._links[key]
         )
