@@ -25,10 +25,12 @@ from .model.modules import modules_of, state_tensors
 from .model.optimizer import OptimizerLike, checked_optimizer
 from .model.pytree import tensors_in
 from .model.snapshot import holding
-from .prediction.batches import Taken
+from .prediction.batches import Guess, Taken
 from .prediction.batches import largest_batch as search_batch
 from .prediction.checkpoints import NothingFits, Point, Search, Trial, curve
+from .prediction.lines import histories_on_lines
 from .prediction.memory import limit_of
+from .prediction.reserved import reserved
 from .render.text import printable
 from .report.report import Report
 from .roofline.devices import Device, find_device, listed
@@ -102,12 +104,14 @@ class Room:
         """Return the room with another memory."""
         return replace(self, memory=memory, card=self.card and replace(self.card, memory=memory))
 
-    def taken(self, report: Report) -> Taken:
-        """Return the bytes that a counted run takes, and whether they fit."""
+    def taken(self, report: Report, history: History | None = None) -> Taken:
+        """Return the bytes that a counted run takes, or would with another ``history``, and whether they fit."""
         if self.card is None:
-            assert report.max_memory is not None
-            return Taken(report.max_memory, report.max_memory <= self.memory)
-        found = report.reserved(self.card)
+            peak = report.max_memory if history is None else history.peak
+            assert peak is not None
+            return Taken(peak, peak <= self.memory)
+        exact = report._counted_as_computed("exact")
+        found = reserved(history or _history_of(report), exact, self.card, report._counted_for)
         return Taken(found.total, bool(found.fits))
 
 
@@ -145,8 +149,8 @@ def largest_batch(
 ) -> int:
     """Return the largest batch with which the model fits into memory, 0 if not even the smallest does. The model is counted, not run.
 
-    Memory grows almost linearly with the batch, so four or five counts are usually enough. The returned size is one that was counted and fits, and
-    the next one was counted and does not.
+    Memory grows almost linearly with the batch, so four or five counts are usually enough: where two give the size of each tensor by a line, the
+    answer follows. The returned size is one that was counted and fits, and the next one was counted and does not.
 
     Args:
         make_inputs: a function of the batch that returns ``args`` as for :func:`count`: a tuple of inputs or one input, or a mapping
@@ -175,6 +179,7 @@ def largest_batch(
         )
     room = room_of(model, memory, device)
     bytes_of_one = 0
+    counted: dict[int, Report] = {}
 
     def take(batch: int) -> Taken:
         nonlocal bytes_of_one
@@ -182,9 +187,29 @@ def largest_batch(
             args, kwargs = _made(make_inputs, batch, model)
         nbytes = sum(each.nbytes for each in tensors_in((args, kwargs)))
         bytes_of_one = max(bytes_of_one, nbytes // batch)
-        return room.taken(count(model, args, kwargs, backward=backward, optimizer=optimizer, device=room.count_for))
+        report = count(model, args, kwargs, backward=backward, optimizer=optimizer, device=room.count_for)
+        counted[batch] = report
+        return room.taken(report)
 
-    return search_batch(take, room.memory)
+    def guesses(size: int, larger: int) -> Guess | None:
+        one, other = ((each, _history_of(counted[each])) for each in (size, larger))
+        lines = histories_on_lines(one, other)
+        if lines is None:
+            return None
+
+        def guess(batch: int) -> Taken | None:
+            history = lines(batch)
+            return None if history is None else room.taken(counted[larger], history)
+
+        return guess
+
+    return search_batch(take, room.memory, guesses)
+
+
+def _history_of(report: Report) -> History:
+    history = report._run.history
+    assert isinstance(history, History)  # a count has one
+    return history
 
 
 def _made(make_inputs: Callable[[int], Any], batch: int, model: nn.Module) -> tuple[Any, dict[str, Any] | None]:
@@ -345,8 +370,7 @@ def plan_checkpoints(
             if writes:
                 left_out.update(writes)
                 return None
-        history = report._run.history
-        assert isinstance(history, History)
+        history = _history_of(report)
         taken = room.taken(report)
         flops = (report.total_recompute_flops or 0) - recomputed_before
 

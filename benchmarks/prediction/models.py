@@ -57,7 +57,7 @@ def runs(folder: Path) -> Iterator[Run]:
 def without_own(report: Report, name: str) -> float:
     """Return the seconds that the calibrations of other cards predict."""
     device = find_device(name)
-    [_, exact] = report._computed
+    exact = report._counted_as_computed("exact")
     phases = [phase for phase in ("forward", "backward") if any(each.call.phase in PARTS[phase] for each in exact)]
     rooflines = [report.roofline(device, phase) for phase in phases]
     return predict(exact, rooflines, device, without={name}).seconds
