@@ -20,7 +20,7 @@ from .api import count
 from .errors import InputError, OutOfMemoryError, RunError, check_flags, of_kind
 from .meters.history import History
 from .model.generators import generator_of
-from .model.inputs import checked_device, checked_model, signature_of
+from .model.inputs import checked_autocast, checked_device, checked_model, signature_of
 from .model.modules import modules_of, state_tensors
 from .model.optimizer import OptimizerLike, checked_optimizer
 from .model.pytree import tensors_in
@@ -146,6 +146,7 @@ def largest_batch(
     device: str | torch.device | Device | None = None,
     backward: bool = False,
     optimizer: OptimizerLike | None = None,
+    autocast: torch.dtype | None = None,
 ) -> int:
     """Return the largest batch with which the model fits into memory, 0 if not even the smallest does. The model is counted, not run.
 
@@ -160,7 +161,7 @@ def largest_batch(
             what the process may take.
         device: a card's name ("H100 SXM") or a Device, into whose memory the run must fit as ``report.reserved`` predicts it, CUDA context
             included; or "cpu" or "cuda", to count for with a limit of ``memory``. By default the model's own device.
-        backward, optimizer: as for :func:`count`; the mode is the model's own with ``backward``, else "eval".
+        backward, optimizer, autocast: as for :func:`count`; the mode is the model's own with ``backward``, else "eval".
 
     Raises:
         InputError: there is neither a ``memory`` nor a card, or memory does not grow with the batch. RunError: the model, or ``make_inputs``,
@@ -169,6 +170,7 @@ def largest_batch(
     model = checked_model(model)
     check_flags(backward=backward)
     checked_optimizer(optimizer, backward)
+    checked_autocast(autocast)
     if not callable(make_inputs):
         raise of_kind(
             InputError(
@@ -187,7 +189,9 @@ def largest_batch(
             args, kwargs = _made(make_inputs, batch, model)
         nbytes = sum(each.nbytes for each in tensors_in((args, kwargs)))
         bytes_of_one = max(bytes_of_one, nbytes // batch)
-        report = count(model, args, kwargs, backward=backward, optimizer=optimizer, device=room.count_for)
+        report = count(
+            model, args, kwargs, backward=backward, optimizer=optimizer, device=room.count_for, autocast=autocast
+        )
         counted[batch] = report
         return room.taken(report)
 
@@ -315,6 +319,7 @@ def plan_checkpoints(
     memory: str | int | None = None,
     device: str | torch.device | Device | None = None,
     optimizer: OptimizerLike | None = None,
+    autocast: torch.dtype | None = None,
 ) -> CheckpointPlan:
     """Return the modules to checkpoint so that a training step fits into memory and recomputes the least. Nothing is run.
 
@@ -330,18 +335,19 @@ def plan_checkpoints(
     Args:
         args, kwargs: the inputs, as for :func:`count`.
         memory, device: as for :func:`largest_batch`.
-        optimizer: as for :func:`count`.
+        optimizer, autocast: as for :func:`count`.
 
     Raises:
         OutOfMemoryError: no set of modules fits; the message has the smallest peak. InputError, RunError: as for :func:`count`.
     """
     model = checked_model(model)
     checked_optimizer(optimizer, True)
+    checked_autocast(autocast)
     room = room_of(model, memory, device)
     left_out: dict[str, str] = {}
 
     def counted() -> Report:
-        return count(model, args, kwargs, backward=True, optimizer=optimizer, device=room.count_for)
+        return count(model, args, kwargs, backward=True, optimizer=optimizer, device=room.count_for, autocast=autocast)
 
     base = counted()
     paths, _ = modules_of(model)

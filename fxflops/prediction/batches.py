@@ -99,9 +99,7 @@ class _Sizes:
     def fits(self, batch: int) -> bool:
         return self.is_possible(batch) and self.taken[batch].fits
 
-    def guessed(
-        self, size: int, larger: int, unit: int, guesses: Callable[[int, int], Guess | None]
-    ) -> int | None:
+    def guessed(self, size: int, larger: int, unit: int, guesses: Callable[[int, int], Guess | None]) -> int | None:
         """Return the largest size that fits by the guesses of two sizes; None if there are none, or counts contradict them."""
         if size not in self.taken or larger not in self.taken or (guess := guesses(size, larger)) is None:
             return None
