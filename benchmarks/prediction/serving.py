@@ -35,7 +35,8 @@ ELEMENT = {"bf16": 2.0, "f8": 1.0, "f4": 0.5}
 QUANTIZED = {"fp8": "f8", "fp8_block": "f8", "nvfp4": "f4"}
 """The table's names of how weights are stored; products without one are in bf16."""
 F4_PEAKS = {"B200": 9e15, "GB200": 10e15, "B300": 13.5e15}
-"""FLOP/s of dense products in FP4: NVIDIA's HGX B200 and B300 datasheets by 8, and the GB200 NVL72 datasheet by 72."""
+"""FLOP/s of dense products in FP4: https://www.nvidia.com/en-us/data-center/hgx/ has 72 and 108 PFLOPS for eight B200 and B300, and NVIDIA's GB200 NVL72 page
+720 for 72, as https://glennklockwood.com/garden/processors/B200 has them for each GPU."""
 
 
 class Config(NamedTuple):
