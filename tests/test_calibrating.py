@@ -13,7 +13,7 @@ from torch import nn
 import fxflops
 from fxflops import calibrating
 from fxflops.errors import InputError
-from fxflops.prediction import Calibration
+from fxflops.prediction import Calibration, numbers
 from fxflops.roofline.devices import Device, find_device
 
 from .standin import NAME, StandIn
@@ -54,8 +54,9 @@ def test_the_times_of_a_report_are_taken() -> None:
     assert prediction.seconds == pytest.approx(prediction.total.measured_seconds, rel=1.0)
 
 
-def test_the_times_of_a_trace_are_taken(tmp_path: Path) -> None:
+def test_the_times_of_a_trace_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A profiler's trace has each product with its shapes and time: one row for each shape, and a longer product takes longer."""
+    monkeypatch.setattr(numbers, "STEPS", 30)
     sizes = (64, 128, 256, 512, 1024)
     model = nn.Sequential(*[layer for n in sizes for layer in (nn.Linear(256, n), nn.Linear(n, 256))])
     with torch.no_grad(), torch.profiler.profile(record_shapes=True) as profiler:
@@ -82,10 +83,11 @@ def test_an_accelerator_is_measured_with_its_host(standin: StandIn, monkeypatch:
         return replace(find_device("T4"), name=NAME), True
 
     monkeypatch.setattr(calibrating, "device_for", device_for)
+    monkeypatch.setattr(numbers, "STEPS", 10)
     monkeypatch.setattr(calibrating, "SECONDS", 0.0)
     monkeypatch.setattr(calibrating, "LEAST", 2)
     monkeypatch.setitem(calibrating.BURST, "accelerator", 1)
-    products, vectors = calibrating.OPERATIONS[:3], calibrating.OPERATIONS[13:17]
+    products, vectors = calibrating.OPERATIONS[:3], calibrating.OPERATIONS[13:15] + calibrating.OPERATIONS[16:17]
     monkeypatch.setattr(calibrating, "OPERATIONS", (*products, *vectors))
     calibration = fxflops.calibrate("cpu")
     assert asked == [("auto", f"cpu ({NAME})", ["f32", "bf16"])]
