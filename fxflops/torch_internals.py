@@ -405,8 +405,9 @@ def kept_by(node: Any) -> torch.Tensor | None:
         kept = getattr(node, "fwd_cpu_state", None)
     else:
         return None
-    is_number_or_state = isinstance(kept, torch.Tensor) and (not kept.ndim or kept.dtype is torch.uint8)
-    return kept if is_number_or_state and kept.device.type == "cpu" else None
+    if not isinstance(kept, torch.Tensor) or kept.device.type != "cpu":
+        return None
+    return kept if not kept.ndim or kept.dtype is torch.uint8 else None
 
 
 def random_state_of_checkpoint(hook: Any) -> tuple[torch.Tensor, Any] | None:
