@@ -77,12 +77,12 @@ def calibrate(
             )
         return _fitted(device, source.environment.device, timed, "a report's own times", None)
     place = _checked(source)
-    wanted = [*dtypes] if dtypes is not None else [torch.float32, *([torch.bfloat16] if place.type == "cuda" else [])]
     accelerator = accelerator_of(place)
+    wanted = [*dtypes] if dtypes is not None else [torch.float32, *([] if accelerator is None else [torch.bfloat16])]
     where = str(place) if accelerator is None else f"{place} ({accelerator.name})"
     device, _ = device_for("auto", where, [NAMES[each] for each in wanted])
     timed = [found for dtype in wanted for make in OPERATIONS for found in _measured(make, place, dtype)]
-    host = None if place.type == "cpu" else _host_seconds(place)
+    host = None if accelerator is None else _host_seconds(place)
     return _fitted(device, where, timed, f"torch {torch.__version__}", host)
 
 
@@ -115,8 +115,9 @@ def _measured(make: Make, place: torch.device, dtype: torch.dtype) -> list[tuple
 
 def _seconds(run: Callable[[], Any], place: torch.device) -> float:
     """Return the median seconds of one run. On a CPU its tensors are not in the caches before: those of a model seldom all are."""
-    wait, together = waiter(place), BURST.get(place.type, BURST["accelerator"])
-    others = torch.zeros(EVICTED, dtype=torch.uint8) if place.type == "cpu" else None
+    is_cpu = accelerator_of(place) is None
+    wait, together = waiter(place), BURST["cpu" if is_cpu else "accelerator"]
+    others = torch.zeros(EVICTED, dtype=torch.uint8) if is_cpu else None
     run()
     wait()
     times: list[float] = []

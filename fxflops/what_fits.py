@@ -20,15 +20,17 @@ from .api import count
 from .errors import InputError, OutOfMemoryError, RunError, check_flags, of_kind
 from .meters.history import History
 from .model.generators import generator_of
-from .model.inputs import checked_device, checked_model, signature_of
+from .model.inputs import checked_autocast, checked_device, checked_model, signature_of
 from .model.modules import modules_of, state_tensors
 from .model.optimizer import OptimizerLike, checked_optimizer
 from .model.pytree import tensors_in
 from .model.snapshot import holding
-from .prediction.batches import Taken
+from .prediction.batches import Guess, Taken
 from .prediction.batches import largest_batch as search_batch
 from .prediction.checkpoints import NothingFits, Point, Search, Trial, curve
+from .prediction.lines import histories_on_lines
 from .prediction.memory import limit_of
+from .prediction.reserved import reserved
 from .render.text import printable
 from .report.report import Report
 from .roofline.devices import Device, find_device, listed
@@ -102,12 +104,14 @@ class Room:
         """Return the room with another memory."""
         return replace(self, memory=memory, card=self.card and replace(self.card, memory=memory))
 
-    def taken(self, report: Report) -> Taken:
-        """Return the bytes that a counted run takes, and whether they fit."""
+    def taken(self, report: Report, history: History | None = None) -> Taken:
+        """Return the bytes that a counted run takes, or would with another ``history``, and whether they fit."""
         if self.card is None:
-            assert report.max_memory is not None
-            return Taken(report.max_memory, report.max_memory <= self.memory)
-        found = report.reserved(self.card)
+            peak = report.max_memory if history is None else history.peak
+            assert peak is not None
+            return Taken(peak, peak <= self.memory)
+        exact = report._counted_as_computed("exact")
+        found = reserved(history or _history_of(report), exact, self.card, report._counted_for)
         return Taken(found.total, bool(found.fits))
 
 
@@ -142,11 +146,12 @@ def largest_batch(
     device: str | torch.device | Device | None = None,
     backward: bool = False,
     optimizer: OptimizerLike | None = None,
+    autocast: torch.dtype | None = None,
 ) -> int:
     """Return the largest batch with which the model fits into memory, 0 if not even the smallest does. The model is counted, not run.
 
-    Memory grows almost linearly with the batch, so four or five counts are usually enough. The returned size is one that was counted and fits, and
-    the next one was counted and does not.
+    Memory grows almost linearly with the batch, so four or five counts are usually enough: where two give the size of each tensor by a line, the
+    answer follows. The returned size is one that was counted and fits, and the next one was counted and does not.
 
     Args:
         make_inputs: a function of the batch that returns ``args`` as for :func:`count`: a tuple of inputs or one input, or a mapping
@@ -156,7 +161,7 @@ def largest_batch(
             what the process may take.
         device: a card's name ("H100 SXM") or a Device, into whose memory the run must fit as ``report.reserved`` predicts it, CUDA context
             included; or "cpu" or "cuda", to count for with a limit of ``memory``. By default the model's own device.
-        backward, optimizer: as for :func:`count`; the mode is the model's own with ``backward``, else "eval".
+        backward, optimizer, autocast: as for :func:`count`; the mode is the model's own with ``backward``, else "eval".
 
     Raises:
         InputError: there is neither a ``memory`` nor a card, or memory does not grow with the batch. RunError: the model, or ``make_inputs``,
@@ -165,6 +170,7 @@ def largest_batch(
     model = checked_model(model)
     check_flags(backward=backward)
     checked_optimizer(optimizer, backward)
+    checked_autocast(autocast)
     if not callable(make_inputs):
         raise of_kind(
             InputError(
@@ -175,6 +181,7 @@ def largest_batch(
         )
     room = room_of(model, memory, device)
     bytes_of_one = 0
+    counted: dict[int, Report] = {}
 
     def take(batch: int) -> Taken:
         nonlocal bytes_of_one
@@ -182,9 +189,31 @@ def largest_batch(
             args, kwargs = _made(make_inputs, batch, model)
         nbytes = sum(each.nbytes for each in tensors_in((args, kwargs)))
         bytes_of_one = max(bytes_of_one, nbytes // batch)
-        return room.taken(count(model, args, kwargs, backward=backward, optimizer=optimizer, device=room.count_for))
+        report = count(
+            model, args, kwargs, backward=backward, optimizer=optimizer, device=room.count_for, autocast=autocast
+        )
+        counted[batch] = report
+        return room.taken(report)
 
-    return search_batch(take, room.memory)
+    def guesses(size: int, larger: int) -> Guess | None:
+        one, other = ((each, _history_of(counted[each])) for each in (size, larger))
+        lines = histories_on_lines(one, other)
+        if lines is None:
+            return None
+
+        def guess(batch: int) -> Taken | None:
+            history = lines(batch)
+            return None if history is None else room.taken(counted[larger], history)
+
+        return guess
+
+    return search_batch(take, room.memory, guesses)
+
+
+def _history_of(report: Report) -> History:
+    history = report._run.history
+    assert isinstance(history, History)  # a count has one
+    return history
 
 
 def _made(make_inputs: Callable[[int], Any], batch: int, model: nn.Module) -> tuple[Any, dict[str, Any] | None]:
@@ -290,6 +319,7 @@ def plan_checkpoints(
     memory: str | int | None = None,
     device: str | torch.device | Device | None = None,
     optimizer: OptimizerLike | None = None,
+    autocast: torch.dtype | None = None,
 ) -> CheckpointPlan:
     """Return the modules to checkpoint so that a training step fits into memory and recomputes the least. Nothing is run.
 
@@ -305,18 +335,19 @@ def plan_checkpoints(
     Args:
         args, kwargs: the inputs, as for :func:`count`.
         memory, device: as for :func:`largest_batch`.
-        optimizer: as for :func:`count`.
+        optimizer, autocast: as for :func:`count`.
 
     Raises:
         OutOfMemoryError: no set of modules fits; the message has the smallest peak. InputError, RunError: as for :func:`count`.
     """
     model = checked_model(model)
     checked_optimizer(optimizer, True)
+    checked_autocast(autocast)
     room = room_of(model, memory, device)
     left_out: dict[str, str] = {}
 
     def counted() -> Report:
-        return count(model, args, kwargs, backward=True, optimizer=optimizer, device=room.count_for)
+        return count(model, args, kwargs, backward=True, optimizer=optimizer, device=room.count_for, autocast=autocast)
 
     base = counted()
     paths, _ = modules_of(model)
@@ -345,8 +376,7 @@ def plan_checkpoints(
             if writes:
                 left_out.update(writes)
                 return None
-        history = report._run.history
-        assert isinstance(history, History)
+        history = _history_of(report)
         taken = room.taken(report)
         flops = (report.total_recompute_flops or 0) - recomputed_before
 

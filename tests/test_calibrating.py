@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -10,8 +11,12 @@ import torch
 from torch import nn
 
 import fxflops
+from fxflops import calibrating
 from fxflops.errors import InputError
-from fxflops.prediction import Calibration
+from fxflops.prediction import Calibration, numbers
+from fxflops.roofline.devices import Device, find_device
+
+from .standin import NAME, StandIn
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +52,51 @@ def test_the_times_of_a_report_are_taken() -> None:
     prediction = report.predict("cpu", calibration=calibration)
     assert prediction.total.measured_seconds is not None
     assert prediction.seconds == pytest.approx(prediction.total.measured_seconds, rel=1.0)
+
+
+def test_the_times_of_a_trace_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profiler's trace has each product with its shapes and time: one row for each shape, and a longer product takes longer."""
+    monkeypatch.setattr(numbers, "STEPS", 30)
+    sizes = (64, 128, 256, 512, 1024)
+    model = nn.Sequential(*[layer for n in sizes for layer in (nn.Linear(256, n), nn.Linear(n, 256))])
+    with torch.no_grad(), torch.profiler.profile(record_shapes=True) as profiler:
+        for _ in range(5):
+            model(torch.randn(256, 256))
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    calibration = fxflops.calibrate(fxflops.read_trace(tmp_path / "trace.json"))
+    family = calibration.families["linear f32"]
+    assert family.rows == 2 * len(sizes) - 1  # 256 to 256 is there twice
+    assert family.kernels == "a report's own times"
+    seconds = [
+        fxflops.count(nn.Linear(256, n), torch.empty(256, 256)).predict("cpu", calibration=calibration).seconds
+        for n in (64, 4096)
+    ]
+    assert 0 < seconds[0] < seconds[1]
+
+
+def test_an_accelerator_is_measured_with_its_host(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels in f32 and bf16 under the accelerator's own name, and the host's seconds; it is waited for before each clock is read."""
+    asked = []
+
+    def device_for(wanted: str, place: str, dtypes: list[str]) -> tuple[Device, bool]:
+        asked.append((wanted, place, dtypes))
+        return replace(find_device("T4"), name=NAME), True
+
+    monkeypatch.setattr(calibrating, "device_for", device_for)
+    monkeypatch.setattr(numbers, "STEPS", 10)
+    monkeypatch.setattr(calibrating, "SECONDS", 0.0)
+    monkeypatch.setattr(calibrating, "LEAST", 2)
+    monkeypatch.setitem(calibrating.BURST, "accelerator", 1)
+    products, vectors = calibrating.OPERATIONS[:3], calibrating.OPERATIONS[13:15] + calibrating.OPERATIONS[16:17]
+    monkeypatch.setattr(calibrating, "OPERATIONS", (*products, *vectors))
+    calibration = fxflops.calibrate("cpu")
+    assert asked == [("auto", f"cpu ({NAME})", ["f32", "bf16"])]
+    assert calibration.device == NAME
+    kinds = {"linear", "elementwise"}
+    assert {*calibration.families} == {f"{name} {dtype}" for name in kinds for dtype in ("f32", "bf16")}
+    assert calibration.host_seconds is not None
+    assert calibration.host_seconds > 0
+    assert standin.synchronized > 2 * 2 * len(calibrating.OPERATIONS)
 
 
 def test_a_family_without_calibration_is_a_bound(of_cpu: Calibration) -> None:

@@ -35,7 +35,8 @@ ELEMENT = {"bf16": 2.0, "f8": 1.0, "f4": 0.5}
 QUANTIZED = {"fp8": "f8", "fp8_block": "f8", "nvfp4": "f4"}
 """The table's names of how weights are stored; products without one are in bf16."""
 F4_PEAKS = {"B200": 9e15, "GB200": 10e15, "B300": 13.5e15}
-"""FLOP/s of dense products in FP4: NVIDIA's HGX B200 and B300 datasheets by 8, and the GB200 NVL72 datasheet by 72."""
+"""FLOP/s of dense products in FP4: https://www.nvidia.com/en-us/data-center/hgx/ has 72 and 108 PFLOPS for eight B200 and B300, and NVIDIA's GB200 NVL72 page
+720 for 72, as https://glennklockwood.com/garden/processors/B200 has them for each GPU."""
 
 
 class Config(NamedTuple):
@@ -276,7 +277,10 @@ def collectives(config: Config, parallel: Parallel, step: Step, device: Device) 
 
 
 class Served(NamedTuple):
-    """A measured run, in seconds. ``alone`` is the prefill of one prompt, ``together`` that of all, ``token`` the time per output token."""
+    """A measured run, in seconds. ``alone`` is the prefill of one prompt, ``together`` that of all, ``token`` the time per output token.
+
+    ``least`` is the bound of a step of the sequences that were decoded at once.
+    """
 
     model: str
     card: str
@@ -287,6 +291,7 @@ class Served(NamedTuple):
     together: Seconds
     token: Seconds
     step: Seconds
+    least: float
 
 
 def runs(folder: Path) -> Iterator[Served]:
@@ -308,18 +313,33 @@ def runs(folder: Path) -> Iterator[Served]:
             )
         )
         token = step + alone.times(batch / tokens)
+        first, per_token = row.silicon_ttft_ms / 1e3, row.silicon_tpot_ms / 1e3
+        decoded = Step(decoding(batch, tokens, first, per_token), 1, prompt + tokens // 2)
+        least = step_seconds(config, parallel, decoded, name, dense, experts).bound
         precision = experts if config.experts else dense
         yield Served(
             row.model_path,
             name,
             precision,
-            row.silicon_ttft_ms / 1e3,
-            row.silicon_tpot_ms / 1e3,
+            first,
+            per_token,
             alone,
             together,
             token,
             step,
+            least,
         )
+
+
+def decoding(batch: int, tokens: int, first: float, per_token: float) -> int:
+    """Return how many of ``batch`` requests are decoded at once, on average and rounded down.
+
+    A client that keeps so many requests open has them wait, or be prefilled, for the time to the first token, and be decoded for the rest: by
+    Little's law (Operations Research 9, 1961) the shares of the requests are those of the times. The bound of a step rises ever faster with
+    its sequences, so that the mean step takes no less than that of their mean number.
+    """
+    decoded = tokens * per_token
+    return max(1, int(batch * decoded / (first + decoded)))
 
 
 def rows_of(folder: Path) -> pd.DataFrame:
@@ -355,9 +375,9 @@ def table(folder: Path) -> str:
         token = [
             mean_error((each.token.predicted, each.per_token) for each in members),
             mean_error((each.step.predicted, each.per_token) for each in members),
-            mean_error((each.step.bound, each.per_token) for each in members),
+            mean_error((each.least, each.per_token) for each in members),
         ]
-        faster = sum(each.step.bound > each.per_token or each.alone.bound > each.first for each in members)
+        faster = sum(each.least > each.per_token or each.alone.bound > each.first for each in members)
         errors = " | ".join(f"{error:.0%}" for error in first)
         lines.append(
             f"| {model} | {card} | {precision} | {exact} | {len(members)} | {errors} | {between} "
@@ -379,7 +399,7 @@ def overall(groups: dict[tuple[str, str, str], list[Served]]) -> list[str]:
         if not members:
             continue
         token = mean_error((each.token.predicted, each.per_token) for each in members)
-        bound = mean_error((each.step.bound, each.per_token) for each in members)
+        bound = mean_error((each.least, each.per_token) for each in members)
         alone = mean_error((each.alone.predicted, each.first) for each in members)
         together = mean_error((each.together.predicted, each.first) for each in members)
         least = mean_error((each.alone.bound, each.first) for each in members)
@@ -416,8 +436,11 @@ meta ([serving.py](../prediction/serving.py)).
   has sequences. What was measured should lie between; the column counts the runs that do.
 - **Output token.** A step of all sequences at the middle of their output, and beside it the prefills that a server in its steady state has to make: each
   sequence that ends is followed by a prompt, so there are sequences / new tokens prompts for each step. "Step" leaves these out.
-- **Bound**: that of the prompt alone, and of the step alone, without communication, with the experts of one token and the cache in the precision of the
-  weights. "Faster" counts the runs below either.
+- **Bound**: that of the prompt alone, and of a step alone, without communication, with the experts of one token and the cache in the precision of the
+  weights. The step has the sequences that were decoded at once, which the table does not say: its batch is the requests that a client kept open. By
+  Little's law their share is that of decoding in the whole time of a request. Llama-70B in FP8 on one H200 with 128 requests waits 369 s for the first
+  token and decodes for 249 s, so that 51 are decoded at once; the caches of all 128, 107 GB, would not fit beside 71 GB of weights. "Faster" counts the
+  runs below either bound: by a step of all requests there were two, this one and gpt-oss on four H100s, with 95 of 512 requests at once.
 - **Table**: whether products of this precision were measured on the card. There are no tables of FP8 and FP4: such products take the shares of their peak
   and bandwidth that bf16 products have, which nothing checks. Attention and the cache are in bf16, and attention of one query over a cache takes its bytes at the
   speed of elementwise kernels. Runs without a stated precision are taken to be in bf16.

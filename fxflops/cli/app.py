@@ -201,6 +201,7 @@ def run(
         "fxflops predict timm:resnet50 --device H100 --batch 64",
         "fxflops predict hf:LlamaForCausalLM --dtype bf16 --input-ids 1,2048 --device L40S",
         "fxflops predict hf:bert --input-ids 8,512 --train --backward --optimizer AdamW --device 4090",
+        "fxflops predict hf:bert --input-ids 8,512 --device L4 --autocast bf16",
         "fxflops predict timm:resnet50 --device T4 --what-fits",
         "fxflops predict report.json --device A100 --by module",
     ),
@@ -253,8 +254,10 @@ def predict(
         from .runs import what_fits as find
 
         batch = 0
-        if not no_batch_fits(memory):
-            batch, plan = find(model, replace(asked, device=card.name), card, memory.fits is False)
+        if not no_batch_fits(memory) and memory.memory is not None:
+            # NCCL's buffers take as much of the card for any batch.
+            room = replace(card, memory=memory.memory - memory.nccl)
+            batch, plan = find(model, replace(asked, device=card.name), room, memory.fits is False)
     if json:
         seconds = {"seconds": found.seconds, "bound_seconds": found.bound_seconds, "error": found.error}
         held = None if memory is None else {key: getattr(memory, key) for key in RESERVED}
@@ -268,7 +271,10 @@ def predict(
         advised = no_batch_fits(memory) if what_fits else advice(memory, *WHAT_FITS)
         typer.echo(f"\n{text(memory, advised)}")
     if batch is not None:
-        typer.echo(f"\nlargest batch that fits on {card.name}: {batch:,}")
+        each = f"each of {gpus} {card.name}, all with the whole model" if gpus > 1 else card.name
+        typer.echo(f"\nlargest batch that fits on {each}: {batch:,}")
+        if gpus > 1:
+            typer.echo("for a model that is spread over them: fxflops mesh, of a config of transformers")
     if plan is not None:
         typer.echo(str(plan))
 
@@ -281,7 +287,7 @@ def predict(
         "fxflops explain model.py:make_model thop torch --input 1,3,64,64",
     ),
 )
-@spread("backward", "optimizer", "convention")
+@spread("backward", "optimizer", "convention", "autocast")
 def explain(
     model: option.Model,
     a: Annotated[
@@ -310,7 +316,7 @@ def explain(
         "fxflops diff main.json branch.json",
     ),
 )
-@spread("backward", "optimizer")
+@spread("backward", "optimizer", "autocast")
 def diff(
     a: option.Model,
     b: Annotated[

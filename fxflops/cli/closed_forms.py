@@ -22,7 +22,7 @@ EXAMPLES = examples(
 )
 
 
-@spread("optimizer")
+@spread("optimizer", "autocast")
 def closed_form(
     model: option.Model,
     *,

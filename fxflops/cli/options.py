@@ -129,6 +129,15 @@ class Asked:
         str | None,
         typer.Option("--dtype", metavar="DTYPE", help="Dtype of weights and real inputs: bf16, f16, f64 ..."),
     ] = None
+    autocast: Annotated[
+        str | None,
+        typer.Option(
+            "--autocast",
+            metavar="bf16|f16",
+            help="Count the forward as under torch.autocast in this dtype, by torch's lists for the device.",
+            autocompletion=lambda: ["bf16", "f16"],
+        ),
+    ] = None
     train: Annotated[
         bool,
         typer.Option("--train", help="Run in train mode instead of eval mode; by itself, of the forward alone."),

@@ -31,7 +31,7 @@ from .inputs import TOKENS, Given
 from .models import Loaded, load
 from .options import ATTENTION, Asked, given_by
 from .shown import note
-from .tensors import device_of, dtype_of, optimizer_of, tensors_of
+from .tensors import autocast_of, device_of, dtype_of, optimizer_of, tensors_of
 
 
 def counted(name: str, asked: Asked) -> Report:
@@ -61,6 +61,8 @@ def counted(name: str, asked: Asked) -> Report:
 def analyzed(name: str, asked: Asked, *, trace: str = "auto", repeats: int | str = "auto") -> Report:
     """Return the report of a model run on real tensors, with every operation counted and timed."""
     _check(asked)
+    if asked.autocast is not None:
+        raise InputError(f"--autocast {asked.autocast} is for counts: give --counts-only, or a card as --device")
     weights = _weights_of(name) if name.startswith("hf:") and asked.place != "meta" else None
     if weights is not None and weights > 2 * cap_of(torch.device("cpu")):
         raise InputError(
@@ -110,16 +112,18 @@ def what_fits(name: str, asked: Asked, card: Device, is_too_large: bool) -> tupl
             args, kwargs = fill(template, *made)
             return args if not kwargs else {**dict(zip(signature_of(model).parameters, args, strict=False)), **kwargs}
 
-        optimizer = optimizer_of(asked.optimizer)
+        optimizer, autocast = optimizer_of(asked.optimizer), autocast_of(asked.autocast)
         with working("looking for the largest batch"):
             batch = api_of_fits.largest_batch(
-                model, make_inputs, device=card, backward=asked.backward, optimizer=optimizer
+                model, make_inputs, device=card, backward=asked.backward, optimizer=optimizer, autocast=autocast
             )
         if not (asked.backward and is_too_large):
             return batch, None
         try:
             with working("planning checkpoints"):
-                return batch, api_of_fits.plan_checkpoints(model, args, kwargs, device=card, optimizer=optimizer)
+                return batch, api_of_fits.plan_checkpoints(
+                    model, args, kwargs, device=card, optimizer=optimizer, autocast=autocast
+                )
         except OutOfMemoryError as error:
             return batch, str(error).partition("\n")[0]
 
@@ -131,6 +135,7 @@ def _check(asked: Asked, counts: bool = False) -> None:
             dtype_of(each.dtype)
     placed(asked, counts)
     optimizer_of(asked.optimizer)
+    autocast_of(asked.autocast)
 
 
 def placed(asked: Asked, counts: bool = False) -> tuple[torch.device | None, torch.dtype | None]:
@@ -156,8 +161,11 @@ def _counted(name: str, asked: Asked, on_meta: bool) -> Report:
         model, args, kwargs = subject(name, asked, on_meta, counts=True)
         named = None if asked.place is None else device_of(asked.place, needed=False)
         device = named if named is not None and named.type in COUNTED_FOR else None
-        optimizer = optimizer_of(asked.optimizer)
-        return api.count(model, args, kwargs, optimizer=optimizer, device=device, **settings_of(asked)).named(name)
+        optimizer, autocast = optimizer_of(asked.optimizer), autocast_of(asked.autocast)
+        report = api.count(
+            model, args, kwargs, optimizer=optimizer, device=device, autocast=autocast, **settings_of(asked)
+        )
+        return report.named(name)
 
 
 def _may_have_room(name: str) -> bool:

@@ -19,7 +19,7 @@ EXAMPLES = examples(
 )
 
 
-@spread("backward", "optimizer")
+@spread("backward", "optimizer", "autocast")
 def summary(
     model: option.Model,
     *,

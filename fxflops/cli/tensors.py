@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..errors import InputError, near
-from ..model.inputs import is_inexact, place_of, random_input
+from ..model.inputs import CASTS_TO, is_inexact, place_of, random_input
 from ..records import DTYPE_NAMES, Spec
 from ..roofline.devices import Device, find_device, listed
 from ..run.model_run import cap_of
@@ -34,6 +34,14 @@ def dtype_of(name: str, of_weights: bool = False) -> torch.dtype:
         raise InputError(f"unknown dtype {name!r}{near(bare, known)}; one of {some} ...")
     if bare not in known:
         raise InputError(f"dtype {name!r} cannot be that of weights: give a real or complex one, such as f16 or bf16")
+    return found
+
+
+def autocast_of(name: str | None) -> torch.dtype | None:
+    """Return the dtype of autocast of this name, None for None; InputError if autocast cannot compute in it."""
+    found = None if name is None else dtype_of(name)
+    if found is not None and found not in CASTS_TO:
+        raise InputError(f"--autocast {name}: give bf16 or f16")
     return found
 
 

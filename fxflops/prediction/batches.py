@@ -1,6 +1,7 @@
 """The largest batch that fits: a search that asks for as few peaks as it can.
 
-Memory grows almost linearly with the batch, so two peaks give a line, and the line the size at which to look next. The size that is
+Where the bytes of each storage grow by a line, two counts give those of all sizes, and so the answer, which two more counts check. Elsewhere
+memory still grows almost linearly with the batch, so two peaks give a line, and the line the size at which to look next. The size that is
 returned was looked at and fits, and the next one was looked at and does not.
 """
 
@@ -28,8 +29,17 @@ class Taken(NamedTuple):
     fits: bool
 
 
-def largest_batch(take: Callable[[int], Taken], memory: int) -> int:
+Guess = Callable[[int], "Taken | None"]
+"""What a size would take, by two that were counted; None where these say nothing about it."""
+
+
+def largest_batch(
+    take: Callable[[int], Taken], memory: int, guesses: Callable[[int, int], Guess | None] = lambda size, larger: None
+) -> int:
     """Return the largest batch that fits, 0 if the smallest possible one does not; ``take`` counts one of a size.
+
+    ``guesses(size, larger)`` are made from two sizes that were counted: where they are right about the answer and the size after it, which are
+    counted, no more is looked at. Else the sizes between are halved.
 
     ``take`` raises RunError for a size that the model does not take; where that is every one of :data:`FIRST`, the error of the first is
     raised. Where only multiples of a size are possible, these are searched. Raises InputError if memory does not grow with the batch.
@@ -44,12 +54,16 @@ def largest_batch(take: Callable[[int], Taken], memory: int) -> int:
     unit = 1 if least == 1 or sizes.is_possible(least + 1) else least
     fits, above = least, least + unit
     while sizes.fits(above):
+        if (guessed := sizes.guessed(fits, above, unit, guesses)) is not None:
+            return guessed
         fits, above = above, sizes.crossing(fits, above, memory, unit)
         if above > MOST:
             raise InputError(
                 f"memory does not grow with the batch, {sizes.taken[fits].bytes:,} bytes for {fits} and "
                 f"{sizes.taken[least].bytes:,} for {least}: make_inputs(batch) must return inputs of this batch size"
             )
+    if (guessed := sizes.guessed(fits, above, unit, guesses)) is not None:
+        return guessed
     # The line's guess is nearly always right, as the size next to it shows. In case it is not, each second look is at the middle.
     by_line = True
     while above - fits > unit:
@@ -84,6 +98,27 @@ class _Sizes:
 
     def fits(self, batch: int) -> bool:
         return self.is_possible(batch) and self.taken[batch].fits
+
+    def guessed(self, size: int, larger: int, unit: int, guesses: Callable[[int, int], Guess | None]) -> int | None:
+        """Return the largest size that fits by the guesses of two sizes; None if there are none, or counts contradict them."""
+        if size not in self.taken or larger not in self.taken or (guess := guesses(size, larger)) is None:
+            return None
+
+        def fits(batch: int) -> bool:
+            taken = guess(batch)
+            return taken is not None and taken.fits
+
+        low, high = size, larger
+        while fits(high):
+            low, high = high, size + 2 * (high - size)
+            if high > MOST:
+                return None
+        while high - low > unit:
+            middle = low + (high - low) // (2 * unit) * unit
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        found = max(batch for batch in range(low, low + (BEYOND + 1) * unit, unit) if batch == low or fits(batch))
+        right = all(self.is_possible(batch) and self.taken[batch] == guess(batch) for batch in (found, found + unit))
+        return found if right and self.fits(found) and not self.fits(found + unit) else None
 
     def crossing(self, lower: int, upper: int, memory: int, unit: int) -> int:
         """Return the size above two that fit from which the line through them is above the memory; far above if it never is."""

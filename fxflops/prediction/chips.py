@@ -37,7 +37,8 @@ class Chip(NamedTuple):
     GeForce cards), and the datasheets' CUDA cores by those of a multiprocessor. What these do not say:
 
     - A10G, H200: ``torch.cuda.get_device_properties`` in public logs (80 multiprocessors and 6 MiB; 132 and 60 MiB).
-    - Hopper has 10 MiB of L2 for each stack of its memory: 50 with five (H100 SXM), 60 with six (H200, H20, H100 NVL, GH200).
+    - Hopper has 10 MiB of L2 for each stack of its memory: 50 with five (H100 SXM), 60 with six (H200). H20, H100 NVL, H200 NVL and GH200 have six, and are
+      taken to have 60; that the last three have H200's 132 multiprocessors is taken from their peaks. Public device properties of these were looked for, and not found.
     - B200: 148 (chipsandcheese.com/p/nvidias-b200-keeping-the-cuda-juggernaut) and 126 MB (NVIDIA's Blackwell tuning guide). B300 has 148, but
       GB200 and GB300 152, by the device properties that kernels' public tests and tuning notes have (FlashInfer, among others); their L2 is taken to be B200's.
     """

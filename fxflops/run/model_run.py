@@ -34,7 +34,7 @@ from ..ops import FormulaRegistry
 from ..records import specs_in
 from ..records.tensors import spec_of
 from ..torch_internals import in_fake_mode, is_fake
-from ..trace.autograd_owners import backward_from
+from ..trace.autograd_owners import AutogradOwners, backward_from
 from ..trace.dtypes import MixedDtypesError
 from ..trace.forwards import is_hooked
 from ..trace.memo import Memo
@@ -81,6 +81,8 @@ def watch_of(subject: Subject, registry: FormulaRegistry, world: World | None = 
     # The storages of fake tensors are on meta whatever their device.
     watch.storages.counts_meta = watch.world.is_meta or subject.device.type == "meta" or _is_on_fake(subject)
     watch.storages.counts_random_states = subject.count_for.type == "cpu"
+    if subject.count_for.type == "cpu" and isinstance(watch.owners, AutogradOwners):
+        watch.owners.keep = watch.storages.add
     watch.observer.phases.on_step = partial(_stepping, snapshot, watch.storages, watch.world.is_meta)
     if not watch.world.is_meta and any(tensor.is_meta and not is_fake(type(tensor)) for tensor in subject.state):
         watch.storages.note_placeholders()

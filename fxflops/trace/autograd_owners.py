@@ -21,6 +21,7 @@ from ..torch_internals import (
     disable_current_modes,
     function_of,
     is_fake,
+    kept_by,
 )
 from .source import error_for
 from .whole_kernels import Whole
@@ -63,6 +64,8 @@ class AutogradOwners(NoOwners):
         self._enter: Callable[[Any], None] = lambda owner: None
         self._key = object()
         self._latest: int | None = None
+        self.keep: Callable[[torch.Tensor], None] | None = None
+        """Enters the tensor that a node made to keep, where that takes memory of the device."""
 
     def own(self, owner: Any, value: Any) -> None:
         """Give ``owner`` every node that has none yet, from the tensors in ``value`` backwards.
@@ -77,6 +80,8 @@ class AutogradOwners(NoOwners):
                 continue
             is_functions = _is_of_function(node) and isinstance(owner, int)
             node.metadata[self._key] = max(owner - 1, 0) if is_functions else owner
+            if self.keep is not None and (kept := kept_by(node)) is not None:
+                self.keep(kept)
             if self._follows:
                 self._handles.append(node.register_prehook(lambda *_, owner=owner: self._enter(owner)))
             found.extend(earlier for earlier, _ in node.next_functions)

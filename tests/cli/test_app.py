@@ -877,6 +877,36 @@ def test_what_fits_is_found_where_training_does_not_fit() -> None:
     assert data["largest_batch"] == batch
 
 
+def test_autocast_of_a_card() -> None:
+    """Products are in bf16, as in a count under autocast in Python; weights stay in f32."""
+    given = "model.py:make_model --input 4,3,64,64 --device H100"
+    rows = json.loads(out(f"predict {given} --autocast bf16 --json"))["operator"]
+    products = [row for row in rows if row["op"] in ("conv2d", "linear")]
+    assert {row["basis"].split()[-1] for row in products if row["basis"] != "bound"} == {"bf16"}
+    plain = json.loads(out(f"predict {given} --json"))
+    asked = json.loads(out(f"predict {given} --autocast bf16 --json"))
+    assert asked["memory"]["reserved"] != plain["memory"]["reserved"] or asked["seconds"] != plain["seconds"]
+    assert "--autocast" in out("check --help")
+    step = f"check {given} --train --backward --autocast f16"
+    assert out(step).startswith("ok ")
+
+
+def test_what_fits_on_several_cards_leaves_room_for_nccl() -> None:
+    asked = "predict model.py:make_model --input 60000,3,64,64 --train --backward --optimizer adamw --device T4"
+    batches = []
+    for gpus in (1, 8):
+        found = out(f"{asked} --what-fits --gpus {gpus}")
+        batches.append(
+            int(re.search(r"\nlargest batch that fits on [^:]*T4[^:]*: ([\d,]+)\n", found)[1].replace(",", ""))
+        )  # type: ignore[index]
+        assert ("fxflops mesh" in found) == (gpus == 8)
+        text = out(
+            f"predict model.py:make_model --input {batches[-1]},3,64,64 --train --backward --optimizer adamw --device T4 --gpus {gpus}"
+        )
+        assert "does not fit" not in text
+    assert 0 < batches[1] < batches[0]
+
+
 def test_a_card_is_told_before_torch_is_imported() -> None:
     """torch's import takes seconds: a misspelt card, or none, does not wait for it."""
     for given, said in (("--device 'RTX 4O90'", "near: RTX 4090"), ("", "give --device CARD")):
@@ -910,6 +940,12 @@ def test_predict_of_a_saved_report_knows_no_allocations(tmp_path: Path) -> None:
         ("predict model.py:make_model --input 1,3,64,64 --device H100 --by cost", "--by 'cost': one of operator"),
         ("predict model.py:make_model --input 1,3 --device H100 --optimizer SGD", "give --backward"),
         ("predict a.json --device H100 --what-fits", "--what-fits counts the model with other batches"),
+        (
+            "predict model.py:make_model --input 1,3,64,64 --device H100 --autocast f32",
+            "--autocast f32: give bf16 or f16",
+        ),
+        ("run model.py:make_model --input 1,3,64,64 --autocast bf16", "--autocast bf16 is for counts"),
+        ("check model.py:make_model --input 1,3,64,64 --max-time 9s --autocast bf16", "--autocast bf16 is for counts"),
         ("run model.py:make_model --input 1,3,64,64 --device H100 --repeats 3", "--device H100 does not run the model"),
         ("check model.py:make_model --input 1,3,64,64 --device H100 --max-time 1s", "--max-time runs the model"),
     ],

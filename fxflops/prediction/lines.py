@@ -1,0 +1,47 @@
+"""The history of a run for a batch that was not counted, from those of two that were: the bytes of each storage lie on a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import accumulate
+
+from ..meters.history import History, triples
+
+
+def histories_on_lines(one: tuple[int, History], other: tuple[int, History]) -> Callable[[int], History | None] | None:
+    """Return a function of the batch that returns its history, by the histories of two batches; None if these do not run alike.
+
+    They run alike if the same calls make and free the same storages in the same order. Each change in bytes is then taken to lie on the line
+    through the two: a batch for which one would not be a whole number of bytes gives None. Whether that is so shows when the batch is counted.
+    """
+    (batch, history), (batch2, history2) = one, other
+    if not _run_alike(history, history2):
+        return None
+    first, second = [*history.changes], [*history2.changes]
+
+    def at(size: int) -> History | None:
+        changes = first.copy()
+        for i in range(1, len(first), 3):
+            grown, left = divmod((second[i] - first[i]) * (size - batch), batch2 - batch)
+            if left:
+                return None
+            changes[i] += grown
+        peak = max(accumulate(changes[1::3]), default=0)
+        return replace(history, peak=peak, changes=changes)
+
+    return at
+
+
+def _run_alike(one: History, other: History) -> bool:
+    """Return whether two runs make and free the same storages in the same calls."""
+    if len(one.changes) != len(other.changes) or len(one.calls) != len(other.calls):
+        return False
+    calls = zip(one.calls, other.calls, strict=True)
+    if any((a.op, a.path, a.phase) != (b.op, b.path, b.phase) for a, b in calls):
+        return False
+    changes = zip(triples(one.changes), triples(other.changes), strict=True)
+    return all(
+        storage == storage2 and call == call2 and one.category(storage) == other.category(storage)
+        for (storage, _, call), (storage2, _, call2) in changes
+    )
