@@ -14,7 +14,6 @@ CAUSES: list[tuple[str, str, str, str]] = [
     ("op/(pinverse|linalg.pinv.*|linalg.matrix_sqrth|linalg.polar)", "MACs backward.*", ANY, "FlopCounterMode does not count the forward of a factorization"),
     ("op/(pinverse|linalg.pinv.*)", "memory", "complex64 .*", "inside pinv torch conjugates a factor in a copy, below what a dispatch mode sees"),
     ("op/sgn", "memory backward", ANY, "the gradient is a tensor of zeros without memory, and predicted with memory"),
-    ("op/to_sparse.*", "memory.*", ANY, "the bytes of a sparse result follow from its values"),
     ("op/.*linear_cross_entropy.*", "MACs backward.*", ANY, "FlopCounterMode does not know dot"),
     ("module/nn_LinearCrossEntropyLoss", "MACs backward.*", ANY, "FlopCounterMode sees no forward of the loss in chunks, and does not know dot and addmm_"),
     ("op/combinations", "no silent zero", ANY, "torch compares places to find the pairs, which belongs to the lookup"),
