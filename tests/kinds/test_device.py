@@ -177,6 +177,23 @@ def test_a_model_on_meta_has_the_peak_that_a_cpu_has(name: str) -> None:
     assert 0.98 * measured.held <= predicted <= most * measured.peak
 
 
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_analyze_on_meta_has_the_peak_that_a_count_has(name: str, backward: bool) -> None:
+    if needs_newer(name):
+        pytest.skip("this torch has no grouped products")
+    with torch.device("meta"):
+        model, x = MODELS[name](), torch.empty(SHAPE)
+    try:
+        report = fxflops.analyze(model, x, backward=backward, progress=False)
+    except fxflops.RunError as error:  # as the model itself does on meta
+        pytest.skip(str(error).partition("\n")[0])
+    counted = fxflops.count(model, x, backward=backward)
+    assert (report.max_memory, dict(report.memory)) == (counted.max_memory, dict(counted.memory))
+    assert report.latency is None
+    assert report.environment.device == counted.environment.device == "cpu"
+
+
 def test_the_step_of_the_report_that_found_it() -> None:
     """Attention over n positions that keeps no n x n tensor, 128 MiB a head: its operands, results and gradients alone."""
 
