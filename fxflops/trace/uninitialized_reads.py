@@ -120,7 +120,9 @@ class Unwritten:
             read = _first(args, kwargs)
         elif entry is not None and entry.op == CONV_BACKWARD:
             read = _read_backward(*args, **kwargs)
-        elif (entry is not None and entry.op == BERNOULLI and _has_probability(args, kwargs)) or (entry is not None and entry.op in UNREAD and not _adds_up(args, kwargs)):
+        elif (entry is not None and entry.op == BERNOULLI and _has_probability(args, kwargs)) or (
+            entry is not None and entry.op in UNREAD and not _adds_up(args, kwargs)
+        ):
             read = _others(args, kwargs)
         found = self.holds(_others(args, kwargs) if kwargs.get("beta") == 0 else read)  # addmm(x, ..., beta=0)
         self.wrote(read)

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
 import fxflops
@@ -332,3 +333,42 @@ def test_a_condition_of_bytes_chooses_on_meta_too(backward: bool) -> None:
     there = fxflops.count(Chooses().to("meta"), (x.to("meta"), mask.to("meta")), backward=backward)
     assert (of_bytes.total_flops, of_bytes.max_memory) == (there.total_flops, there.max_memory)
     assert of_bytes.total_flops == of_bools.total_flops
+
+
+class Packed(nn.Module):
+    """Two batches of one shape and of other lengths, packed."""
+
+    def __init__(self, cls: type[nn.RNNBase], lengths: list[list[int]]) -> None:
+        super().__init__()
+        self.layer, self.lengths = cls(8, 16, 2, bidirectional=True), lengths
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = []
+        for lengths in self.lengths:
+            packed = pack_padded_sequence(x, torch.tensor(lengths), enforce_sorted=False)
+            assert (packed.data.device, packed.batch_sizes.device.type) == (x.device, "cpu")
+            out, counted = pad_packed_sequence(self.layer(packed)[0])
+            assert counted.tolist() == lengths
+            rows.append(out.sum())
+        return torch.stack(rows)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("cls", [nn.LSTM, nn.GRU, nn.RNN])
+def test_packed_sequences_are_counted_for_a_gpu(cls: type[nn.RNNBase], backward: bool) -> None:
+    """Each row of the data is multiplied by every weight once; x has no gradient, and neither have the first states."""
+    lengths = [[2, 5, 3], [5, 4, 3]]
+    model, x = Packed(cls, lengths), torch.rand(5, 3, 8)
+    report = fxflops.count(model, x, device="cuda", backward=backward)
+    assert report.trace == "counted on the meta device", report.trace_reason
+    assert report.environment.device.startswith("cuda")
+    weights = {name: p for name, p in model.layer.named_parameters() if p.ndim == 2}
+    rows = sum(map(sum, lengths))
+    forward = rows * sum(p.numel() for p in weights.values())
+    assert report.total_macs == forward
+    assert report.complete
+    if backward:
+        of_x = rows * sum(p.numel() for name, p in weights.items() if name.startswith("weight_ih_l0"))
+        of_states = sum(map(len, lengths)) * sum(p.numel() for name, p in weights.items() if "_hh_" in name)
+        assert report.total_backward_macs == 2 * forward - of_x - of_states
+    assert fxflops.count(model, x).total_macs == forward
