@@ -372,3 +372,31 @@ def test_packed_sequences_are_counted_for_a_gpu(cls: type[nn.RNNBase], backward:
         of_states = sum(map(len, lengths)) * sum(p.numel() for name, p in weights.items() if "_hh_" in name)
         assert report.total_backward_macs == 2 * forward - of_x - of_states
     assert fxflops.count(model, x).total_macs == forward
+
+
+class Differentiates(nn.Module):
+    """A model whose forward has backward passes of its own."""
+
+    def __init__(self, how: Callable[[nn.Module, torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.net, self.how = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), how
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.how(self.net, x)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda net, x: torch.autograd.functional.jacobian(net, x),
+        lambda net, x: torch.func.hessian(lambda y: net(y).sum())(x),
+        lambda net, x: torch.func.jacfwd(net)(x),
+    ],
+    ids=["jacobian", "hessian", "jacfwd"],
+)
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:FutureWarning")
+def test_derivatives_in_a_forward_are_counted_for_a_gpu(how: Any) -> None:
+    model, x = Differentiates(how), torch.rand(4, 8)
+    there, here = fxflops.count(model, x, device="cuda"), fxflops.count(model, x)
+    assert (there.total_flops, there.total_macs, there.complete) == (here.total_flops, here.total_macs, True)
+    assert there.environment.device.startswith("cuda")
