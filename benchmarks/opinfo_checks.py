@@ -35,6 +35,8 @@ ELEMENTWISE = frozenset(
     """.split()
 )
 """Operators that compute something for every element of their result."""
+PRODUCTS = frozenset("mm bmm mv dot".split())
+"""Those among them that add up products: of no elements they compute nothing, and their result is zeros."""
 REDUCTIONS = frozenset("sum prod amax amin argmax argmin any all logsumexp".split())
 """Those that compute where several elements become one."""
 QUERIES = {"aten::_local_scalar_dense", "aten::is_same_size", "aten::equal"}
@@ -64,6 +66,8 @@ class Operators(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         name = "" if isinstance(func, HigherOrderOperator) else func._schema.name.partition("::")[2]
         elements = out.numel() if isinstance(out, torch.Tensor) else 0
+        if name in PRODUCTS and not args[0].numel():
+            elements = 0
         if not getattr(func, "is_view", False):
             self.names.append(func.name())
         if elements and (name in ELEMENTWISE or (name in REDUCTIONS and args[0].numel() > elements)):

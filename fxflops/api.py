@@ -92,7 +92,7 @@ def analyze(
             leaves, in scaled_dot_product_attention, flex_attention and their kernels.
         formulas: ``{target: function}``, as :func:`formula` registers them, for this analysis only.
         repeats: the number of timed runs; "auto" runs until times are stable, for at most about 2 s; 0 does not time.
-            On meta nothing is timed.
+            On meta nothing is timed, and the peak of memory is predicted for the CPU, as by :func:`count`.
         kernels: also run once under torch.profiler, and report the kernels of each node with their times
             (``report.nodes[i].kernels``): on CUDA those that CUPTI saw, on a CPU or on mps the operators. Of a compiled
             model also its kernels, by module (``report.compiled.by_module()``), for which it is compiled once more in another process.

@@ -104,7 +104,7 @@ def untested(family: str) -> dict[str, list[str]]:
     patterns = [pattern for pattern in joined if re.search("[a-zA-Z]{3}", pattern)]
     spellings: dict[str, set[str]] = {}
     for row in FORMULAS:
-        if row.family == family:
+        if row.family == family and row.targets:  # without targets it is an operator of another torch
             names = {row.op, *(re.split(r"\.|::", target)[-1] for target in row.targets)}
             spellings.setdefault(row.doc, set()).update(names)
     return {

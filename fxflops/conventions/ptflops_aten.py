@@ -4,7 +4,8 @@ It sums the multiply-accumulates of mm, addmm, bmm and convolution as torch disp
 add: in linear layers, matmul, einsum, RNNs. All else is 0: scaled_dot_product_attention, baddbmm, a product by a vector.
 
 The number of ptflops depends on the kernel that torch chooses; here it does not. An LSTM in float on a CPU, one kernel that
-the tool leaves out, counts by the products that it consists of on other devices. Attention always counts as the fused kernel,
+the tool leaves out, counts by the products that it consists of on other devices; a program that calls this kernel by its name,
+as make_fx writes it down, has 0 on every device. Attention always counts as the fused kernel,
 even where torch computes it by plain products. A bias always counts, even where torch adds it after the product, because the
 input of the linear layer is not contiguous.
 """
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 
 from ..ops.einsum import steps
-from ..records import Cost, Operation, Spec
+from ..records import Cost, Operation, Spec, specs_in
 from ..torch_internals import OpOverloadPacket, convolution_with_flags
 from ._convention import CONVENTIONS, Convention
 from ._rows import free, windows
@@ -80,17 +81,31 @@ def products(cost: Cost, ran: Operation) -> Cost:
 
     The step of an RNN adds its biases as often as it multiplies by its weights.
     """
-    weights, biases = (
-        sum(spec.numel() for name, spec in ran.settings.items() if name.startswith(kind) and isinstance(spec, Spec))
-        for kind in ("weight_", "bias_")
-    )
     counted = cost.macs if ran.op in (*RECURRENT, *MADE_OF_PRODUCTS) else 0
+    params = parameters(ran) if ran.op in RECURRENT else []
+    weights, biases = (sum(spec.numel() for spec in params if spec.ndim == ndim) for ndim in (2, 1))
     return Cost(
         macs=cost.macs, others=counted + (counted // weights * biases if ran.op in RECURRENT and weights else 0)
     )
 
 
-RECURRENT = ("rnn", "gru", "lstm", "rnn_cell", "gru_cell", "lstm_cell")
+def parameters(ran: Operation) -> list[Spec]:
+    """Return the weights (2-d) and biases (1-d) of a recurrent layer or cell: a module's, or those given to a function.
+
+    ``torch.gru(input, hx, params, ...)`` takes them in one list, the last of its arguments that is one;
+    ``torch.gru_cell(input, hx, w_ih, w_hh, b_ih, b_hh)`` one by one.
+    """
+    if ran.settings:
+        named = ran.settings.items()
+        return [spec for name, spec in named if name.startswith(("weight_", "bias_")) and isinstance(spec, Spec)]
+    if ran.op in CELLS:
+        return [*specs_in((ran.args[2:], [spec for name, spec in ran.kwargs.items() if name not in ("input", "hx")]))]
+    lists = [each for each in (*ran.args, *ran.kwargs.values()) if type(each) in (tuple, list)]
+    return [*specs_in(ran.kwargs.get("params", lists[-1] if lists else ()))]
+
+
+CELLS = ("rnn_cell", "gru_cell", "lstm_cell")
+RECURRENT = ("rnn", "gru", "lstm", *CELLS)
 MADE_OF_PRODUCTS = ("tensordot", "multi_dot", "inner", "matrix_power")
 OPERATORS: dict[OpOverloadPacket, Callable[..., int]] = {
     **dict.fromkeys((aten.mm, aten.bmm, aten.matmul), product),
@@ -98,6 +113,8 @@ OPERATORS: dict[OpOverloadPacket, Callable[..., int]] = {
     aten.convolution: convolution,
 }
 """The dispatched operators that it counts, each with its formula."""
+KERNELS = [aten.mkldnn_rnn_layer, aten._cudnn_rnn, aten.miopen_rnn]
+"""Recurrent layers in one operator, which it leaves out."""
 
 CONVENTION = Convention(
     "ptflops_aten",
@@ -108,6 +125,7 @@ CONVENTION = Convention(
         torch.Tensor.__rmatmul__: reflected_product,
         "addmm": product_and_sum,
         **dict.fromkeys((torch.Tensor.addmm_, aten.addmm_, aten.addmm_.default), free),
+        **dict.fromkeys([*KERNELS, *(kernel.default for kernel in KERNELS)], free),
         "einsum": einsum,
         "conv": conv,
         "conv_transpose": conv_transpose,

@@ -4,21 +4,52 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 
 from ..errors import InputError
 from ..model.holders import Holders
-from ..model.pytree import stored, tensors_given
+from ..model.pytree import stored as dense_in
+from ..model.pytree import tensors_given
 from ..records import Call, Spec
 from ..records.tensors import NUMBERS, ORDINARY, spec_of
-from ..torch_internals import DisableTorchFunction, random_state_of_checkpoint, saving_hook
+from ..torch_internals import (
+    DisableTorchFunction,
+    disable_current_modes,
+    len_torch_dispatch_stack,
+    random_state_of_checkpoint,
+    saving_hook,
+)
 from ..units import size
 from .history import Entries, History, triples
 
 Named = Iterable[tuple[str, torch.Tensor]]
 """Tensors by name, as ``named_parameters()`` gives them."""
+
+
+PARTS = {
+    torch.sparse_coo: ("_indices", "_values"),
+    **dict.fromkeys((torch.sparse_csr, torch.sparse_bsr), ("crow_indices", "col_indices", "values")),
+    **dict.fromkeys((torch.sparse_csc, torch.sparse_bsc), ("ccol_indices", "row_indices", "values")),
+}
+"""The methods that return the dense tensors in a sparse one, by layout."""
+
+
+def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors whose storages have a tensor's data: itself, the indices and values of a sparse one, or what a wrapper holds."""
+    if type(tensor) in ORDINARY and tensor.layout is torch.strided:
+        return [tensor]
+    return [part for each in dense_in(tensor) for part in _parts_of(each)]
+
+
+def _parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    if tensor.layout not in PARTS or tensor.is_meta:
+        return [tensor]
+    # They are asked for here, not by the model: no mode may see it.
+    with DisableTorchFunction(), disable_current_modes() if len_torch_dispatch_stack() else nullcontext():
+        return [getattr(tensor.detach(), name)() for name in PARTS[tensor.layout]]
 
 
 class Span(NamedTuple):
@@ -92,8 +123,9 @@ class LiveStorages:
         names, live = entries.names, self.live
         first = len(entries.specs)
         for name, whole in named:
-            whose = (whole,) if type(whole) in ORDINARY else stored(whole)
-            for tensor in whose if whole.layout is strided else ():
+            for tensor in stored(whole):
+                if tensor.layout is not strided:
+                    continue
                 storage = tensor.untyped_storage()
                 key = storage._cdata
                 if key not in held:
@@ -476,7 +508,7 @@ class LiveStorages:
         if rose > max(left, 0):
             for entry, change, _ in triples(self._changes[span.changes : 3 * self._peak_after]):
                 found[entry] = found.get(entry, 0) + change
-        for tensor in tensors_given(given) if found else ():
+        for tensor in (part for each in tensors_given(given) for part in stored(each)) if found else ():
             known = self._known.get(id(tensor.untyped_storage())) if tensor.layout is torch.strided else None
             if known is not None:
                 found.pop(known.entry, None)

@@ -26,7 +26,7 @@ from ..trace.symbolic import constants_of, symbolic
 from .compiled import first_runs, with_times
 from .compiled_kernels import compiled_kernels
 from .graph_run import CallCollector, Times, run_graph, time_nodes
-from .model_run import loaded_weights, observed_run, record_of, watch_of
+from .model_run import counted_run, loaded_weights, observed_run, record_of, watch_of
 from .out_of_memory import noting_live
 from .outcome import Compiled, Run
 from .per_node import Spans, node_of, with_nodes
@@ -174,6 +174,10 @@ def measure(
     # Recorded before the other passes: the watch must not see what they do to the model's tensors.
     run = record_of(subject, watched, source, f"{trace.how} trace", trace.why)
     measured: dict[str, Any] = {}
+    if subject.is_on_meta():
+        # Meta runs other kernels than any device (attention's plain products): count() knows those of a device.
+        predicted = counted_run(subject, registry)
+        measured = {name: getattr(predicted, name) for name in ("history", "peak", "environment")}
     accelerator = accelerator_of(subject.device)
     if accelerator is not None and accelerator.has_statistics:
         tick()

@@ -16,6 +16,7 @@ from ..model.inventory import Inventory
 from ..model.optimizer import OptimizerLike, holders_in
 from ..model.pytree import tensors_in
 from ..model.snapshot import Snapshot
+from ..torch_internals import in_fake_mode, is_fake
 from ..trace.autocast import autocast_on
 from .environment import modes_in
 
@@ -78,6 +79,10 @@ class Subject:
         accelerator = accelerator_of(self.device)
         self.bytes_before = accelerator.live if accelerator is not None and accelerator.has_statistics else 0
         self.snapshot = Snapshot(inventory.paths, (args, kwargs), lazy, self.holders)
+
+    def is_on_meta(self) -> bool:
+        """Return whether all of the model's tensors and inputs are on meta, and none of them is a fake tensor of a device."""
+        return bool(self.state) and all(t.is_meta and not is_fake(type(t)) for t in self.state) and not in_fake_mode()
 
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return args and kwargs, after restoring the initial state."""

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend
 from torch.torch_version import TorchVersion
 
-from ..torch_internals import DisableTorchDispatch, fused_sdp_choice
+from ..torch_internals import DisableTorchDispatch, DisableTorchFunction, fused_sdp_choice
 
 HALVES = (torch.float16, torch.bfloat16)
 LARGEST_HEAD = {"flash": 256, "cudnn": 128}
@@ -170,11 +170,17 @@ def takes_one_head() -> bool:
 def _layer(mode: int, cells: bool) -> Any:
     """Return the stand-in for ``torch.lstm`` (with ``cells``), ``torch.gru`` ...: one kernel of cuDNN.
 
-    It returns NotImplemented for packed sequences, which are described by values.
+    A packed sequence has its batch sizes, as numbers, after its data (:func:`with_batch_sizes`).
     """
 
-    def layer(
+    def layer(input: torch.Tensor, *rest: Any, **named: Any) -> Any:
+        if _are_batch_sizes(rest[0] if rest else None):
+            return packed(input, [*rest[0]], *rest[1:], **{"batch_first": False, **named})
+        return packed(input, [], *rest, **named)
+
+    def packed(
         input: torch.Tensor,
+        batch_sizes: list[int],
         states: Any,
         weights: Any,
         has_biases: bool,
@@ -184,8 +190,6 @@ def _layer(mode: int, cells: bool) -> Any:
         bidirectional: bool,
         batch_first: Any = None,
     ) -> Any:
-        if isinstance(states, torch.Tensor) and states.dtype is torch.int64:
-            return NotImplemented
         hidden, cell = states if cells else (states, None)
         width = hidden.shape[-1] if cell is None else cell.shape[-1]
         projected = hidden.shape[-1] if hidden.shape[-1] != width else 0
@@ -193,11 +197,27 @@ def _layer(mode: int, cells: bool) -> Any:
         buffer = weights[0].new_empty(0)
         out, hidden, cell, *_ = torch.ops.aten._cudnn_rnn.default(
             input, [*weights], len(weights) // (num_layers * (2 if bidirectional else 1)), buffer,
-            hidden, cell, mode, width, projected, num_layers, batch_first, dropout, train, bidirectional, [], None,
+            hidden, cell, mode, width, projected, num_layers, batch_first, dropout, train, bidirectional, batch_sizes, None,
         )  # fmt: skip
         return (out, hidden, cell) if cells else (out, hidden)
 
     return layer
+
+
+def _are_batch_sizes(value: Any) -> bool:
+    return type(value) is tuple and all(type(size) is int for size in value)  # a template's hole is a tuple, too
+
+
+def is_packed(args: tuple[Any, ...]) -> bool:
+    """Return whether a recurrent layer is called on a packed sequence: data, then batch sizes."""
+    sizes = args[1] if len(args) > 1 else None
+    return _are_batch_sizes(sizes) or (isinstance(sizes, torch.Tensor) and sizes.dtype is torch.int64)
+
+
+def with_batch_sizes(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments of a recurrent layer on a packed sequence with its batch sizes as numbers: cuDNN takes a list."""
+    with DisableTorchFunction(), DisableTorchDispatch():
+        return args[0], tuple(args[1].tolist()), *args[2:]
 
 
 STAND_INS: dict[Any, Any] = {

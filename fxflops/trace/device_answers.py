@@ -39,11 +39,13 @@ class DeviceAnswers:
             torch.Tensor.is_cpu.__get__: device.type == "cpu",  # type: ignore[attr-defined]
             torch.Tensor.is_meta.__get__: device.type == "meta",  # type: ignore[attr-defined]
         }
+        self.batch_sizes: list[torch.Tensor] = []  # of packed sequences: on the CPU, whatever the device
 
     def answer(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] = EMPTY_MAPPING) -> Any:
         """Return what a call that asks for or changes a tensor's device returns; NotImplemented for other calls."""
         if func in self.answers:
-            return self.answers[func]
+            on_cpu = bool(self.batch_sizes) and any(args[0] is each for each in self.batch_sizes)
+            return NotImplemented if on_cpu else self.answers[func]
         if func is torch.Tensor.get_device:
             return self.device.index if self.device.index is not None else -1 if self.device.type == "cpu" else 0
         if func is torch.Tensor.type and len(args) == 1 and not kwargs:

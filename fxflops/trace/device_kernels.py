@@ -30,7 +30,7 @@ from ..torch_internals import (
     fused_sdp_choice,
     outside_transforms,
 )
-from .cuda_kernels import STAND_INS, takes_plain_products
+from .cuda_kernels import STAND_INS, is_packed, takes_plain_products, with_batch_sizes
 from .memo import Unknown, call_key
 from .modes import transformed
 from .whole_kernels import WHOLE, WHOLE_ON_GPUS
@@ -118,6 +118,10 @@ class DeviceKernels:
             return NotImplemented
         if func is F.dropout and (kwargs.get("inplace") or args[3:] == (True,)):  # no kernel of its own on any device
             return NotImplemented
+        if func in RECURRENT and is_packed(args):
+            if self.device.type != "cuda" or args[1].is_meta:  # a CPU has no kernel for it
+                return NotImplemented
+            args = with_batch_sizes(args)
         template, tensors = template_of((args, kwargs))
         if not all(tensor.is_meta for tensor in tensors):
             return NotImplemented
@@ -178,7 +182,7 @@ class DeviceKernels:
         FakeTensor, FakeTensorMode = fake_tensors()
         with disable_current_modes():
             plain = [tensor.detach() for tensor in tensors]
-        if self.is_absent():
+        if self.is_absent() or (func in RECURRENT and is_packed(template[0])):
             func = STAND_INS.get(func, func)
         # Nothing is saved for a backward pass here: what autograd saves of a call, the call itself does, and a
         # checkpoint around it keeps none of it.

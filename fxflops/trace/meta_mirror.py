@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import cache
 from typing import Any
@@ -66,6 +66,8 @@ SMALL = 2**20
 """The most elements of a floating tensor, not the model's own, that keeps its values: 4 MiB of float32."""
 HOLDING = {torch.strided, torch.jagged, *SPARSE}
 """The layouts of sparse and nested tensors, whose shapes depend on values. (A nested tensor may be strided.)"""
+PACKING = frozenset("_pack_padded_sequence _pad_packed_sequence lstm gru rnn_tanh rnn_relu".split())
+"""Functions and operators that take lengths, or the batch sizes of packed sequences, on the CPU, wherever the others are."""
 CUT = "an autograd.Function takes a tensor that was written to on the meta device: it would get no gradient"
 GROWS = "out= is an empty tensor: its new shape is known only after computing"
 RECAST = "a view of a tensor with elements of another kind is written to: its meta tensor would be no view"
@@ -93,6 +95,7 @@ class MetaMirror:
     ) -> None:
         self.unknown_origin = False
         self.needs_values = ""
+        self.keeps_lengths = False  # a CPU computes packed sequences step by step, which only a real run shows exactly
         self.on_mirrored: Callable[[torch.Tensor, torch.Tensor], None] = lambda *_: None
         self._was_there = was_there
         self._before_write = before_write
@@ -241,6 +244,9 @@ class MetaMirror:
                 with DisableTorchFunction(), disable_current_modes():
                     func(*args, **kwargs)  # the real tensor too: models ask it for its shape
                 self.forget(args)
+        if self.keeps_lengths and getattr(func, "__name__", "").partition(".")[0] in PACKING:
+            kept = [t for t in tensors_given((args, kwargs)) if t.dtype is torch.int64 and not t.is_meta]
+            return self._replaced(args, kept), self._replaced(kwargs, kept)
         return self._replaced(args), self._replaced(kwargs)
 
     def _invalidate(self, target: Any) -> None:
@@ -287,12 +293,13 @@ class MetaMirror:
             computes |= own and (tensor.is_floating_point() or tensor.is_complex())
         return computes
 
-    def _replaced(self, value: Any) -> Any:
+    def _replaced(self, value: Any, kept: Sequence[torch.Tensor] = ()) -> Any:
+        """Return a value with meta tensors in place of all but those to be ``kept``."""
         if isinstance(value, torch.Tensor):
-            return self.of(value)
+            return value if any(value is each for each in kept) else self.of(value)
         if isinstance(value, (tuple, list)) and any(isinstance(v, (torch.Tensor, tuple, list, dict)) for v in value):
-            items = [self._replaced(item) for item in value]
+            items = [self._replaced(item, kept) for item in value]
             return type(value)(items) if type(value) in (tuple, list) else tuple(items)
         if isinstance(value, dict):
-            return {key: self._replaced(item) for key, item in value.items()}
+            return {key: self._replaced(item, kept) for key, item in value.items()}
         return value

@@ -53,6 +53,7 @@ QUERIES = METADATA | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES
 """Functions that return the same for a real tensor and for its meta mirror."""
 ASKED = frozenset({*EMPTY, "type"})
 """Operations that the observer handles in more ways than computing their result."""
+PACK = "_pack_padded_sequence"
 VALUED = frozenset({*EMPTY, *ATTENTIONS, RNN_BACKWARD})
 """Operators whose record depends on more than metadata, or that leave memory unwritten."""
 
@@ -84,6 +85,7 @@ class MetaWorld(World):
         self._observe_dispatch = observe_dispatch
         self._device_answers = DeviceAnswers(device)
         self.answers = self._device_answers.answers
+        mirror.keeps_lengths = device.type == "cuda"
         self._kernels = DeviceKernels(device)
         self._dtype = get_default_dtype()
         self.of = mirror.of  # type: ignore[method-assign]
@@ -145,6 +147,9 @@ class MetaWorld(World):
         if writes(func, kwargs):  # x.resize_(3), x.data = y
             self._mirror.forget((args, kwargs))
         self._mirror.register(out)
+        if self._mirror.keeps_lengths and getattr(func, "__name__", "") == PACK:
+            self.answers = {}  # from now on the answer depends on which tensor is asked
+            self._device_answers.batch_sizes.append(out[1])
 
     def spec_of_result(self, entry: Formula | None, given: Any, out: Any) -> Any:
         is_lookup = entry is not None and entry.op == LOOKUP

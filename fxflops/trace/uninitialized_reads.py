@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..model.pytree import tensors_in
-from ..ops import VIEW, Formula
+from ..ops import QUERY, VIEW, Formula
 from ..ops._traits import COPIES, SHARING, UNREAD
 from ..records.tensors import is_dense
 from ..torch_internals import DisableTorchFunction
@@ -21,6 +21,16 @@ FIRST = ("input", "self")
 ACCUMULATE = 3
 """The place of ``accumulate`` among the arguments of ``index_put``."""
 CONV_BACKWARD = "conv_backward"
+READING = frozenset(
+    """
+    item tolist _local_scalar_dense is_nonzero __bool__ __float__ __int__ __index__ __complex__ __repr__ __format__
+    """.split()
+)
+"""The queries that read elements. All others ask for metadata."""
+OF_METADATA = "_new_zeros_with_same_feature_meta"
+"""An op that takes the shapes of two tensors: forward-mode AD makes a tangent by it, which it then fills."""
+BERNOULLI = "bernoulli"
+"""An op whose first argument has the probabilities, unless they are given beside it: then it gives a shape."""
 
 
 def address_of(tensor: torch.Tensor) -> int:
@@ -100,7 +110,7 @@ class Unwritten:
         Its tensors, written to or reported, are then removed; but one that the call asks only for its shape or dtype
         (``zeros_like``) stays, since it may be written to later.
         """
-        if not self.storages or (entry is not None and entry.reason == VIEW):
+        if not self.storages or (entry is not None and _asks_metadata(entry)):
             return False
         if writes(func, kwargs):
             self.wrote((args, kwargs))
@@ -110,11 +120,23 @@ class Unwritten:
             read = _first(args, kwargs)
         elif entry is not None and entry.op == CONV_BACKWARD:
             read = _read_backward(*args, **kwargs)
-        elif entry is not None and entry.op in UNREAD and not _adds_up(args, kwargs):
+        elif (entry is not None and entry.op == BERNOULLI and _has_probability(args, kwargs)) or (
+            entry is not None and entry.op in UNREAD and not _adds_up(args, kwargs)
+        ):
             read = _others(args, kwargs)
         found = self.holds(_others(args, kwargs) if kwargs.get("beta") == 0 else read)  # addmm(x, ..., beta=0)
         self.wrote(read)
         return found
+
+
+def _asks_metadata(entry: Formula) -> bool:
+    """Return whether a call reads no element of any tensor: a view, a question about shapes."""
+    return entry.reason == VIEW or (entry.reason == QUERY and entry.op not in READING) or entry.op == OF_METADATA
+
+
+def _has_probability(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether ``bernoulli(x, p)`` is given p, as dropout gives it under vmap."""
+    return len(args) > 1 or kwargs.get("p") is not None
 
 
 def _first(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

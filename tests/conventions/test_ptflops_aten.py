@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from ptflops import get_model_complexity_info
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from fxflops import Report, count
 from tests.conventions.pool import Runs, built, copied
@@ -116,6 +117,68 @@ def test_modules(name: str) -> None:
     model = make()
     x = torch.randn(shape, dtype=next(model.parameters()).dtype)
     assert ours(model, (x,)).total_flops == theirs(model, (x,))
+
+
+SEQUENCE, STATE = (5, 2, 4), (1, 2, 3)
+
+
+class OfFunctions(nn.Module):
+    """Recurrent layers and cells by torch's functions, on their modules' weights."""
+
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.GRU(4, 3, bias=bias), nn.RNN(4, 3, bias=bias)])
+        self.cells = nn.ModuleList([nn.GRUCell(4, 3, bias), nn.RNNCell(4, 3, bias), nn.LSTMCell(4, 3, bias)])
+
+    def forward(self, x: torch.Tensor) -> Any:
+        state, settings = torch.zeros(STATE), (0.0, False, False, False)
+        outs: list[Any] = []
+        for function, layer in zip((torch.gru, torch.rnn_tanh), self.layers, strict=True):
+            weights: Any = layer._flat_weights
+            outs.append(function(x, state, weights, layer.bias, 1, *settings))  # type: ignore[operator]
+        for name, cell in zip(("gru_cell", "rnn_tanh_cell", "lstm_cell"), self.cells, strict=True):
+            given: Any = (state[0], state[0]) if name == "lstm_cell" else state[0]
+            weights = cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh
+            outs.append(getattr(torch, name)(x[0], given, *weights))
+        return outs
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_recurrent_functions_count_their_biases(bias: bool) -> None:
+    model, x = OfFunctions(bias), torch.randn(SEQUENCE)
+    assert ours(model, (x,)).total_flops == theirs(model, (x,))
+
+
+def of_program(program: Any, x: torch.Tensor) -> int:
+    """What ptflops says of a run of a program. It calls eval(), which an exported program refuses."""
+    program.eval = lambda: program
+    settings: dict[str, Any] = {"backend": "aten", "print_per_layer_stat": False, "as_strings": False}
+    with redirect_stdout(io.StringIO()) as printed:
+        macs, _ = get_model_complexity_info(program, (1,), input_constructor=lambda _: x, **settings)
+    assert macs is not None, printed.getvalue()
+    return int(macs)
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes:UserWarning")
+@pytest.mark.parametrize("name", [*MODULES, "LSTM", "functions"])
+@pytest.mark.parametrize("kind", ["exported", "decomposed", "make_fx"])
+def test_programs(name: str, kind: str) -> None:
+    """Programs call by name the operators that ptflops sees, and the kernels of layers that it leaves out."""
+    others = {"LSTM": (lambda: nn.LSTM(4, 3, 2), (5, 2, 4)), "functions": (lambda: OfFunctions(True), SEQUENCE)}
+    make, shape = {**MODULES, **others}[name]
+    model = make().eval()
+    x = torch.randn(shape, dtype=next(model.parameters()).dtype)
+    with torch.no_grad():
+        if kind == "make_fx":
+            program: Any = make_fx(model)(x)
+        else:
+            exported = torch.export.export(model, (x,))
+            program = (exported.run_decompositions() if kind == "decomposed" else exported).module()
+    if name == "LSTM" and kind == "exported":  # aten.lstm, which torch takes to a kernel of the CPU
+        assert of_program(program, x) == 0
+        assert ours(program, (x,)).total_flops == theirs(nn.LSTM(4, 3, 2).double(), (x.double(),))
+        return
+    assert ours(program, (x,)).total_flops == of_program(program, x)
 
 
 def test_what_depends_on_kernels() -> None:

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
 import fxflops
@@ -177,6 +178,23 @@ def test_a_model_on_meta_has_the_peak_that_a_cpu_has(name: str) -> None:
     assert 0.98 * measured.held <= predicted <= most * measured.peak
 
 
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_analyze_on_meta_has_the_peak_that_a_count_has(name: str, backward: bool) -> None:
+    if needs_newer(name):
+        pytest.skip("this torch has no grouped products")
+    with torch.device("meta"):
+        model, x = MODELS[name](), torch.empty(SHAPE)
+    try:
+        report = fxflops.analyze(model, x, backward=backward, progress=False)
+    except fxflops.RunError as error:  # as the model itself does on meta
+        pytest.skip(str(error).partition("\n")[0])
+    counted = fxflops.count(model, x, backward=backward)
+    assert (report.max_memory, dict(report.memory)) == (counted.max_memory, dict(counted.memory))
+    assert report.latency is None
+    assert report.environment.device == counted.environment.device == "cpu"
+
+
 def test_the_step_of_the_report_that_found_it() -> None:
     """Attention over n positions that keeps no n x n tensor, 128 MiB a head: its operands, results and gradients alone."""
 
@@ -315,3 +333,70 @@ def test_a_condition_of_bytes_chooses_on_meta_too(backward: bool) -> None:
     there = fxflops.count(Chooses().to("meta"), (x.to("meta"), mask.to("meta")), backward=backward)
     assert (of_bytes.total_flops, of_bytes.max_memory) == (there.total_flops, there.max_memory)
     assert of_bytes.total_flops == of_bools.total_flops
+
+
+class Packed(nn.Module):
+    """Two batches of one shape and of other lengths, packed."""
+
+    def __init__(self, cls: type[nn.RNNBase], lengths: list[list[int]]) -> None:
+        super().__init__()
+        self.layer, self.lengths = cls(8, 16, 2, bidirectional=True), lengths
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = []
+        for lengths in self.lengths:
+            packed = pack_padded_sequence(x, torch.tensor(lengths), enforce_sorted=False)
+            assert (packed.data.device, packed.batch_sizes.device.type) == (x.device, "cpu")
+            out, counted = pad_packed_sequence(self.layer(packed)[0])
+            assert counted.tolist() == lengths
+            rows.append(out.sum())
+        return torch.stack(rows)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("cls", [nn.LSTM, nn.GRU, nn.RNN])
+def test_packed_sequences_are_counted_for_a_gpu(cls: type[nn.RNNBase], backward: bool) -> None:
+    """Each row of the data is multiplied by every weight once; x has no gradient, and neither have the first states."""
+    lengths = [[2, 5, 3], [5, 4, 3]]
+    model, x = Packed(cls, lengths), torch.rand(5, 3, 8)
+    report = fxflops.count(model, x, device="cuda", backward=backward)
+    assert report.trace == "counted on the meta device", report.trace_reason
+    assert report.environment.device.startswith("cuda")
+    weights = {name: p for name, p in model.layer.named_parameters() if p.ndim == 2}
+    rows = sum(map(sum, lengths))
+    forward = rows * sum(p.numel() for p in weights.values())
+    assert report.total_macs == forward
+    assert report.complete
+    if backward:
+        of_x = rows * sum(p.numel() for name, p in weights.items() if name.startswith("weight_ih_l0"))
+        of_states = sum(map(len, lengths)) * sum(p.numel() for name, p in weights.items() if "_hh_" in name)
+        assert report.total_backward_macs == 2 * forward - of_x - of_states
+    assert fxflops.count(model, x).total_macs == forward
+
+
+class Differentiates(nn.Module):
+    """A model whose forward has backward passes of its own."""
+
+    def __init__(self, how: Callable[[nn.Module, torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.net, self.how = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), how
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.how(self.net, x)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda net, x: torch.autograd.functional.jacobian(net, x),
+        lambda net, x: torch.func.hessian(lambda y: net(y).sum())(x),
+        lambda net, x: torch.func.jacfwd(net)(x),
+    ],
+    ids=["jacobian", "hessian", "jacfwd"],
+)
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:FutureWarning")
+def test_derivatives_in_a_forward_are_counted_for_a_gpu(how: Any) -> None:
+    model, x = Differentiates(how), torch.rand(4, 8)
+    there, here = fxflops.count(model, x, device="cuda"), fxflops.count(model, x)
+    assert (there.total_flops, there.total_macs, there.complete) == (here.total_flops, here.total_macs, True)
+    assert there.environment.device.startswith("cuda")

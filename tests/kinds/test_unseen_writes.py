@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.func import grad, vmap
+from torch.func import grad, linearize, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fxflops
@@ -114,6 +114,32 @@ WRITTEN: dict[str, Case] = {
     "gradients of samples": lambda x: vmap(grad(lambda w, row: F.conv1d(row[None, None], w).sum()), (None, 0))(
         torch.ones(1, 1, 2), x
     ),
+    "asked whether it is as large": lambda x: (
+        torch.ops.aten.is_same_size(x, torch.empty_like(x)) + torch.ops.aten.is_same_size(torch.empty_like(x), x) + x
+    ),
+    "bernoulli of a shape": filled(lambda out: torch.bernoulli(out, 0.5)),
+    "bernoulli of a shape by name": filled(lambda out: torch.bernoulli(input=out, p=0.5)),
+    "bernoulli of a shape, a method": filled(lambda out: out.bernoulli(p=0.5)),
+    "bernoulli of a shape, an operator": filled(lambda out: torch.ops.aten.bernoulli.p(out, 0.5)),
+    "bernoulli of a shape and a tensor": filled(
+        lambda out: torch.ops.aten.bernoulli.Tensor(out, torch.full(SHAPE, 0.5))
+    ),
+    **{
+        f"{name} under vmap, {randomness}": lambda x, drop=drop, randomness=randomness: vmap(
+            lambda row: drop(row, 0.5, True), randomness=randomness
+        )(torch.stack([x, x]))
+        for name, drop in {
+            "dropout": F.dropout,
+            "alpha_dropout": F.alpha_dropout,
+            "dropout1d": F.dropout1d,
+            "feature_alpha_dropout": F.feature_alpha_dropout,
+        }.items()
+        for randomness in ("different", "same")
+    },
+    "dropout in place under vmap": lambda x: vmap(
+        lambda row: F.dropout(row * 1, 0.5, True, inplace=True), randomness="different"
+    )(x),
+    "linearize": lambda x: linearize(lambda y: torch.tanh(y @ torch.ones(3, 3)), x)[1](torch.ones_like(x)),
     "scripted": lambda x: scripted()(x),
     "in place": lambda x: torch.empty_like(x).normal_() + 1,
     "out=": lambda x: torch.add(x, 1, out=torch.empty_like(x)) + 1,
@@ -136,6 +162,7 @@ READ: dict[str, Case] = {
     "conv_backward of the input": lambda x: conv_backward(x.view(1, 1, 6), torch.empty(1, 1, 2), True, False),
     "conv_backward of the weight": lambda x: conv_backward(torch.empty(1, 1, 6), x[None, :1], False, True),
     "a layer": filled(lambda out: nn.Linear(3, 3)(out)),
+    "after a question": filled(lambda out: out + torch.ops.aten.is_same_size(out, out)),
 }
 NOT_DIFFERENTIABLE = [
     *map(WRITTEN.__getitem__, ("functional copy", "out=")),
@@ -187,7 +214,9 @@ def profiled(run: Case, x: torch.Tensor) -> fxflops.Report:
 WAYS = [counted, backward, analyzed, profiled]
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore:Attempted to insert a get_attr"
+)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", WRITTEN)
 def test_what_is_not_read_is_no_escape(name: str, way: Any) -> None:
