@@ -22,13 +22,14 @@ Named = Iterable[tuple[str, torch.Tensor]]
 
 
 class Span(NamedTuple):
-    """The state when a call began: the length of the list of changes, the live bytes, the peak so far, and the number of
-    changes up to that peak."""
+    """The state when a call began: the length of the list of changes, the live bytes, the peak so far, the number of
+    changes up to that peak, and the bytes that were met so far of storages from before the run."""
 
     changes: int
     live: int
     peak: int
     peak_after: int
+    met: int
 
 
 class _Living(weakref.ref[Any]):
@@ -76,6 +77,7 @@ class LiveStorages:
         self._most_in = -1
         self._held: dict[int, int] = {}
         self._earlier: set[int] = set()
+        self._bytes_met = 0
         self._met: dict[int, str] = {}  # storages that a call was given, with the category of those that get no other
         self._hook: Callable[[], Any] = lambda: None  # checkpoint's, of the function that it runs
         self._placeholders: set[int] | None = None
@@ -92,8 +94,10 @@ class LiveStorages:
         names, live = entries.names, self.live
         first = len(entries.specs)
         for name, whole in named:
-            whose = (whole,) if type(whole) in ORDINARY else stored(whole)
-            for tensor in whose if whole.layout is strided else ():
+            is_plain = type(whole) in ORDINARY and whole.layout is strided
+            for tensor in (whole,) if is_plain else stored(whole):
+                if tensor.layout is not strided:
+                    continue
                 storage = tensor.untyped_storage()
                 key = storage._cdata
                 if key not in held:
@@ -354,6 +358,8 @@ class LiveStorages:
                 storage = _storage_of(part)
                 if storage is None or self._entry_of(storage) is not None:
                     continue
+                if not self.counts_meta and storage.device.type == "meta":
+                    continue
                 entry = self.entered
                 self.enter(storage, storage.nbytes(), spec_of(part))
                 self._entries.calls[entry] = -1
@@ -361,17 +367,18 @@ class LiveStorages:
                     self._met[entry] = met_as
                 if storage.resizable():
                     self._earlier.add(entry)
+                    self._bytes_met += storage.nbytes()
 
     def has_all(self, values: Iterable[Any]) -> bool:
         """Return whether these are plain tensors whose storages are entered, and numbers."""
-        known = self._known
+        known, held = self._known, self._held
         try:
             for value in values:
                 kind = type(value)
                 if kind in ORDINARY and value.layout is torch.strided:
                     storage = value.untyped_storage()
                     entered = known.get(id(storage))
-                    if entered is None or entered() is not storage:
+                    if (entered is None or entered() is not storage) and storage._cdata not in held:
                         return False
                 elif kind not in NUMBERS:
                     return False
@@ -461,7 +468,7 @@ class LiveStorages:
 
     def begin(self) -> Span:
         """Begin to measure a call; :meth:`end` takes the result."""
-        span = Span(len(self._changes), self.live, self.peak, self._peak_after)
+        span = Span(len(self._changes), self.live, self.peak, self._peak_after, self._bytes_met)
         self.peak = self.live
         return span
 
@@ -471,7 +478,8 @@ class LiveStorages:
         These are specs and bytes, relative to the state when the call began. The storages of the tensors ``given`` to the
         call are none of them: they may have been met in it for the first time.
         """
-        left, rose = self.live - span.live, self.peak - span.live
+        before = span.live + self._bytes_met - span.met
+        left, rose = self.live - before, self.peak - before
         found = dict[int, int]()
         if rose > max(left, 0):
             for entry, change, _ in triples(self._changes[span.changes : 3 * self._peak_after]):

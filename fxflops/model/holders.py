@@ -133,7 +133,8 @@ class Holders:
     def _enter_parts(self, value: Any, owner: int, depth: int, seen: set[int]) -> None:
         attributes = attributes_in(value) if is_object(value) else None
         for (kind, key), part in parts(value):  # a dict of somebody's class has attributes, too
-            self._enter(value if kind == "item" or attributes is None else attributes, key, part, owner, depth, seen)
+            is_attribute = kind == "attr" and attributes is not None and key in attributes
+            self._enter(attributes if is_attribute else value, key, part, owner, depth, seen)
 
     def _group(self, tensors: list[torch.Tensor], loose: dict[int, torch.Tensor]) -> None:
         """Keep the tensors that may be replaced by the storage that they share, with none that stays."""

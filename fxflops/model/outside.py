@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Iterable, Iterator
-from functools import cache
-from types import CellType, CodeType, FunctionType
+from functools import cache, partial
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from .pytree import walk
-from .reach import CELL, LONGEST, NOTHING, set_at, value_at
+from .generators import Generator, generator_of
+from .pytree import NOTHING, Place, attributes_in, slots_in, value_at, walk
+from .reach import CELL, ENDS, LONGEST, set_at
 
 CONTAINERS = frozenset({dict, list, set})
 DEPTH = 3
@@ -34,7 +35,8 @@ class Outside:
 
     def __init__(self, classes: Iterable[type], hooks: Iterable[Any] = ()) -> None:
         self.containers: list[Any] = []
-        self._cells: list[tuple[CellType, Any]] = []
+        self.generators: list[Generator] = []
+        self._places: list[tuple[Place, Any, Any]] = []
         self._classes: list[tuple[type, dict[str, Any]]] = []
         self._globals: list[tuple[dict[str, Any], str, Any]] = []
         self._seen: set[int] = set()
@@ -42,10 +44,7 @@ class Outside:
             if not cls.__module__.startswith("torch."):
                 self._enter_class(cls)
         for hook in hooks:
-            if type(hook) is FunctionType and not hook.__module__.startswith("torch."):
-                self._enter_function(hook)
-                for cell in hook.__closure__ or ():
-                    self._enter_container(value_at(CELL, cell))
+            self._enter_held(hook, DEPTH)
 
     def _enter_class(self, cls: type) -> None:
         self._seen.add(id(cls))
@@ -66,15 +65,55 @@ class Outside:
         if id(function) in self._seen:
             return
         self._seen.add(id(function))
-        self._cells += [(cell, value_at(CELL, cell)) for cell in function.__closure__ or ()]
+        if vars(function):
+            self._enter_container(vars(function))
+        cells = function.__closure__ or ()
+        self._places += [(CELL, cell, value_at(CELL, cell)) for cell in cells]
+        for held in (*(value_at(CELL, cell) for cell in cells), *(function.__defaults__ or ()), *vars(function).values()):
+            self._enter_held(held, DEPTH)
         bound, (names, rebound) = function.__globals__, _names_of(function.__code__)
         self._globals += [(bound, name, bound.get(name, NOTHING)) for name in rebound]
         for value in [bound[name] for name in names if name in bound]:
             self._enter_container(value)
             if type(value) is FunctionType and value.__globals__ is bound:
                 self._enter_function(value)
+            elif generator := generator_of(value):
+                self.generators.append(generator)
+            elif type(value).__module__ == bound.get("__name__"):  # an object of a class of this file
+                self._enter_held(value, DEPTH)
             elif type(value) is type and id(value) not in self._seen and value.__module__ == bound.get("__name__"):
                 self._enter_class(value)
+
+    def _enter_held(self, value: Any, depth: int) -> None:
+        """Enter what a closure, a default argument or an attribute of a function holds."""
+        kind = type(value)
+        if depth == 0 or issubclass(kind, ENDS) or id(value) in self._seen:
+            return
+        if generator := generator_of(value):
+            self.generators.append(generator)
+        elif str(kind.__module__).startswith("torch."):
+            return
+        elif kind is FunctionType:  # one that a decorator wraps
+            if not str(value.__module__).startswith("torch."):
+                self._enter_function(value)
+        elif kind is MethodType:
+            self._enter_held(value.__func__, depth)
+            self._enter_held(value.__self__, depth)
+        elif issubclass(kind, partial):
+            for held in (value.func, *value.args, *value.keywords.values()):
+                self._enter_held(held, depth - 1)
+        elif kind in CONTAINERS:
+            self._enter_container(value)
+        elif not issubclass(kind, (torch.Tensor, nn.Module)):
+            attributes, slots = attributes_in(value), slots_in(kind)
+            if attributes is None and not slots:
+                return
+            self._seen.add(id(value))
+            self._places += [(slot, value, value_at(slot, value)) for slot in slots]
+            if attributes is not None:
+                self._enter_container(attributes)
+            for held in (*(attributes or {}).values(), *(value_at(slot, value) for slot in slots)):
+                self._enter_held(held, depth - 1)
 
     def restore(self) -> None:
         """Bind the names as they were that now hold tensors, or nothing."""
@@ -91,9 +130,9 @@ class Outside:
                     del bound[name]
                 else:
                     bound[name] = value
-        for cell, value in self._cells:
-            if _is_lost(value_at(CELL, cell), value):
-                set_at(CELL, cell, value)
+        for place, owner, value in self._places:
+            if _is_lost(value_at(place, owner), value):
+                set_at(place, owner, value)
 
 
 def holds_tensors(value: Any) -> bool:

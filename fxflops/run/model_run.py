@@ -82,6 +82,7 @@ def watch_of(subject: Subject, registry: FormulaRegistry, world: World | None = 
     watch.storages.counts_meta = watch.world.is_meta or subject.device.type == "meta" or _is_on_fake(subject)
     watch.storages.counts_random_states = subject.count_for.type == "cpu"
     watch.observer.phases.on_step = partial(_stepping, snapshot, watch.storages, watch.world.is_meta)
+    watch.observer.on_leaf = snapshot.meet_leaf if subject.backward else lambda tensor: None
     if not watch.world.is_meta and any(tensor.is_meta and not is_fake(type(tensor)) for tensor in subject.state):
         watch.storages.note_placeholders()
     return watch
@@ -108,6 +109,7 @@ def observe(subject: Subject, watch: Watch) -> Watch:
     with noting_live(watch.storages, watch.observer.calls, subject.held["params"]):
         out = _forward_and_backward(subject, watch)  # alive until the step is over, as in a training loop
     watch.world.check_origin(out)
+    watch.storages.hold_earlier()
     if subject.backward:
         params = [(name, watch.world.of(parameter)) for name, parameter in subject.held["params"]]
         watch.storages.label(gradients_of(params), "gradients")
