@@ -62,6 +62,8 @@ def _hook(meta: torch.Tensor, tensor: torch.Tensor) -> None:
         meta.register_post_accumulate_grad_hook(hook)
 
 
+FREEZING: frozenset[Any] = frozenset({torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__})  # type: ignore[attr-defined]
+"""Functions that freeze or thaw a tensor."""
 SMALL = 2**20
 """The most elements of a floating tensor, not the model's own, that keeps its values: 4 MiB of float32."""
 HOLDING = {torch.strided, torch.jagged, *SPARSE}
@@ -180,7 +182,9 @@ class MetaMirror:
             if not is_dense(tensor) and tensor.layout in HOLDING:
                 raise NotImplementedError(HOLDS)
             base = self._base_of(tensor)
-            with disable_current_modes() if len_torch_dispatch_stack() else nullcontext():
+            # A stand-in outlives the block in which a model first meets its tensor: gradients flow through it later.
+            outside = torch.inference_mode(tensor.is_inference()) if torch.is_inference_mode_enabled() else nullcontext()
+            with disable_current_modes() if len_torch_dispatch_stack() else nullcontext(), outside:
                 # Weights keep requires_grad under no_grad: some of torch's functions look at it there.
                 learning = key in self._state or torch.is_grad_enabled()
                 if base is None:
@@ -231,6 +235,9 @@ class MetaMirror:
         """
         if not self._survey((args, kwargs)):
             return args, kwargs
+        if func in FREEZING and id(args[0]) in self._state and not args[0].is_meta:
+            with DisableTorchFunction():
+                func(*args, **kwargs)  # the real tensor too, from which stand-ins learn it, and which models ask
         for target in tensors_given(kwargs["out"]) if "out" in kwargs else ():
             self._invalidate(target)
             if not target.is_meta and not target.numel():
