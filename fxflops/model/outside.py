@@ -53,7 +53,7 @@ class Outside:
         for value in attributes.values():
             self._enter_container(value)
             value = value.fget if type(value) is property else getattr(value, "__func__", value)
-            if type(value) is FunctionType and value.__module__ == cls.__module__:
+            if type(value) is FunctionType and not str(value.__module__).startswith("torch."):  # also one put in from elsewhere
                 self._enter_function(value)
 
     def _enter_container(self, value: Any) -> None:

@@ -97,7 +97,9 @@ def _stepping(snapshot: Snapshot, storages: LiveStorages, is_on_meta: bool, opti
 
     Raises InputError if it would step real parameters in a run on meta: it finds no gradients there.
     """
-    stepped = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if not is_on_meta and all(map(storages.was_made, stepped)):
+        return  # the forward made it for an inner loop: there is nothing to put back, and to keep it would hold its memory
     if is_on_meta and not all(parameter.is_meta for parameter in stepped):
         raise InputError(f"{type(optimizer).__name__} makes steps within the run, on the model's real parameters")
     snapshot.before_step(optimizer, holders_in(optimizer))
@@ -110,6 +112,8 @@ def observe(subject: Subject, watch: Watch) -> Watch:
         out = _forward_and_backward(subject, watch)  # alive until the step is over, as in a training loop
     watch.world.check_origin(out)
     watch.storages.hold_earlier()
+    if subject.backward and any(type(module) is nn.parallel.DistributedDataParallel for module in subject.inventory.paths):
+        watch.storages.hold_written(watch.observer.calls)  # its buckets
     if subject.backward:
         params = [(name, watch.world.of(parameter)) for name, parameter in subject.held["params"]]
         watch.storages.label(gradients_of(params), "gradients")

@@ -79,7 +79,7 @@ class MetaMirror:
 
     ``state`` are the tensors of the model and its inputs. ``was_there(tensor)`` returns whether another tensor existed
     before the run; ``before_write(value)`` is called before a tensor of the state changes; ``on_mirrored(tensor, meta)`` is
-    called for each new pair, ``on_stranger(tensor)`` for meta tensors of unknown origin.
+    called for each new pair, ``on_stranger(tensor)`` for tensors of unknown origin.
 
     ``unknown_origin`` turns True when a call takes a tensor of unknown origin: neither the state's, nor made by an observed
     call, nor there before the run. ``is_of_meta`` tells whether the state itself is on meta. ``needs_values`` is the first error that a call raised on meta, in any thread, or
@@ -286,8 +286,7 @@ class MetaMirror:
             if (known is None or known[0]() is not tensor) and id(tensor) not in self._state:
                 if not self._was_there(tensor):
                     self.unknown_origin = True
-                    if tensor.is_meta:
-                        self.on_stranger(tensor)
+                    self.on_stranger(tensor)
             if tensor.device.type == "meta":
                 computes = True
                 continue
