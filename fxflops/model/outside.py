@@ -53,7 +53,9 @@ class Outside:
         for value in attributes.values():
             self._enter_container(value)
             value = value.fget if type(value) is property else getattr(value, "__func__", value)
-            if type(value) is FunctionType and not str(value.__module__).startswith("torch."):  # also one put in from elsewhere
+            if type(value) is FunctionType and not str(value.__module__).startswith(
+                "torch."
+            ):  # also one put in from elsewhere
                 self._enter_function(value)
 
     def _enter_container(self, value: Any) -> None:
@@ -69,7 +71,11 @@ class Outside:
             self._enter_container(vars(function))
         cells = function.__closure__ or ()
         self._places += [(CELL, cell, value_at(CELL, cell)) for cell in cells]
-        for held in (*(value_at(CELL, cell) for cell in cells), *(function.__defaults__ or ()), *vars(function).values()):
+        for held in (
+            *(value_at(CELL, cell) for cell in cells),
+            *(function.__defaults__ or ()),
+            *vars(function).values(),
+        ):
             self._enter_held(held, DEPTH)
         bound, (names, rebound) = function.__globals__, _names_of(function.__code__)
         self._globals += [(bound, name, bound.get(name, NOTHING)) for name in rebound]

@@ -56,7 +56,9 @@ def parts(value: Any) -> list[tuple[Step, Any]]:
         return [(("item", key), part) for key, part in pairs_of(value)]
     attributes = [*vars_of(value).items()] if is_object(value) else []
     if not (issubclass(kind, OPAQUE) or callable(value)):
-        attributes += [(slot.__name__, part) for slot in slots_in(kind) if (part := value_at(slot, value)) is not NOTHING]
+        attributes += [
+            (slot.__name__, part) for slot in slots_in(kind) if (part := value_at(slot, value)) is not NOTHING
+        ]
     return [(("attr", name), part) for name, part in attributes]
 
 

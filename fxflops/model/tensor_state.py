@@ -43,7 +43,9 @@ class TensorState:
         self._at: dict[int, list[int]] = {}
         self._copies: dict[int, tuple[torch.Tensor, int]] = {}
         self._met: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor | None]] = {}
-        self._sparse: list[tuple[torch.Tensor, torch.Tensor]] = []  # with an alias that has the indices and values of now
+        self._sparse: list[
+            tuple[torch.Tensor, torch.Tensor]
+        ] = []  # with an alias that has the indices and values of now
 
     def meet_leaf(self, tensor: torch.Tensor) -> None:
         """Keep the gradient of another tensor, which a backward pass may change; its gradient is None in the run."""

@@ -112,7 +112,9 @@ def observe(subject: Subject, watch: Watch) -> Watch:
         out = _forward_and_backward(subject, watch)  # alive until the step is over, as in a training loop
     watch.world.check_origin(out)
     watch.storages.hold_earlier()
-    if subject.backward and any(type(module) is nn.parallel.DistributedDataParallel for module in subject.inventory.paths):
+    if subject.backward and any(
+        type(module) is nn.parallel.DistributedDataParallel for module in subject.inventory.paths
+    ):
         watch.storages.hold_written(watch.observer.calls)  # its buckets
     if subject.backward:
         params = [(name, watch.world.of(parameter)) for name, parameter in subject.held["params"]]

@@ -183,7 +183,9 @@ class MetaMirror:
                 raise NotImplementedError(HOLDS)
             base = self._base_of(tensor)
             # A stand-in outlives the block in which a model first meets its tensor: gradients flow through it later.
-            outside = torch.inference_mode(tensor.is_inference()) if torch.is_inference_mode_enabled() else nullcontext()
+            outside = (
+                torch.inference_mode(tensor.is_inference()) if torch.is_inference_mode_enabled() else nullcontext()
+            )
             with disable_current_modes() if len_torch_dispatch_stack() else nullcontext(), outside:
                 # Weights keep requires_grad under no_grad: some of torch's functions look at it there.
                 learning = key in self._state or torch.is_grad_enabled()
@@ -283,10 +285,10 @@ class MetaMirror:
         computes = False
         for tensor in tensors_given(value):
             known = self.seen.get(id(tensor))
-            if (known is None or known[0]() is not tensor) and id(tensor) not in self._state:
-                if not self._was_there(tensor):
-                    self.unknown_origin = True
-                    self.on_stranger(tensor)
+            is_known = id(tensor) in self._state or (known is not None and known[0]() is tensor)
+            if not is_known and not self._was_there(tensor):
+                self.unknown_origin = True
+                self.on_stranger(tensor)
             if tensor.device.type == "meta":
                 computes = True
                 continue

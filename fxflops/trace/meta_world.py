@@ -108,7 +108,9 @@ class MetaWorld(World):
         self._mirror.on_mirrored = storages.move
         if self._observe_dispatch:
             # All that the forward makes is seen, so what is not known was there before: a closure or a slot holds it.
-            self._mirror.on_stranger = lambda t: None if current_graph_task_id() != -1 else storages.add_given([t], "buffers")
+            self._mirror.on_stranger = lambda t: (
+                None if current_graph_task_id() != -1 else storages.add_given([t], "buffers")
+            )
         storages.stand_in_of = self._mirror.let_go
 
     def end(self) -> None:
@@ -126,7 +128,7 @@ class MetaWorld(World):
             return spec(value)
         if kind is tuple or kind is list:
             return tuple([spec(item) if type(item) in ORDINARY else self.spec(item) for item in value])
-        return spec_of(value) if value or kind is not dict else EMPTY_MAPPING
+        return EMPTY_MAPPING if kind is dict and not value else spec_of(value)  # a tensor's truth is its value
 
     def answer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._device_answers.answer(func, args, kwargs)

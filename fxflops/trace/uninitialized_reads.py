@@ -46,7 +46,9 @@ def before_write_hook(
         elif writes(func, kwargs):
             name = getattr(getattr(func, "__self__", None), "__name__", "")
             sets_apart = getattr(func, "__name__", "") == "__set__" and name not in ("real", "imag")
-            before_write(args[1:] if sets_apart else (args, kwargs), is_new)  # x.data = y: the memory of x stays as it is
+            before_write(
+                args[1:] if sets_apart else (args, kwargs), is_new
+            )  # x.data = y: the memory of x stays as it is
 
     return (lambda *_: None) if before_write is None else announce
 
