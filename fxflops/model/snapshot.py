@@ -97,8 +97,8 @@ class Snapshot:
                 self._random.append((generator, generator.get()))
             elif _is_array(part):
                 self._arrays.append((part, part.copy()))
-            if (attributes := attributes_to_keep(part)) is not None:
-                self._dicts.append(attributes)
+            if (of_object := attributes_to_keep(part)) is not None:
+                self._dicts.append(of_object)
             if not issubclass(kind, torch.Tensor):
                 self._places += [(place, part, value_at(place, part)) for place in places_in(part)]
         self._containers += [value for value in compress(held, are_plain) if type(value) is list]

@@ -120,8 +120,8 @@ class TensorState:
                 if tensor.grad is not gradient:
                     tensor.grad = gradient
         for known, gradient in self._met.values():
-            if (tensor := known()) is not None and tensor.grad is not gradient:
-                tensor.grad = gradient
+            if (met := known()) is not None and met.grad is not gradient:
+                met.grad = gradient
         now = [*map(VERSION, self._counted)]
         if now != self._versions:
             raised = [*map(ne, now, self._versions)]

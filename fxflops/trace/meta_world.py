@@ -114,7 +114,8 @@ class MetaWorld(World):
         storages.stand_in_of = self._mirror.let_go
 
     def end(self) -> None:
-        self._mirror.on_mirrored = self._mirror.on_stranger = lambda *_: None
+        self._mirror.on_mirrored = lambda *_: None
+        self._mirror.on_stranger = lambda _: None
 
     def contexts(self) -> Iterable[AbstractContextManager[Any]]:
         return [AutocastOfAbsentGpu()] if self._kernels.is_absent() else []
