@@ -50,7 +50,7 @@ class LiveStorages:
 
     ``held`` are the tensors alive from beginning to end, by category and name; ``spec`` returns the spec of one. Above
     ``cap`` bytes InputError is raised, before memory runs out. ``holders`` knows which of them the run lets go of
-    nevertheless; ``stand_in_of(tensor)`` returns the tensor that stood for one in the run, and forgets it. ``counts_meta`` is
+    nevertheless; ``was_there(tensor)`` tells whether a tensor that no call has made was there when the run began. ``stand_in_of(tensor)`` returns the tensor that stood for one in the run, and forgets it. ``counts_meta`` is
     False in a run on another device, where tensors on meta hold no memory: torch finds shapes with them. ``counts_random_states``
     is True in a run for the CPU: checkpoint keeps a state of the CPU's random numbers for each function, by no call that is seen.
     """
@@ -67,6 +67,7 @@ class LiveStorages:
         self.counts_meta = True
         self.counts_random_states = False
         self.holders: Holders | None = None
+        self.was_there: Callable[[torch.Tensor], bool] = lambda tensor: True
         self.stand_in_of: Callable[[torch.Tensor], torch.Tensor | None] = lambda tensor: None
         self._known: dict[int, _Living] = {}
         self._resized: dict[int, list[_Living]] = {}
@@ -185,7 +186,7 @@ class LiveStorages:
 
     def end_run(self) -> None:
         """Forget what leads from here to the model, and to the run's stand-ins."""
-        self.holders, self.stand_in_of = None, lambda tensor: None
+        self.holders, self.stand_in_of, self.was_there = None, lambda tensor: None, lambda tensor: True
 
     def _let_go(self) -> None:
         """Let the storages leave that the model held when the run began, and has replaced. Only a new peak needs to know."""
@@ -350,7 +351,7 @@ class LiveStorages:
 
         What the user made before a profiled block is met only here. It is of this category, unless it is a parameter or is
         labelled later; "" leaves it without one. With ``device`` tensors on other devices are left out. Memory that numpy or
-        another process shares may have been made within the run, unseen: it counts from now on; other storages from the
+        another process shares may have been made within the run, unseen, and so may what ``was_there`` is False of: it counts from now on; other storages from the
         beginning (:meth:`hold_earlier`).
         """
         for tensor in tensors:
@@ -365,7 +366,7 @@ class LiveStorages:
                 self._entries.calls[entry] = -1
                 if met_as := "params" if isinstance(tensor, torch.nn.Parameter) else category:
                     self._met[entry] = met_as
-                if storage.resizable():
+                if storage.resizable() and self.was_there(part):
                     self._earlier.add(entry)
                     self._bytes_met += storage.nbytes()
 

@@ -100,6 +100,10 @@ class Holders:
         with DisableTorchFunction():
             self._group([t for t in tensors if type(t) in ORDINARY and is_dense(t)], loose)
 
+    def has_any(self) -> bool:
+        """Return whether there are tensors that the run may replace."""
+        return bool(self._groups)
+
     def begin(self) -> None:
         """Count the references to all that is held, right before the run."""
         links, keys = list[Link](), [id(tensor) for tensors, _ in self._groups for tensor in tensors]
@@ -116,6 +120,8 @@ class Holders:
         self._others = [link for link in links if not link.is_of_dict]
         for link in links:
             link.references = sys.getrefcount(link.held)
+        with DisableTorchFunction():
+            self._groups = [(tensors, [use_counts(t) for t in tensors]) for tensors, _ in self._groups]
 
     def _add(self, container: Any, key: Any, held: Any, owner: int) -> None:
         self._links[id(held)].append((Link(container, key, held), owner))

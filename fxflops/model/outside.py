@@ -9,6 +9,7 @@ from __future__ import annotations
 import dis
 from collections.abc import Iterable, Iterator
 from functools import cache, partial
+from itertools import chain
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -16,12 +17,15 @@ import torch
 from torch import fx, nn
 
 from .generators import Generator, generator_of
+from .modules import all_modules
 from .pytree import NOTHING, Place, attributes_in, slots_in, value_at, walk
 from .reach import CELL, ENDS, LONGEST, set_at
 
 CONTAINERS = frozenset({dict, list, set})
 DEPTH = 3
 """The levels of containers and objects in which a tensor is looked for."""
+FEW = 1000
+"""The most items of a container in which tensors are looked for."""
 REBINDS = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 REBINDING = frozenset(map(dis.opmap.__getitem__, REBINDS))
 
@@ -29,13 +33,14 @@ REBINDING = frozenset(map(dis.opmap.__getitem__, REBINDS))
 class Outside:
     """What the classes of modules, their methods, hooks and the functions of the same files bind, as it is now.
 
-    ``containers`` are lists, dicts and sets that these name; it is up to the caller to restore what is in them, where that
+    ``tensors`` are those that these lead to. ``containers`` are lists, dicts and sets that these name; it is up to the caller to restore what is in them, where that
     :func:`holds_tensors`. :meth:`restore` binds names again as they were that now hold tensors. Torch's own classes change nothing.
     """
 
     def __init__(self, classes: Iterable[type], hooks: Iterable[Any] = ()) -> None:
         self.containers: list[Any] = []
         self.generators: list[Generator] = []
+        self.tensors: list[torch.Tensor] = []
         self._places: list[tuple[Place, Any, Any]] = []
         self._classes: list[tuple[type, dict[str, Any]]] = []
         self._globals: list[tuple[dict[str, Any], str, Any]] = []
@@ -52,6 +57,8 @@ class Outside:
         self._classes.append((cls, attributes))
         for value in attributes.values():
             self._enter_container(value)
+            if issubclass(type(value), torch.Tensor):
+                self.tensors.append(value)
             value = value.fget if type(value) is property else getattr(value, "__func__", value)
             if type(value) is FunctionType and not str(value.__module__).startswith(
                 "torch."
@@ -62,6 +69,8 @@ class Outside:
         if type(value) in CONTAINERS and len(value) <= LONGEST and id(value) not in self._seen:
             self._seen.add(id(value))
             self.containers.append(value)
+            if len(value) <= FEW:
+                self.tensors += [part for _, part in walk(value, DEPTH) if issubclass(type(part), torch.Tensor)]
 
     def _enter_function(self, function: FunctionType) -> None:
         if id(function) in self._seen:
@@ -83,6 +92,8 @@ class Outside:
             self._enter_container(value)
             if type(value) is FunctionType and value.__globals__ is bound:
                 self._enter_function(value)
+            elif issubclass(type(value), torch.Tensor):
+                self.tensors.append(value)
             elif generator := generator_of(value):
                 self.generators.append(generator)
             elif type(value).__module__ == bound.get("__name__"):  # an object of a class of this file
@@ -93,6 +104,13 @@ class Outside:
     def _enter_held(self, value: Any, depth: int) -> None:
         """Enter what a closure, a default argument or an attribute of a function holds."""
         kind = type(value)
+        if issubclass(kind, torch.Tensor):
+            self.tensors.append(value)
+            return
+        if issubclass(kind, nn.Module):  # of another model: a hook's
+            own = [*chain.from_iterable(map(tensors_of, all_modules(value)))]
+            self.tensors += own
+            return
         if depth == 0 or issubclass(kind, ENDS) or id(value) in self._seen:
             return
         if generator := generator_of(value):
@@ -110,7 +128,7 @@ class Outside:
                 self._enter_held(held, depth - 1)
         elif kind in CONTAINERS:
             self._enter_container(value)
-        elif not issubclass(kind, (torch.Tensor, nn.Module)):
+        else:
             attributes, slots = attributes_in(value), slots_in(kind)
             if attributes is None and not slots:
                 return
@@ -166,3 +184,8 @@ def _codes_in(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if type(constant) is CodeType:
             yield from _codes_in(constant)
+
+
+def tensors_of(module: nn.Module) -> list[torch.Tensor]:
+    """Return the parameters and buffers of a module itself."""
+    return [each for each in (*module._parameters.values(), *module._buffers.values()) if each is not None]

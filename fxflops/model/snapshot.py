@@ -18,10 +18,11 @@ from torch import nn
 
 from ..errors import InputError
 from ..records.containers import SEQUENCES, items_of, pairs_of
+from ..records.tensors import is_dense
 from ..torch_internals import DisableTorchFunction, cached_weights, disable_current_modes
 from .generators import Generator, generator_of, global_states
 from .outside import Outside, holds_tensors
-from .pytree import OPAQUE, VALUES, Reader, attributes_in, is_object, reader_of, value_at, vars_of, walk
+from .pytree import OPAQUE, VALUES, Reader, attributes_in, is_object, reader_of, stored, value_at, vars_of, walk
 from .reach import places_in, set_at
 from .shards import reshard
 from .tensor_state import TensorState
@@ -114,6 +115,7 @@ class Snapshot:
         functions += [each for part in hooks for each in _users(part).values()] if any(hooks) else []
         self._outside = Outside({*self._classes}, functions)
         self._random += [(generator, generator.get()) for generator in self._outside.generators]
+        self._outside_storages: set[int] | None = None
         self._noted = [(container, _copied(container)) for container in self._outside.containers]
         found = [tensor for tensor in tensors if tensor is not None]
         noted += map(vars, found)
@@ -149,9 +151,22 @@ class Snapshot:
     def before_write(self, value: Any, is_new: Callable[[torch.Tensor], bool] = lambda tensor: True) -> None:
         """Copy the tensors in ``value``, parameters too, before a call writes to them or shares their memory.
 
-        Of tensors that the model and its inputs do not hold ``is_new`` tells whether the run made them; if not, they are restored, too.
+        Of tensors that the model and its inputs do not hold ``is_new`` tells whether the run made them; others that were there (:meth:`was_there`)
+        are restored, too. A tensor that was loaded from a file meanwhile is neither.
         """
-        self._tensors.before_write(value, is_new)
+        self._tensors.before_write(value, lambda tensor: is_new(tensor) or not self.was_there(tensor))
+
+    def was_there(self, tensor: torch.Tensor) -> bool:
+        """Return whether a closure, a global, a class or an object there held the memory of this tensor when the snapshot was taken."""
+        if self._outside_storages is None:
+            with DisableTorchFunction(), disable_current_modes():
+                parts = [part for each in self._outside.tensors for part in stored(each) if is_dense(part)]
+                self._outside_storages = {part.untyped_storage()._cdata for part in parts}
+        return any(is_dense(p) and p.untyped_storage()._cdata in self._outside_storages for p in stored(tensor))
+
+    def record(self) -> None:
+        """Record the storage, shape and strides of all tensors now, rather than before the first write."""
+        self._tensors.record()
 
     def meet_leaf(self, tensor: torch.Tensor) -> None:
         """Keep the gradient of a tensor that the run has met and that the model does not hold."""

@@ -127,6 +127,11 @@ class TensorState:
             raised = [*map(ne, now, self._versions)]
             set_versions([*compress(self._counted, raised)], [*compress(self._versions, raised)])
 
+    def record(self) -> None:
+        """Record all tensors before anything changes them."""
+        with _unobserved():
+            self._record()
+
     def _record(self) -> None:
         """Record storage, shape and strides of all tensors and their gradients, once, before anything changes them."""
         if self._recorded:

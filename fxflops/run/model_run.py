@@ -82,6 +82,7 @@ def watch_of(subject: Subject, registry: FormulaRegistry, world: World | None = 
     watch.storages.counts_meta = watch.world.is_meta or subject.device.type == "meta" or _is_on_fake(subject)
     watch.storages.counts_random_states = subject.count_for.type == "cpu"
     watch.observer.phases.on_step = partial(_stepping, snapshot, watch.storages, watch.world.is_meta)
+    watch.storages.was_there = snapshot.was_there
     watch.observer.on_leaf = snapshot.meet_leaf if subject.backward else lambda tensor: None
     if not watch.world.is_meta and any(tensor.is_meta and not is_fake(type(tensor)) for tensor in subject.state):
         watch.storages.note_placeholders()
@@ -329,6 +330,8 @@ def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
     observer, (args, kwargs) = watch.observer, subject.inputs()
     known = [*subject.state, *subject.snapshot.others()]
     watch.storages.holders = Holders(subject.inventory.paths, (*args, *kwargs.values()), known)
+    if watch.storages.holders.has_any():
+        subject.snapshot.record()  # not in the middle of the run: it refers to the tensors whose references are counted
     watch.storages.holders.begin()
     try:
         with uncompiled(), unoptimized(False), observer:
