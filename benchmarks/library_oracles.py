@@ -17,13 +17,22 @@ import numpy
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten
 from torch.utils.flop_counter import flop_registry, shape_wrapper
 
 aten: Any = torch.ops.aten
 ENDS = ModuleType, type
 LONGEST = 10_000
+COMPRESSED_ROWS = "crow_indices", "col_indices", "values"
+COMPRESSED_COLUMNS = "ccol_indices", "row_indices", "values"
+PARTS_OF_SPARSE = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: COMPRESSED_ROWS,
+    torch.sparse_bsr: COMPRESSED_ROWS,
+    torch.sparse_csc: COMPRESSED_COLUMNS,
+    torch.sparse_bsc: COMPRESSED_COLUMNS,
+}
 
 
 def seed(number: int = 0) -> None:
@@ -61,9 +70,12 @@ def tensors_behind(*roots: Any) -> list[torch.Tensor]:
 
 
 def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the plain tensors that a tensor of a wrapper class holds."""
+    """Return the plain tensors that a sparse tensor, or one of a wrapper class, holds."""
     if hasattr(tensor, "__tensor_flatten__"):
         return [part for name in tensor.__tensor_flatten__()[0] for part in parts_of(getattr(tensor, name))]
+    if tensor.layout in PARTS_OF_SPARSE:
+        with _disable_current_modes(), torch.no_grad():
+            return [getattr(tensor, name)() for name in PARTS_OF_SPARSE[tensor.layout]]
     return [tensor] if tensor.layout is torch.strided and tensor.device.type != "meta" else []
 
 

@@ -95,6 +95,7 @@ class profile:
         self._name = " + ".join(type(part).__name__ for part in self._parts) or NO_MODEL
         self._compiled = any(is_compiled(all_modules(model)) for model in given if isinstance(model, nn.Module))
         self._optimizers = _optimizers(optimizer)
+        self._found: list[weakref.ref[Any]] = []
         for each in self._optimizers:
             if said := of_another(each, self._model):
                 warn(f"{said}; its state is in the memory shown")
@@ -254,8 +255,9 @@ class profile:
     def _stepping(self, optimizer: Optimizer) -> None:
         """Label gradients and optimizer state in memory when an optimizer begins a step."""
         self._label_gradients()  # now, since the next zero_grad() frees them
-        if all(optimizer is not known for known in self._optimizers):
-            self._optimizers.append(optimizer)
+        if all(optimizer is not known for known in self._stepped()):
+            # One that an inner loop makes lives as long as that: nothing here may keep it, and what it holds, alive.
+            self._found.append(weakref.ref(optimizer))
             self._storages.add_held(states_of(optimizer), "optimizer")
 
     @contextmanager
@@ -271,7 +273,11 @@ class profile:
         self._storages.label(gradients_of(named_parameters(self._model)), "gradients")
 
     def _optimizer_states(self) -> list[tuple[str, torch.Tensor]]:
-        return [state for optimizer in self._optimizers for state in states_of(optimizer)]
+        return [state for optimizer in self._stepped() for state in states_of(optimizer)]
+
+    def _stepped(self) -> list[Any]:
+        """Return the optimizers that were given, and those that have made a step and are still there."""
+        return [*self._optimizers, *(found for each in self._found if (found := each()) is not None)]
 
     def _steps(self, steps: Sequence[Step]) -> Iterator[Step]:
         """Yield the steps with their names.

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 
 from ..errors import InputError
 from ..model.holders import Holders
-from ..model.pytree import stored as dense_in
-from ..model.pytree import tensors_given
+from ..model.pytree import stored, tensors_given
 from ..records import Call, Spec
 from ..records.tensors import NUMBERS, ORDINARY, spec_of
-from ..torch_internals import (
-    DisableTorchFunction,
-    disable_current_modes,
-    len_torch_dispatch_stack,
-    random_state_of_checkpoint,
-    saving_hook,
-)
+from ..torch_internals import DisableTorchFunction, random_state_of_checkpoint, saving_hook
 from ..units import size
 from .history import Entries, History, triples
 
@@ -29,37 +21,15 @@ Named = Iterable[tuple[str, torch.Tensor]]
 """Tensors by name, as ``named_parameters()`` gives them."""
 
 
-PARTS = {
-    torch.sparse_coo: ("_indices", "_values"),
-    **dict.fromkeys((torch.sparse_csr, torch.sparse_bsr), ("crow_indices", "col_indices", "values")),
-    **dict.fromkeys((torch.sparse_csc, torch.sparse_bsc), ("ccol_indices", "row_indices", "values")),
-}
-"""The methods that return the dense tensors in a sparse one, by layout."""
-
-
-def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors whose storages have a tensor's data: itself, the indices and values of a sparse one, or what a wrapper holds."""
-    if type(tensor) in ORDINARY and tensor.layout is torch.strided:
-        return [tensor]
-    return [part for each in dense_in(tensor) for part in _parts_of(each)]
-
-
-def _parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    if tensor.layout not in PARTS or tensor.is_meta:
-        return [tensor]
-    # They are asked for here, not by the model: no mode may see it.
-    with DisableTorchFunction(), disable_current_modes() if len_torch_dispatch_stack() else nullcontext():
-        return [getattr(tensor.detach(), name)() for name in PARTS[tensor.layout]]
-
-
 class Span(NamedTuple):
-    """The state when a call began: the length of the list of changes, the live bytes, the peak so far, and the number of
-    changes up to that peak."""
+    """The state when a call began: the length of the list of changes, the live bytes, the peak so far, the number of
+    changes up to that peak, and the bytes that were met so far of storages from before the run."""
 
     changes: int
     live: int
     peak: int
     peak_after: int
+    met: int
 
 
 class _Living(weakref.ref[Any]):
@@ -80,7 +50,7 @@ class LiveStorages:
 
     ``held`` are the tensors alive from beginning to end, by category and name; ``spec`` returns the spec of one. Above
     ``cap`` bytes InputError is raised, before memory runs out. ``holders`` knows which of them the run lets go of
-    nevertheless; ``stand_in_of(tensor)`` returns the tensor that stood for one in the run, and forgets it. ``counts_meta`` is
+    nevertheless; ``was_there(tensor)`` tells whether a tensor that no call has made was there when the run began. ``stand_in_of(tensor)`` returns the tensor that stood for one in the run, and forgets it. ``counts_meta`` is
     False in a run on another device, where tensors on meta hold no memory: torch finds shapes with them. ``counts_random_states``
     is True in a run for the CPU: checkpoint keeps a state of the CPU's random numbers for each function, by no call that is seen.
     """
@@ -97,6 +67,7 @@ class LiveStorages:
         self.counts_meta = True
         self.counts_random_states = False
         self.holders: Holders | None = None
+        self.was_there: Callable[[torch.Tensor], bool] = lambda tensor: True
         self.stand_in_of: Callable[[torch.Tensor], torch.Tensor | None] = lambda tensor: None
         self._known: dict[int, _Living] = {}
         self._resized: dict[int, list[_Living]] = {}
@@ -107,6 +78,7 @@ class LiveStorages:
         self._most_in = -1
         self._held: dict[int, int] = {}
         self._earlier: set[int] = set()
+        self._bytes_met = 0
         self._met: dict[int, str] = {}  # storages that a call was given, with the category of those that get no other
         self._hook: Callable[[], Any] = lambda: None  # checkpoint's, of the function that it runs
         self._placeholders: set[int] | None = None
@@ -123,7 +95,8 @@ class LiveStorages:
         names, live = entries.names, self.live
         first = len(entries.specs)
         for name, whole in named:
-            for tensor in stored(whole):
+            is_plain = type(whole) in ORDINARY and whole.layout is strided
+            for tensor in (whole,) if is_plain else stored(whole):
                 if tensor.layout is not strided:
                     continue
                 storage = tensor.untyped_storage()
@@ -213,7 +186,7 @@ class LiveStorages:
 
     def end_run(self) -> None:
         """Forget what leads from here to the model, and to the run's stand-ins."""
-        self.holders, self.stand_in_of = None, lambda tensor: None
+        self.holders, self.stand_in_of, self.was_there = None, lambda tensor: None, lambda tensor: True
 
     def _let_go(self) -> None:
         """Let the storages leave that the model held when the run began, and has replaced. Only a new peak needs to know."""
@@ -378,7 +351,7 @@ class LiveStorages:
 
         What the user made before a profiled block is met only here. It is of this category, unless it is a parameter or is
         labelled later; "" leaves it without one. With ``device`` tensors on other devices are left out. Memory that numpy or
-        another process shares may have been made within the run, unseen: it counts from now on; other storages from the
+        another process shares may have been made within the run, unseen, and so may what ``was_there`` is False of: it counts from now on; other storages from the
         beginning (:meth:`hold_earlier`).
         """
         for tensor in tensors:
@@ -386,24 +359,27 @@ class LiveStorages:
                 storage = _storage_of(part)
                 if storage is None or self._entry_of(storage) is not None:
                     continue
+                if not self.counts_meta and storage.device.type == "meta":
+                    continue
                 entry = self.entered
                 self.enter(storage, storage.nbytes(), spec_of(part))
                 self._entries.calls[entry] = -1
                 if met_as := "params" if isinstance(tensor, torch.nn.Parameter) else category:
                     self._met[entry] = met_as
-                if storage.resizable():
+                if storage.resizable() and self.was_there(part):
                     self._earlier.add(entry)
+                    self._bytes_met += storage.nbytes()
 
     def has_all(self, values: Iterable[Any]) -> bool:
         """Return whether these are plain tensors whose storages are entered, and numbers."""
-        known = self._known
+        known, held = self._known, self._held
         try:
             for value in values:
                 kind = type(value)
                 if kind in ORDINARY and value.layout is torch.strided:
                     storage = value.untyped_storage()
                     entered = known.get(id(storage))
-                    if entered is None or entered() is not storage:
+                    if (entered is None or entered() is not storage) and storage._cdata not in held:
                         return False
                 elif kind not in NUMBERS:
                     return False
@@ -493,7 +469,7 @@ class LiveStorages:
 
     def begin(self) -> Span:
         """Begin to measure a call; :meth:`end` takes the result."""
-        span = Span(len(self._changes), self.live, self.peak, self._peak_after)
+        span = Span(len(self._changes), self.live, self.peak, self._peak_after, self._bytes_met)
         self.peak = self.live
         return span
 
@@ -503,7 +479,8 @@ class LiveStorages:
         These are specs and bytes, relative to the state when the call began. The storages of the tensors ``given`` to the
         call are none of them: they may have been met in it for the first time.
         """
-        left, rose = self.live - span.live, self.peak - span.live
+        before = span.live + self._bytes_met - span.met
+        left, rose = self.live - before, self.peak - before
         found = dict[int, int]()
         if rose > max(left, 0):
             for entry, change, _ in triples(self._changes[span.changes : 3 * self._peak_after]):

@@ -106,6 +106,10 @@ class Holders:
         with DisableTorchFunction():
             self._group([t for t in tensors if type(t) in ORDINARY and is_dense(t)], loose)
 
+    def has_any(self) -> bool:
+        """Return whether there are tensors that the run may replace."""
+        return bool(self._groups)
+
     def begin(self) -> None:
         """Count the references to all that is held, right before the run."""
         depending: dict[Link, list[int]] = {}
@@ -127,6 +131,8 @@ class Holders:
         self._left = set()
         for link in depending:
             link.references = sys.getrefcount(link.held)
+        with DisableTorchFunction():
+            self._groups = [(tensors, [use_counts(t) for t in tensors]) for tensors, _ in self._groups]
 
     def _add(self, container: Any, key: Any, held: Any, owner: int) -> None:
         self._links[id(held)].append((Link(container, key, held), owner))
@@ -144,7 +150,8 @@ class Holders:
     def _enter_parts(self, value: Any, owner: int, depth: int, seen: set[int]) -> None:
         attributes = attributes_in(value) if is_object(value) else None
         for (kind, key), part in parts(value):  # a dict of somebody's class has attributes, too
-            self._enter(value if kind == "item" or attributes is None else attributes, key, part, owner, depth, seen)
+            is_attribute = kind == "attr" and attributes is not None and key in attributes
+            self._enter(attributes if is_attribute else value, key, part, owner, depth, seen)
 
     def _group(self, tensors: list[torch.Tensor], loose: dict[int, torch.Tensor]) -> None:
         """Keep the tensors that may be replaced by the storage that they share, with none that stays."""

@@ -16,7 +16,8 @@ from ..errors import InputError
 from ..records.containers import items_of, pairs_of
 from ..records.tensors import ORDINARY, is_dense
 from .modules import parameters_of
-from .reach import NOTHING, places_in, reached, set_at, value_at
+from .pytree import NOTHING, value_at
+from .reach import places_in, reached, set_at
 
 OptimizerLike = Optimizer | Callable[[Iterable[torch.Tensor]], Optimizer]
 """An optimizer, or a function that makes one from parameters: ``torch.optim.AdamW``, a ``functools.partial`` of it."""

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Iterable, Iterator
-from functools import cache
-from types import CellType, CodeType, FunctionType
+from functools import cache, partial
+from itertools import chain
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from .pytree import walk
-from .reach import CELL, LONGEST, NOTHING, set_at, value_at
+from .generators import Generator, generator_of
+from .modules import all_modules
+from .pytree import NOTHING, Place, attributes_in, slots_in, value_at, walk
+from .reach import CELL, ENDS, LONGEST, set_at
 
 CONTAINERS = frozenset({dict, list, set})
 DEPTH = 3
 """The levels of containers and objects in which a tensor is looked for."""
+FEW = 1000
+"""The most items of a container in which tensors are looked for."""
 REBINDS = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 REBINDING = frozenset(map(dis.opmap.__getitem__, REBINDS))
 
@@ -28,13 +33,15 @@ REBINDING = frozenset(map(dis.opmap.__getitem__, REBINDS))
 class Outside:
     """What the classes of modules, their methods, hooks and the functions of the same files bind, as it is now.
 
-    ``containers`` are lists, dicts and sets that these name; it is up to the caller to restore what is in them, where that
+    ``tensors`` are those that these lead to. ``containers`` are lists, dicts and sets that these name; it is up to the caller to restore what is in them, where that
     :func:`holds_tensors`. :meth:`restore` binds names again as they were that now hold tensors. Torch's own classes change nothing.
     """
 
     def __init__(self, classes: Iterable[type], hooks: Iterable[Any] = ()) -> None:
         self.containers: list[Any] = []
-        self._cells: list[tuple[CellType, Any]] = []
+        self.generators: list[Generator] = []
+        self.tensors: list[torch.Tensor] = []
+        self._places: list[tuple[Place, Any, Any]] = []
         self._classes: list[tuple[type, dict[str, Any]]] = []
         self._globals: list[tuple[dict[str, Any], str, Any]] = []
         self._seen: set[int] = set()
@@ -42,10 +49,7 @@ class Outside:
             if not cls.__module__.startswith("torch."):
                 self._enter_class(cls)
         for hook in hooks:
-            if type(hook) is FunctionType and not hook.__module__.startswith("torch."):
-                self._enter_function(hook)
-                for cell in hook.__closure__ or ():
-                    self._enter_container(value_at(CELL, cell))
+            self._enter_held(hook, DEPTH)
 
     def _enter_class(self, cls: type) -> None:
         self._seen.add(id(cls))
@@ -53,28 +57,87 @@ class Outside:
         self._classes.append((cls, attributes))
         for value in attributes.values():
             self._enter_container(value)
+            if issubclass(type(value), torch.Tensor):
+                self.tensors.append(value)
             value = value.fget if type(value) is property else getattr(value, "__func__", value)
-            if type(value) is FunctionType and value.__module__ == cls.__module__:
+            if type(value) is FunctionType and not str(value.__module__).startswith(
+                "torch."
+            ):  # also one put in from elsewhere
                 self._enter_function(value)
 
     def _enter_container(self, value: Any) -> None:
         if type(value) in CONTAINERS and len(value) <= LONGEST and id(value) not in self._seen:
             self._seen.add(id(value))
             self.containers.append(value)
+            if len(value) <= FEW:
+                self.tensors += [part for _, part in walk(value, DEPTH) if issubclass(type(part), torch.Tensor)]
 
     def _enter_function(self, function: FunctionType) -> None:
         if id(function) in self._seen:
             return
         self._seen.add(id(function))
-        self._cells += [(cell, value_at(CELL, cell)) for cell in function.__closure__ or ()]
+        if vars(function):
+            self._enter_container(vars(function))
+        cells = function.__closure__ or ()
+        self._places += [(CELL, cell, value_at(CELL, cell)) for cell in cells]
+        for held in (
+            *(value_at(CELL, cell) for cell in cells),
+            *(function.__defaults__ or ()),
+            *vars(function).values(),
+        ):
+            self._enter_held(held, DEPTH)
         bound, (names, rebound) = function.__globals__, _names_of(function.__code__)
         self._globals += [(bound, name, bound.get(name, NOTHING)) for name in rebound]
         for value in [bound[name] for name in names if name in bound]:
             self._enter_container(value)
             if type(value) is FunctionType and value.__globals__ is bound:
                 self._enter_function(value)
+            elif issubclass(type(value), torch.Tensor):
+                self.tensors.append(value)
+            elif generator := generator_of(value):
+                self.generators.append(generator)
+            elif type(value).__module__ == bound.get("__name__"):  # an object of a class of this file
+                self._enter_held(value, DEPTH)
             elif type(value) is type and id(value) not in self._seen and value.__module__ == bound.get("__name__"):
                 self._enter_class(value)
+
+    def _enter_held(self, value: Any, depth: int) -> None:
+        """Enter what a closure, a default argument or an attribute of a function holds."""
+        kind = type(value)
+        if issubclass(kind, torch.Tensor):
+            self.tensors.append(value)
+            return
+        if issubclass(kind, nn.Module):  # of another model: a hook's
+            own = [*chain.from_iterable(map(tensors_of, all_modules(value)))]
+            self.tensors += own
+            return
+        if depth == 0 or issubclass(kind, ENDS) or id(value) in self._seen:
+            return
+        if generator := generator_of(value):
+            self.generators.append(generator)
+        elif str(kind.__module__).startswith("torch."):
+            return
+        elif kind is FunctionType:  # one that a decorator wraps
+            if not str(value.__module__).startswith("torch."):
+                self._enter_function(value)
+        elif kind is MethodType:
+            self._enter_held(value.__func__, depth)
+            self._enter_held(value.__self__, depth)
+        elif issubclass(kind, partial):
+            for held in (value.func, *value.args, *value.keywords.values()):
+                self._enter_held(held, depth - 1)
+        elif kind in CONTAINERS:
+            self._enter_container(value)
+        else:
+            attributes, slots = attributes_in(value), slots_in(kind)
+            if attributes is None and not slots:
+                return
+            self._seen.add(id(value))
+            self._places += [(slot, value, value_at(slot, value)) for slot in slots]
+            if attributes is not None:
+                self._enter_container(attributes)
+            for held in (*(attributes or {}).values(), *(value_at(slot, value) for slot in slots)):
+                self._enter_held(held, depth - 1)
 
     def restore(self) -> None:
         """Bind the names as they were that now hold tensors, or nothing."""
@@ -91,9 +154,9 @@ class Outside:
                     del bound[name]
                 else:
                     bound[name] = value
-        for cell, value in self._cells:
-            if _is_lost(value_at(CELL, cell), value):
-                set_at(CELL, cell, value)
+        for place, owner, value in self._places:
+            if _is_lost(value_at(place, owner), value):
+                set_at(place, owner, value)
 
 
 def holds_tensors(value: Any) -> bool:
@@ -121,3 +184,8 @@ def _codes_in(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if type(constant) is CodeType:
             yield from _codes_in(constant)
+
+
+def tensors_of(module: nn.Module) -> list[torch.Tensor]:
+    """Return the parameters and buffers of a module itself."""
+    return [each for each in (*module._parameters.values(), *module._buffers.values()) if each is not None]

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ..records.containers import MAPPINGS, SEQUENCES, items_of, pairs_of
-from ..records.tensors import is_wrapper
+from ..records.tensors import ORDINARY, is_wrapper, parts_of_sparse
 from ..torch_internals import C_MODULE
 
 Step = tuple[str, Any]
@@ -35,6 +35,10 @@ class Filling(NamedTuple):
     parts: list[tuple[Step, Any]]
 
 
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a class statement made, whose members are its slots
+Place = MemberDescriptorType | GetSetDescriptorType
+NOTHING = object()
+"""What a place holds that is not set."""
 OPAQUE = torch.Tensor, nn.Module, ModuleType, type, enum.Enum
 
 
@@ -42,7 +46,7 @@ def parts(value: Any) -> list[tuple[Step, Any]]:
     """Return the parts of a container with their steps; none for a tensor, plain value, module, class or function.
 
     Only Python's own containers are walked, and those of their subclasses by Python's own methods; of any other object the
-    attributes are read. No code of the object's class runs: a mapping of somebody else's may load a file for each of its
+    attributes and slots are read. No code of the object's class runs: a mapping of somebody else's may load a file for each of its
     items, or raise.
     """
     kind = type(value)
@@ -50,7 +54,26 @@ def parts(value: Any) -> list[tuple[Step, Any]]:
         return [(("item", i), part) for i, part in enumerate(items_of(value))]
     if issubclass(kind, MAPPINGS):
         return [(("item", key), part) for key, part in pairs_of(value)]
-    return [(("attr", name), part) for name, part in [*vars_of(value).items()]] if is_object(value) else []
+    attributes = [*vars_of(value).items()] if is_object(value) else []
+    if not (issubclass(kind, OPAQUE) or callable(value)):
+        attributes += [
+            (slot.__name__, part) for slot in slots_in(kind) if (part := value_at(slot, value)) is not NOTHING
+        ]
+    return [(("attr", name), part) for name, part in attributes]
+
+
+def slots_in(kind: type) -> list[MemberDescriptorType]:
+    """Return the slots of a class that a class statement made, and of its bases."""
+    classes = [cls for cls in kind.__mro__ if cls.__flags__ & HEAP_TYPE and "__slots__" in vars(cls)]
+    return [place for cls in classes for place in vars(cls).values() if type(place) is MemberDescriptorType]
+
+
+def value_at(place: Place, owner: Any) -> Any:
+    """Return the content of a place, :data:`NOTHING` if it has none."""
+    try:
+        return place.__get__(owner)
+    except (AttributeError, ValueError):
+        return NOTHING
 
 
 def vars_of(value: Any) -> dict[str, Any]:
@@ -139,9 +162,10 @@ def caches_in(value: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors that have a tensor's data: itself, or those that a wrapper class (quantized, sharded, masked) holds."""
-    if type(tensor) in (torch.Tensor, nn.Parameter):
-        return [tensor]
+    """Return the tensors that have a tensor's data: itself, the indices and values of a sparse one, or those that a wrapper
+    class (quantized, sharded, masked) holds."""
+    if type(tensor) in ORDINARY:
+        return [tensor] if tensor.layout is torch.strided else parts_of_sparse(tensor)
     if hasattr(tensor, "__tensor_flatten__"):
         inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # with a DTensor's mesh
     elif is_wrapper(tensor):

@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from types import CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from ..records.containers import MAPPINGS, SEQUENCES, SETS, items_of, pairs_of
-from .pytree import attributes_in
+from .pytree import NOTHING, Place, attributes_in, slots_in, value_at
 
 ENDS = ModuleType, type, logging.Logger, Dataset, DataLoader
 """What belongs to more than the object that leads to it."""
@@ -22,11 +22,7 @@ PLAIN_TENSORS = torch.Tensor, nn.Parameter, nn.Buffer
 DEPTH = 12
 LONGEST = 2**17
 """The most items of a container that is looked into: a parameter's states, not a data set."""
-HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a class statement made, whose members are its slots
 CELL = vars(CellType)["cell_contents"]
-Place = MemberDescriptorType | GetSetDescriptorType
-NOTHING = object()
-"""What a place holds that is not set."""
 
 
 def reached(root: Any, into_modules: bool = True) -> list[tuple[str, Any]]:
@@ -81,18 +77,7 @@ def places_in(value: Any) -> list[Place]:
     kind = type(value)
     if kind is CellType:
         return [CELL]
-    classes = [cls for cls in kind.__mro__ if cls.__flags__ & HEAP_TYPE and "__slots__" in vars(cls)]
-    if not classes or issubclass(kind, (torch.Tensor, *ENDS)):
-        return []
-    return [place for cls in classes for place in vars(cls).values() if type(place) is MemberDescriptorType]
-
-
-def value_at(place: Place, owner: Any) -> Any:
-    """Return the content of a place, :data:`NOTHING` if it has none."""
-    try:
-        return place.__get__(owner)
-    except (AttributeError, ValueError):
-        return NOTHING
+    return [] if issubclass(kind, (torch.Tensor, *ENDS)) else [*slots_in(kind)]
 
 
 def set_at(place: Place, owner: Any, value: Any) -> None:

@@ -6,11 +6,11 @@ import operator
 import sys
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from itertools import chain, compress, filterfalse, islice
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -18,11 +18,12 @@ from torch import nn
 
 from ..errors import InputError
 from ..records.containers import SEQUENCES, items_of, pairs_of
+from ..records.tensors import is_dense
 from ..torch_internals import DisableTorchFunction, cached_weights, disable_current_modes
 from .generators import Generator, generator_of, global_states
 from .outside import Outside, holds_tensors
-from .pytree import VALUES, Reader, is_object, reader_of, vars_of, walk
-from .reach import places_in, set_at, value_at
+from .pytree import OPAQUE, VALUES, Reader, attributes_in, is_object, reader_of, stored, value_at, vars_of, walk
+from .reach import places_in, set_at
 from .shards import reshard
 from .tensor_state import TensorState
 
@@ -86,6 +87,7 @@ class Snapshot:
         are_plain = [*map(_is_plain, held)]
         self._arrays: list[tuple[Any, Any]] = []
         self._random = _states_before()
+        self._places: list[tuple[Any, Any, Any]] = []
         for part in (*_parts([*compress(held, map(operator.not_, are_plain))], DEPTH), *_parts(inputs)):
             kind = type(part)
             if issubclass(kind, torch.Tensor):
@@ -96,10 +98,11 @@ class Snapshot:
                 self._random.append((generator, generator.get()))
             elif _is_array(part):
                 self._arrays.append((part, part.copy()))
-            if is_object(part):
-                self._dicts.append(vars_of(part))
+            if (of_object := attributes_to_keep(part)) is not None:
+                self._dicts.append(of_object)
+            if not issubclass(kind, torch.Tensor):
+                self._places += [(place, part, value_at(place, part)) for place in places_in(part)]
         self._containers += [value for value in compress(held, are_plain) if type(value) is list]
-        self._places: list[tuple[Any, Any, Any]] = []
         for other in further:
             if issubclass(type(other), KEPT):
                 self._containers.append(other)
@@ -108,9 +111,11 @@ class Snapshot:
             elif _is_array(other):
                 self._arrays.append((other, other.copy()))
             self._places += [(place, other, value_at(place, other)) for place in places_in(other)]
-        self._outside = Outside(
-            {*self._classes}, [each for part in hooks for each in _users(part).values()] if any(hooks) else ()
-        )
+        functions = [value for value in others if type(value) is FunctionType]  # attributes of modules
+        functions += [each for part in hooks for each in _users(part).values()] if any(hooks) else []
+        self._outside = Outside({*self._classes}, functions)
+        self._random += [(generator, generator.get()) for generator in self._outside.generators]
+        self._outside_storages: set[int] | None = None
         self._noted = [(container, _copied(container)) for container in self._outside.containers]
         found = [tensor for tensor in tensors if tensor is not None]
         noted += map(vars, found)
@@ -143,9 +148,33 @@ class Snapshot:
         """Return the tensors that :meth:`holds` tells of."""
         return [*self._others.values()]
 
-    def before_write(self, value: Any) -> None:
-        """Copy the tensors in ``value``, parameters too, before a call writes to them or shares their memory."""
-        self._tensors.before_write(value)
+    def before_write(self, value: Any, is_new: Callable[[torch.Tensor], bool] = lambda tensor: True) -> None:
+        """Copy the tensors in ``value``, parameters too, before a call writes to them or shares their memory.
+
+        Of tensors that the model and its inputs do not hold ``is_new`` tells whether the run made them; others that were there (:meth:`was_there`)
+        are restored, too. A tensor that was loaded from a file meanwhile is neither.
+        """
+        self._tensors.before_write(value, lambda tensor: is_new(tensor) or not self.was_there(tensor))
+
+    def was_there(self, tensor: torch.Tensor) -> bool:
+        """Return whether a closure, a global, a class or an object there held the memory of this tensor when the snapshot was taken."""
+        if self._outside_storages is None:
+            with DisableTorchFunction(), disable_current_modes():
+                parts = [part for each in self._outside.tensors for part in stored(each) if is_dense(part)]
+                self._outside_storages = {part.untyped_storage()._cdata for part in parts}
+        return any(is_dense(p) and p.untyped_storage()._cdata in self._outside_storages for p in stored(tensor))
+
+    def record(self) -> None:
+        """Record the storage, shape and strides of all tensors now, rather than before the first write."""
+        self._tensors.record()
+
+    def meet_leaf(self, tensor: torch.Tensor) -> None:
+        """Keep the gradient of a tensor that the run has met and that the model does not hold."""
+        self._tensors.meet_leaf(tensor)
+
+    def begin_backward(self) -> None:
+        """Drop the gradients of the tensors that earlier runs have met."""
+        self._tensors.begin()
 
     def before_step(self, optimizer: Any, holders: Iterable[Any]) -> None:
         """Keep an optimizer that steps within a run, before its first step there: ``holders`` are what it leads to.
@@ -373,6 +402,29 @@ def _parts(value: Any, depth: int = 1000) -> Iterator[Any]:
         yield part
         if issubclass(type(part), (*SEQUENCES, dict)) and is_object(part):
             yield from (inner for _, inner in walk(vars_of(part), depth))
+        elif 0 < depth <= DEPTH and callable(part) and (behind := held_by_callable(part)):
+            yield from _parts(behind, depth - 1)
+
+
+def held_by_callable(value: Any) -> list[Any]:
+    """Return what an object that can be called holds itself: its attributes, the object of a method, the arguments of a
+    ``functools.partial``. Functions and what torch's own hold are left out."""
+    kind = type(value)
+    if issubclass(kind, partial):
+        return [value.func, value.args, value.keywords]
+    if kind is MethodType:
+        return [] if issubclass(type(value.__self__), nn.Module) else [value.__self__]
+    attributes = attributes_to_keep(value)
+    return [] if attributes is None else [*attributes.values()]
+
+
+def attributes_to_keep(value: Any) -> dict[str, Any] | None:
+    """Return the ``__dict__`` of an object of the user's, also of one that can be called; None for any other value."""
+    if is_object(value):
+        return vars_of(value)
+    kind = type(value)
+    is_plain = kind in (FunctionType, BuiltinFunctionType, MethodType) or issubclass(kind, (*OPAQUE, partial))
+    return None if is_plain or str(kind.__module__).startswith("torch.") else attributes_in(value)
 
 
 def attribute_tensors(modules: Iterable[nn.Module]) -> list[torch.Tensor]:

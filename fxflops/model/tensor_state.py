@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import compress
 from operator import attrgetter, is_, ne
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..records.tensors import ORDINARY, is_dense
+from ..records.tensors import ORDINARY, SPARSE, is_dense
 from ..torch_internals import DisableTorchFunction, disable_current_modes, set_versions
 from .pytree import stored, tensors_given
 
@@ -41,27 +42,60 @@ class TensorState:
         self._recorded: dict[int, tuple[torch.Tensor, torch.Tensor, type]] = {}
         self._at: dict[int, list[int]] = {}
         self._copies: dict[int, tuple[torch.Tensor, int]] = {}
+        self._met: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor | None]] = {}
+        self._sparse: list[
+            tuple[torch.Tensor, torch.Tensor]
+        ] = []  # with an alias that has the indices and values of now
+
+    def meet_leaf(self, tensor: torch.Tensor) -> None:
+        """Keep the gradient of another tensor, which a backward pass may change; its gradient is None in the run."""
+        known = self._met.get(id(tensor))
+        if (known is None or known[0]() is not tensor) and not any(tensor is each for each in self._tensors):
+            # The run may have made it, as a leaf that shares an older memory: nothing here may keep it alive.
+            self._met[id(tensor)] = weakref.ref(tensor), tensor.grad
+            tensor.grad = None
+
+    def begin(self) -> None:
+        """Drop the gradients of tensors that were met in an earlier run."""
+        for known, _ in self._met.values():
+            if (tensor := known()) is not None:
+                tensor.grad = None
 
     def keep(self, tensors: Iterable[torch.Tensor]) -> None:
         """Copy the bytes of these tensors, which may change without :meth:`before_write`."""
         with _unobserved():
             self._record()
             for tensor in _whole(tensors):
-                self._copy(id(tensor))
+                # The parts of a sparse tensor are other objects each time, so these are known by their memory.
+                known = id(tensor) in self._recorded or not _has_memory(tensor)
+                for key in (id(tensor),) if known else self._at.get(_address(tensor), ()):
+                    self._copy(key)
 
-    def before_write(self, value: Any) -> None:
-        """Copy the bytes of all tensors that share a storage with one in ``value``, before a call may change it."""
+    def before_write(self, value: Any, is_new: Callable[[torch.Tensor], bool] = lambda tensor: True) -> None:
+        """Copy the bytes of all tensors that share a storage with one in ``value``, before a call may change it.
+
+        Of other tensors ``is_new`` tells whether the run made them. If not, a closure, a global or a slot holds them, and they are
+        kept from now on.
+        """
         with _unobserved():
             self._record()
             for tensor in _whole(tensors_given(value)):
-                if _has_memory(tensor):
-                    for key in self._at.get(_address(tensor), ()):
-                        self._copy(key)
+                if not _has_memory(tensor):
+                    continue
+                if _address(tensor) not in self._at and not is_new(tensor):
+                    self._enter(tensor)
+                    counted, versions = _versions([tensor])
+                    self._counted, self._versions = [*self._counted, *counted], [*self._versions, *versions]
+                for key in self._at.get(_address(tensor), ()):
+                    self._copy(key)
 
     def rewind(self) -> None:
         """Restore the tensors' state."""
         if self._recorded:
             with _unobserved():
+                for tensor, alias in self._sparse:
+                    if _addresses(tensor) != _addresses(alias) or tensor.size() != alias.size():
+                        tensor.data = alias
                 for tensor, alias, cls in self._recorded.values():
                     if type(tensor) is not cls:
                         tensor.__class__ = cls
@@ -85,20 +119,33 @@ class TensorState:
             for tensor, gradient in zip(self._owners, self._gradients, strict=True):
                 if tensor.grad is not gradient:
                     tensor.grad = gradient
+        for known, gradient in self._met.values():
+            if (met := known()) is not None and met.grad is not gradient:
+                met.grad = gradient
         now = [*map(VERSION, self._counted)]
         if now != self._versions:
             raised = [*map(ne, now, self._versions)]
             set_versions([*compress(self._counted, raised)], [*compress(self._versions, raised)])
 
+    def record(self) -> None:
+        """Record all tensors before anything changes them."""
+        with _unobserved():
+            self._record()
+
     def _record(self) -> None:
         """Record storage, shape and strides of all tensors and their gradients, once, before anything changes them."""
         if self._recorded:
             return
-        for tensor in _whole([*self._tensors, *(gradient for gradient in self._gradients if gradient is not None)]):
+        every = [*self._tensors, *(gradient for gradient in self._gradients if gradient is not None)]
+        self._sparse = [(tensor, tensor.detach()) for tensor in every if tensor.layout in SPARSE]
+        for tensor in _whole(every):
             if is_dense(tensor) and id(tensor) not in self._recorded:
-                self._recorded[id(tensor)] = tensor, tensor.detach(), type(tensor)
-                if _has_memory(tensor):
-                    self._at.setdefault(_address(tensor), []).append(id(tensor))
+                self._enter(tensor)
+
+    def _enter(self, tensor: torch.Tensor) -> None:
+        self._recorded[id(tensor)] = tensor, tensor.detach(), type(tensor)
+        if _has_memory(tensor):
+            self._at.setdefault(_address(tensor), []).append(id(tensor))
 
     def _copy(self, key: int) -> None:
         if key not in self._copies and key in self._recorded and _has_memory(alias := self._recorded[key][1]):
@@ -135,6 +182,11 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 
 def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+def _addresses(tensor: torch.Tensor) -> list[int]:
+    """Return the addresses of the memory of a sparse tensor's parts."""
+    return [_address(part) for part in stored(tensor)]
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:

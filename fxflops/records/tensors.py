@@ -14,7 +14,15 @@ from .specs import Spec
 QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 NUMBERS = frozenset({int, float, bool, type(None)})
 ORDINARY = frozenset({torch.Tensor, torch.nn.Parameter})
-SPARSE = frozenset({torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
+PARTS_OF_SPARSE = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+"""The methods that return the tensors of which a sparse tensor of a layout consists."""
+SPARSE = frozenset(PARTS_OF_SPARSE)
 PLAIN = (
     bool, int, float, complex, str, slice, type(...), type,
     torch.dtype, torch.device, torch.layout, torch.memory_format,
@@ -89,6 +97,15 @@ def _with_facts(tensor: Any) -> Spec:
         values = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
         known = tensor.device.type != "meta"
         return Spec(tensor.shape, tensor.dtype, tensor.layout, {"nnz": values.numel()} if known else {})
+
+
+def parts_of_sparse(tensor: Any) -> list[torch.Tensor]:
+    """Return the indices and values of a sparse tensor, which share its memory; any other tensor itself."""
+    read = PARTS_OF_SPARSE.get(tensor.layout)
+    if read is None:
+        return [tensor]
+    with DisableTorchFunction(), disable_current_modes(), torch.no_grad():
+        return [getattr(tensor, name)() for name in read]
 
 
 def is_wrapper(tensor: torch.Tensor) -> bool:

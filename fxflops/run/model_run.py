@@ -84,6 +84,8 @@ def watch_of(subject: Subject, registry: FormulaRegistry, world: World | None = 
     if subject.count_for.type == "cpu" and isinstance(watch.owners, AutogradOwners):
         watch.owners.keep = watch.storages.add
     watch.observer.phases.on_step = partial(_stepping, snapshot, watch.storages, watch.world.is_meta)
+    watch.storages.was_there = snapshot.was_there
+    watch.observer.on_leaf = snapshot.meet_leaf if subject.backward else lambda tensor: None
     if not watch.world.is_meta and any(tensor.is_meta and not is_fake(type(tensor)) for tensor in subject.state):
         watch.storages.note_placeholders()
     return watch
@@ -98,7 +100,9 @@ def _stepping(snapshot: Snapshot, storages: LiveStorages, is_on_meta: bool, opti
 
     Raises InputError if it would step real parameters in a run on meta: it finds no gradients there.
     """
-    stepped = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if not is_on_meta and all(map(storages.was_made, stepped)):
+        return  # the forward made it for an inner loop: there is nothing to put back, and to keep it would hold its memory
     if is_on_meta and not all(parameter.is_meta for parameter in stepped):
         raise InputError(f"{type(optimizer).__name__} makes steps within the run, on the model's real parameters")
     snapshot.before_step(optimizer, holders_in(optimizer))
@@ -110,6 +114,11 @@ def observe(subject: Subject, watch: Watch) -> Watch:
     with noting_live(watch.storages, watch.observer.calls, subject.held["params"]):
         out = _forward_and_backward(subject, watch)  # alive until the step is over, as in a training loop
     watch.world.check_origin(out)
+    watch.storages.hold_earlier()
+    if subject.backward and any(
+        type(module) is nn.parallel.DistributedDataParallel for module in subject.inventory.paths
+    ):
+        watch.storages.hold_written(watch.observer.calls)  # its buckets
     if subject.backward:
         params = [(name, watch.world.of(parameter)) for name, parameter in subject.held["params"]]
         watch.storages.label(gradients_of(params), "gradients")
@@ -332,6 +341,8 @@ def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
     observer, (args, kwargs) = watch.observer, subject.inputs()
     known = [*subject.state, *subject.snapshot.others()]
     watch.storages.holders = Holders(subject.inventory.paths, (*args, *kwargs.values()), known)
+    if watch.storages.holders.has_any():
+        subject.snapshot.record()  # not in the middle of the run: it refers to the tensors whose references are counted
     watch.storages.holders.begin()
     try:
         with uncompiled(), unoptimized(False), observer:

@@ -92,6 +92,7 @@ class Subject:
         if self.backward:
             for tensor in self.state:
                 tensor.grad = None
+            self.snapshot.begin_backward()
         return self.args, dict(self.kwargs)
 
     def bound(self) -> dict[str, Any]:

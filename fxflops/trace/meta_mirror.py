@@ -62,6 +62,8 @@ def _hook(meta: torch.Tensor, tensor: torch.Tensor) -> None:
         meta.register_post_accumulate_grad_hook(hook)
 
 
+FREEZING: frozenset[Any] = frozenset({torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__})  # type: ignore[attr-defined]
+"""Functions that freeze or thaw a tensor."""
 SMALL = 2**20
 """The most elements of a floating tensor, not the model's own, that keeps its values: 4 MiB of float32."""
 HOLDING = {torch.strided, torch.jagged, *SPARSE}
@@ -79,7 +81,7 @@ class MetaMirror:
 
     ``state`` are the tensors of the model and its inputs. ``was_there(tensor)`` returns whether another tensor existed
     before the run; ``before_write(value)`` is called before a tensor of the state changes; ``on_mirrored(tensor, meta)`` is
-    called for each new pair.
+    called for each new pair, ``on_stranger(tensor)`` for tensors of unknown origin.
 
     ``unknown_origin`` turns True when a call takes a tensor of unknown origin: neither the state's, nor made by an observed
     call, nor there before the run. ``is_of_meta`` tells whether the state itself is on meta. ``needs_values`` is the first error that a call raised on meta, in any thread, or
@@ -97,6 +99,7 @@ class MetaMirror:
         self.needs_values = ""
         self.keeps_lengths = False  # a CPU computes packed sequences step by step, which only a real run shows exactly
         self.on_mirrored: Callable[[torch.Tensor, torch.Tensor], None] = lambda *_: None
+        self.on_stranger: Callable[[torch.Tensor], None] = lambda _: None
         self._was_there = was_there
         self._before_write = before_write
         self._state = {id(tensor): tensor for tensor in state}
@@ -182,7 +185,11 @@ class MetaMirror:
             if not is_dense(tensor) and tensor.layout in HOLDING:
                 raise NotImplementedError(HOLDS)
             base = self._base_of(tensor)
-            with disable_current_modes() if len_torch_dispatch_stack() else nullcontext():
+            # A stand-in outlives the block in which a model first meets its tensor: gradients flow through it later.
+            outside = (
+                torch.inference_mode(tensor.is_inference()) if torch.is_inference_mode_enabled() else nullcontext()
+            )
+            with disable_current_modes() if len_torch_dispatch_stack() else nullcontext(), outside:
                 # Weights keep requires_grad under no_grad: some of torch's functions look at it there.
                 learning = key in self._state or torch.is_grad_enabled()
                 if base is None:
@@ -233,6 +240,9 @@ class MetaMirror:
         """
         if not self._survey((args, kwargs)):
             return args, kwargs
+        if func in FREEZING and id(args[0]) in self._state and not args[0].is_meta:
+            with DisableTorchFunction():
+                func(*args, **kwargs)  # the real tensor too, from which stand-ins learn it, and which models ask
         for target in tensors_given(kwargs["out"]) if "out" in kwargs else ():
             self._invalidate(target)
             if not target.is_meta and not target.numel():
@@ -281,8 +291,10 @@ class MetaMirror:
         computes = False
         for tensor in tensors_given(value):
             known = self.seen.get(id(tensor))
-            if (known is None or known[0]() is not tensor) and id(tensor) not in self._state:
-                self.unknown_origin |= not self._was_there(tensor)
+            is_known = id(tensor) in self._state or (known is not None and known[0]() is tensor)
+            if not is_known and not self._was_there(tensor):
+                self.unknown_origin = True
+                self.on_stranger(tensor)
             if tensor.device.type == "meta":
                 computes = True
                 continue

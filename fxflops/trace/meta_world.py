@@ -30,6 +30,7 @@ from ..torch_internals import (
     OpOverload,
     assertion,
     batch_norm_backward,
+    current_graph_task_id,
     is_any_autocast_enabled,
 )
 from .autocast import Autocast, AutocastOfAbsentGpu, open_regions
@@ -67,6 +68,7 @@ class MetaWorld(World):
 
     unrecorded = frozenset(QUERIES)
     is_meta = True
+    meets_tensors = False  # the mirror does
     skips_forwards = True
 
     def __init__(
@@ -106,10 +108,16 @@ class MetaWorld(World):
         assert self.device is not None
         self._autocast = Autocast(self.device, self._mirror.is_weight, track)
         self._mirror.on_mirrored = storages.move
+        if self._observe_dispatch:
+            # All that the forward makes is seen, so what is not known was there before: a closure or a slot holds it.
+            self._mirror.on_stranger = lambda t: (
+                None if current_graph_task_id() != -1 else storages.add_given([t], "buffers")
+            )
         storages.stand_in_of = self._mirror.let_go
 
     def end(self) -> None:
         self._mirror.on_mirrored = lambda *_: None
+        self._mirror.on_stranger = lambda _: None
 
     def contexts(self) -> Iterable[AbstractContextManager[Any]]:
         return [AutocastOfAbsentGpu()] if self._kernels.is_absent() else []
@@ -123,7 +131,7 @@ class MetaWorld(World):
             return spec(value)
         if kind is tuple or kind is list:
             return tuple([spec(item) if type(item) in ORDINARY else self.spec(item) for item in value])
-        return spec_of(value) if value or kind is not dict else EMPTY_MAPPING
+        return EMPTY_MAPPING if kind is dict and not value else spec_of(value)  # a tensor's truth is its value
 
     def answer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._device_answers.answer(func, args, kwargs)

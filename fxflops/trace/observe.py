@@ -118,7 +118,7 @@ class Observer:
 
     ``calls`` and ``scopes`` are what was recorded; ``steps`` are the outermost module calls, named by the module's path.
     ``stopwatch`` shows the run's time without the observer's. ``lock`` is held while a call is made and recorded, so that a
-    run's threads take turns. ``ran_on`` is the device of the first result of a model. ``path`` is the path of calls made outside all modules: see :meth:`be_at`. ``failed`` has name, path and argument
+    run's threads take turns. ``on_leaf(tensor)`` is called with tensors that were there before the run and may get a gradient. ``ran_on`` is the device of the first result of a model. ``path`` is the path of calls made outside all modules: see :meth:`be_at`. ``failed`` has name, path and argument
     specs of the first call that raised.
     """
 
@@ -150,7 +150,7 @@ class Observer:
         self._storages = LiveStorages() if storages is None else storages
         self._recorder = NoRecorder() if recorder is None else recorder
         self._owners = NoOwners() if owners is None else owners
-        self._announce = before_write_hook(before_write)
+        self._announce = before_write_hook(before_write, self._storages.was_made)
         self._observe_dispatch = observe_dispatch
         self._must_read_masks = must_read_masks
         self._masks = Masks()
@@ -170,6 +170,7 @@ class Observer:
         # The outermost module call under way: its number, its first call, and what it was given.
         self._step: int | None = None
         self._has_called = False
+        self.on_leaf: Callable[[torch.Tensor], None] = lambda tensor: None
         self._begun = 0
         self._given: Any = None
 
@@ -325,7 +326,7 @@ class Observer:
         """Return whether a module's call is none of the run's: of a copy that the model's own forward made, with our hooks on it,
         or for a count that this thread makes within a profiled block."""
         is_ours = id(module) in self._records
-        return not is_ours or (self._world.meets_tensors and threading.get_ident() in threads_counting(module))
+        return not is_ours or (self._world.is_block and threading.get_ident() in threads_counting(module))
 
     def release(self) -> None:
         """Drop everything, once no other thread is in a hook. One may come yet, and asks for its number and these threads."""
@@ -643,7 +644,11 @@ class Observer:
                     category = "buffers" if self._stack.open else "inputs"
                 else:
                     category = "optimizer" if phase == OPTIMIZER else ""
-                self._storages.add_given(tensors_given((args, kwargs)), category, self._world.device)
+                given = tensors_given((args, kwargs))
+                self._storages.add_given(given, category, self._world.device)
+                for tensor in given:
+                    if tensor.requires_grad and tensor.is_leaf and not self._storages.was_made(tensor):
+                        self.on_leaf(tensor)
 
     def _metadata_suffices(self, in_handler: bool) -> bool:
         """Return whether all that the record of a call takes from it follows now from the metadata of its tensors.
@@ -895,7 +900,7 @@ class Observer:
             is_call = not (self._in_call or self._inside_leaf())
             # A backward pass whose forward ran before the run has its activations from there. After a call of a model in the run they
             # are known; what is not was made within the run by what nobody sees: buckets, buffers of collectives.
-            if is_call and world.meets_tensors and not self._has_called:
+            if is_call and world.is_block and not self._has_called:
                 self._meet(args, kwargs)
             # An operator inside a call that is being learned runs this once.
             if world.memo is not None and not (

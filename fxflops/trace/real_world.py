@@ -59,7 +59,7 @@ class RealWorld(World):
 
     # They compute nothing, dispatch no operator, and are over before the clock could be read.
     unrecorded = frozenset(QUERIES | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES})
-    meets_tensors = True
+    is_block = True
 
     def __init__(self, device: torch.device | None = None) -> None:
         self.memo: Memo = {}

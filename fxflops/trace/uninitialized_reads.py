@@ -41,35 +41,55 @@ def address_of(tensor: torch.Tensor) -> int:
 
 
 def before_write_hook(
-    before_write: Callable[[Any], None] | None,
+    before_write: Callable[..., None] | None,
+    is_new: Callable[[torch.Tensor], bool],
 ) -> Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None]:
     """Return a function to call before each call, which passes ``before_write`` the tensors that the call may change.
 
-    These are the arguments that it may write to, or whose memory it shares.
+    These are the arguments that it may write to, or whose memory it shares. ``is_new`` tells which were made in the run.
     """
 
     def announce(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         assert before_write is not None
         if func in SHARING:
-            before_write(args)
+            before_write(args, is_new)
         elif writes(func, kwargs):
             name = getattr(getattr(func, "__self__", None), "__name__", "")
             sets_apart = getattr(func, "__name__", "") == "__set__" and name not in ("real", "imag")
-            before_write(args[1:] if sets_apart else (args, kwargs))  # x.data = y: the memory of x stays as it is
+            before_write(
+                args[1:] if sets_apart else (args, kwargs), is_new
+            )  # x.data = y: the memory of x stays as it is
 
     return (lambda *_: None) if before_write is None else announce
 
 
 class BeforeWriteMode(TorchFunctionMode):
-    """A function mode that passes ``before_write`` the tensors that calls may change, and runs the calls unchanged."""
+    """A function mode that passes ``before_write`` the tensors that calls may change, and runs the calls unchanged.
 
-    def __init__(self, before_write: Callable[[Any], None]) -> None:
+    Storages that calls were given, and had not made, were there before.
+    """
+
+    def __init__(self, before_write: Callable[..., None]) -> None:
         super().__init__()
-        self._announce = before_write_hook(before_write)
+        self._announce = before_write_hook(before_write, self._is_new)
+        self._earlier: dict[int, Any] = {}
+        self._made: dict[int, weakref.ref[Any]] = {}
+
+    def _is_new(self, tensor: torch.Tensor) -> bool:
+        return not any(storage is self._earlier.get(id(storage)) for storage in _storages(tensor))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with DisableTorchFunction():
+            for storage in _storages((args, kwargs)):
+                if (made := self._made.get(id(storage))) is None or made() is not storage:
+                    self._earlier[id(storage)] = storage  # kept alive, so that no other gets its id
         self._announce(func, args, kwargs or {})
-        return func(*args, **(kwargs or {}))
+        out = func(*args, **(kwargs or {}))
+        with DisableTorchFunction():
+            for storage in _storages(out):
+                if id(storage) not in self._earlier:
+                    self._made[id(storage)] = weakref.ref(storage)
+        return out
 
 
 class Unwritten:

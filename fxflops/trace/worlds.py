@@ -45,8 +45,8 @@ class World:
     ``memo`` is what is known of earlier calls; None if nothing is kept.
     ``unrecorded`` are functions that the observer runs and does not record, ``answers`` what properties of tensors return.
     ``is_meta`` tells whether calls get meta tensors, so that no kernel computes. ``skips_forwards`` tells whether the call of a leaf module that is known
-    need not run. ``meets_tensors`` tells whether tensors that nobody has named, such as a batch, may have been there
-    before the run.
+    need not run. ``meets_tensors`` tells whether to look for tensors that nobody has named and that were there before the run: a batch,
+    a weight in a closure. ``is_block`` tells whether the code is a block of the user's, in which models may be counted.
     """
 
     memo: Memo | None = None
@@ -54,7 +54,8 @@ class World:
     answers: Mapping[Any, Any] = EMPTY_MAPPING
     is_meta = False
     skips_forwards = False
-    meets_tensors = False
+    meets_tensors = True
+    is_block = False
     device: torch.device | None = None
     """The device that the models are on, or that meta tensors say they are on; None if nobody has said which."""
 

@@ -7,8 +7,20 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
+
+
+def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors in whose memory a tensor lies: the indices and values of a sparse one."""
+    with _disable_current_modes(), torch.no_grad():
+        if tensor.layout is torch.sparse_coo:
+            return [tensor._indices(), tensor._values()]
+        if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+            return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+        if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+            return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor]
 
 
 class Live(TorchDispatchMode):
@@ -21,8 +33,8 @@ class Live(TorchDispatchMode):
         self.enter(before)
 
     def enter(self, tensors: Iterable[Any]) -> None:
-        for tensor in tensors:
-            if isinstance(tensor, torch.Tensor):
+        for whole in tensors:
+            for tensor in parts(whole) if isinstance(whole, torch.Tensor) else ():
                 storage = tensor.untyped_storage()
                 if id(storage) not in self.known:
                     key, nbytes = id(storage), storage.nbytes()

@@ -1,0 +1,328 @@
+"""Tensors that a model holds by other means than attributes: in slots, closures, default arguments, partial functions, objects
+that can be called, classes and globals. They are in the peak, and a count leaves them as they were.
+
+The oracles are a dispatch mode that follows storages, and the values before and after.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fxflops
+
+from .live_bytes import Live
+
+ROWS, WIDTH = 64, 32
+SHARED = torch.zeros(ROWS, WIDTH)
+
+
+class Slotted:
+    __slots__ = ("items", "mean")
+
+    def __init__(self, mean: torch.Tensor) -> None:
+        self.mean, self.items = mean, list[Any]()
+
+
+@dataclasses.dataclass(slots=True)
+class SlottedData:
+    mean: torch.Tensor
+
+
+class Callable_:
+    def __init__(self, mean: torch.Tensor) -> None:
+        self.mean = mean
+
+    def __call__(self, y: torch.Tensor) -> torch.Tensor:
+        return y + self.mean
+
+    def add(self, y: torch.Tensor) -> torch.Tensor:
+        return y + self.mean
+
+
+class Net(nn.Module):
+    """A layer, and ``use``, which may be a closure: what it holds no attribute tells."""
+
+    mean: Any = None
+
+    def __init__(self, held: Any = None) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, WIDTH)
+        if held is not None:
+            self.held = held
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.use(self.layer(x)).square().sum()
+
+    def use(self, y: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+
+Write = Callable[[torch.Tensor, torch.Tensor], None]
+
+
+def with_use(use: Callable[[Any, torch.Tensor], torch.Tensor], held: Any = None, **attributes: Any) -> nn.Module:
+    return type("Model", (Net,), {"use": use, **attributes})(held)
+
+
+def in_a_slot(mean: torch.Tensor, write: Write) -> nn.Module:
+    def use(self: Any, y: torch.Tensor) -> torch.Tensor:
+        write(self.held.mean, y)
+        return y + self.held.mean
+
+    return with_use(use, Slotted(mean))
+
+
+def in_a_slot_of_data(mean: torch.Tensor, write: Write) -> nn.Module:
+    def use(self: Any, y: torch.Tensor) -> torch.Tensor:
+        write(self.held[0].mean, y)
+        return y + self.held[0].mean
+
+    return with_use(use, [SlottedData(mean)])
+
+
+def in_a_closure(mean: torch.Tensor, write: Write) -> nn.Module:
+    def use(self: Any, y: torch.Tensor) -> torch.Tensor:
+        write(mean, y)
+        return y + mean
+
+    return with_use(use)
+
+
+def in_a_decorated_closure(mean: torch.Tensor, write: Write) -> nn.Module:
+    def inner(self: Any, y: torch.Tensor) -> torch.Tensor:
+        write(mean, y)
+        return y + mean
+
+    return with_use(lambda self, y: inner(self, y))
+
+
+def in_a_closures_object(mean: torch.Tensor, write: Write) -> nn.Module:
+    box = SimpleNamespace(mean=mean)
+
+    def use(self: Any, y: torch.Tensor) -> torch.Tensor:
+        write(box.mean, y)
+        return y + box.mean
+
+    return with_use(use)
+
+
+def in_a_default(mean: torch.Tensor, write: Write) -> nn.Module:
+    def use(self: Any, y: torch.Tensor, table: torch.Tensor = mean) -> torch.Tensor:
+        write(table, y)
+        return y + table
+
+    return with_use(use)
+
+
+def in_a_partial(mean: torch.Tensor, write: Write) -> nn.Module:
+    def add(table: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        write(table, y)
+        return y + table
+
+    return with_use(lambda self, y: self.held(y), functools.partial(add, mean))
+
+
+def in_a_callable(mean: torch.Tensor, write: Write) -> nn.Module:
+    def use(self: Any, y: torch.Tensor) -> torch.Tensor:
+        write(self.held.mean, y)
+        return self.held(y)  # type: ignore[no-any-return]
+
+    return with_use(use, Callable_(mean))
+
+
+def in_a_methods_object(mean: torch.Tensor, write: Write) -> nn.Module:
+    def use(self: Any, y: torch.Tensor) -> torch.Tensor:
+        write(self.held.__self__.mean, y)
+        return self.held(y)  # type: ignore[no-any-return]
+
+    return with_use(use, Callable_(mean).add)
+
+
+def in_the_class(mean: torch.Tensor, write: Write) -> nn.Module:
+    def use(self: Any, y: torch.Tensor) -> torch.Tensor:
+        write(self.mean, y)
+        return y + self.mean
+
+    return with_use(use, mean=mean)
+
+
+def in_a_function(mean: torch.Tensor, write: Write) -> nn.Module:
+    def use(self: Any, y: torch.Tensor) -> torch.Tensor:
+        write(use.mean, y)  # type: ignore[attr-defined]
+        return y + use.mean  # type: ignore[attr-defined, no-any-return]
+
+    use.mean = mean  # type: ignore[attr-defined]
+    return with_use(use)
+
+
+def in_a_hook(mean: torch.Tensor, write: Write) -> nn.Module:
+    model = with_use(lambda self, y: y)
+
+    def hook(module: nn.Module, args: Any, y: torch.Tensor) -> torch.Tensor:
+        write(mean, y)
+        return y + mean
+
+    model.layer.register_forward_hook(hook)
+    return model
+
+
+def in_a_partial_hook(mean: torch.Tensor, write: Write) -> nn.Module:
+    model = with_use(lambda self, y: y)
+
+    def hook(table: torch.Tensor, module: nn.Module, args: Any, y: torch.Tensor) -> torch.Tensor:
+        write(table, y)
+        return y + table
+
+    model.layer.register_forward_hook(functools.partial(hook, mean))
+    return model
+
+
+PLACES = [
+    in_a_slot, in_a_slot_of_data, in_a_closure, in_a_decorated_closure, in_a_closures_object, in_a_default, in_a_partial,
+    in_a_callable, in_a_methods_object, in_the_class, in_a_function, in_a_hook, in_a_partial_hook,
+]  # fmt: skip
+
+
+def nothing(mean: torch.Tensor, y: torch.Tensor) -> None:
+    """Only read."""
+
+
+def average(mean: torch.Tensor, y: torch.Tensor) -> None:
+    with torch.no_grad():
+        mean.mul_(0.9).add_(y.detach(), alpha=0.1)
+
+
+def increment(mean: torch.Tensor, y: torch.Tensor) -> None:
+    with torch.no_grad():
+        mean.add_(1)
+
+
+def fill_a_row(mean: torch.Tensor, y: torch.Tensor) -> None:
+    with torch.no_grad():
+        mean[0] = 7
+
+
+def runs(model: nn.Module, x: torch.Tensor) -> None:
+    for _ in range(2):
+        fxflops.count(model, x, mode="as_is")
+        fxflops.count(model, x, mode="as_is", backward=True)
+        fxflops.analyze(model, x, mode="as_is", repeats=2)
+        fxflops.analyze(model, x, mode="as_is", backward=True, trace="record", repeats=1)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("place", PLACES)
+def test_the_peak_has_what_is_held_there(place: Any, backward: bool) -> None:
+    x, mean = torch.randn(ROWS, 16), torch.randn(ROWS, WIDTH)
+    model = place(mean, nothing)
+    live = Live([*model.parameters(), x, mean])
+    with live, torch.set_grad_enabled(backward):
+        out = model(x)
+        if backward:
+            out.backward()
+    del out
+    with torch.set_grad_enabled(backward):
+        count = fxflops.count(model, x, mode="as_is", backward=backward)
+        analyzed = fxflops.analyze(model, x, mode="as_is", backward=backward, repeats=0)
+        with torch.device("meta"):
+            on_meta = place(torch.empty(ROWS, WIDTH), nothing)
+            there = fxflops.count(on_meta, torch.empty(ROWS, 16), mode="as_is", backward=backward)
+    for report in (count, analyzed, there):
+        assert report.max_memory == pytest.approx(live.peak, abs=16)
+
+
+@pytest.mark.parametrize("write", [average, increment, fill_a_row])
+@pytest.mark.parametrize("place", PLACES)
+def test_what_is_written_there_is_as_before(place: Any, write: Write) -> None:
+    x, mean = torch.randn(ROWS, 16), torch.randn(ROWS, WIDTH)
+    values, version, model = mean.clone(), mean._version, place(mean, write)
+    runs(model, x)
+    assert torch.equal(mean, values)
+    assert mean._version == version
+    expected = place(values, write)
+    expected.load_state_dict(model.state_dict())
+    assert torch.equal(model(x), expected(x))  # and it is still the tensor that the model takes
+
+
+def test_a_global_is_as_before() -> None:
+    def use(self: Any, y: torch.Tensor) -> torch.Tensor:
+        increment(SHARED, y)
+        return y + SHARED
+
+    runs(with_use(use), torch.randn(ROWS, 16))
+    assert not SHARED.any()
+
+
+@pytest.mark.parametrize("slotted", [True, False])
+def test_what_is_replaced_or_appended_there(slotted: bool) -> None:
+    box: Any = (
+        Slotted(torch.randn(ROWS, WIDTH)) if slotted else SimpleNamespace(mean=torch.randn(ROWS, WIDTH), items=[])
+    )
+    outside = Slotted(torch.randn(ROWS, WIDTH))
+    nested: list[Any] = [torch.randn(ROWS, WIDTH)]
+
+    def wrapped(y: torch.Tensor) -> torch.Tensor:
+        outside.mean = outside.mean * 0.9 + y.detach()
+        outside.items.append(y)
+        nested[0] = nested[0] * 0.9 + y.detach()
+        return y + outside.mean + nested[0]
+
+    def use(self: Any, y: torch.Tensor) -> torch.Tensor:
+        self.held.mean = self.held.mean * 0.9 + y.detach()
+        self.held.items.append(y.detach())
+        return wrapped(y) + self.held.mean
+
+    model = with_use(use, box)
+    means = box.mean, outside.mean, nested[0]
+    values = [mean.clone() for mean in means]
+    runs(model, torch.randn(ROWS, 16))
+    now = box.mean, outside.mean, nested[0]
+    assert all(a is b and torch.equal(a, c) for a, b, c in zip(now, means, values, strict=True))
+    assert not box.items
+    assert not outside.items
+
+
+def test_generators_in_a_closure_are_as_before() -> None:
+    of_torch, of_python = torch.Generator().manual_seed(0), random.Random(0)
+    before = of_torch.get_state(), of_python.getstate()
+
+    def use(self: Any, y: torch.Tensor) -> torch.Tensor:
+        return y + torch.rand(WIDTH, generator=of_torch) * of_python.random()
+
+    runs(with_use(use), torch.randn(ROWS, 16))
+    assert torch.equal(of_torch.get_state(), before[0])
+    assert of_python.getstate() == before[1]
+
+
+@pytest.mark.parametrize("had", [True, False])
+def test_gradients_of_leaves_in_a_closure_are_as_before(had: bool) -> None:
+    scale = torch.randn(ROWS, WIDTH, requires_grad=True)
+    gradient = torch.ones(ROWS, WIDTH) if had else None
+    scale.grad = gradient
+    runs(with_use(lambda self, y: y * scale), torch.randn(ROWS, 16))
+    assert scale.grad is gradient
+    assert gradient is None or bool((gradient == 1).all())
+
+
+def test_an_object_with_slots_is_an_input() -> None:
+    x, mean = torch.randn(ROWS, 16), torch.randn(ROWS, WIDTH)
+
+    class Takes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(16, WIDTH)
+
+        def forward(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
+            return self.layer(x) * batch.mean
+
+    report = fxflops.count(Takes(), (x, Slotted(mean)))
+    assert report.memory["inputs"] == 4 * (ROWS * 16 + ROWS * WIDTH)
