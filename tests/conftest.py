@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import signal
+import time
 from collections.abc import Generator, Iterator
 from importlib.metadata import PackageNotFoundError, version
 
@@ -12,8 +13,11 @@ import pytest
 import torch
 
 from fxflops.counting import steps
-from fxflops.meters import timing
-from fxflops.run import graph_run
+from fxflops.meters import stopwatch, timing
+from fxflops.meters.stopwatch import Costs
+from fxflops.ops import BASE, FormulaRegistry
+from fxflops.run import block, graph_run
+from fxflops.run.calibration import measured_entry_costs
 
 from .devices import DEVICES
 from .fresh import Fresh, one_thread_after_fork
@@ -28,13 +32,25 @@ torch.set_num_threads(1)  # models here are small, and several processes share t
 torch.ones((), requires_grad=True).backward()
 
 
+@pytest.fixture(scope="session")
+def entry_costs() -> tuple[Costs, Costs]:
+    """What observing costs, measured once: anew in each block it takes 20 ms, ten times as long as all else of a small block."""
+    return measured_entry_costs(BASE)
+
+
 @pytest.fixture(autouse=True)
-def _steady(monkeypatch: pytest.MonkeyPatch) -> None:
+def _steady(monkeypatch: pytest.MonkeyPatch, entry_costs: tuple[Costs, Costs]) -> None:
     """What is printed must not depend on what else the machine does, nor need a test wait until times no longer do."""
     monkeypatch.setattr(graph_run, "SECONDS_CAP", 0.1)
     for name in ("WIDE", "OFTEN", "WAITING"):
         monkeypatch.setattr(timing, name, float("inf"))
     monkeypatch.setattr(steps, "TOO_FAR_APART", float("inf"))
+
+    def costs(registry: FormulaRegistry) -> tuple[Costs, Costs]:
+        """By the clock of a test they are what they are by that clock."""
+        return entry_costs if stopwatch.time is time else measured_entry_costs(registry)
+
+    monkeypatch.setattr(block, "measured_entry_costs", costs)
 
 
 POWERS = "a norm of inf is computed with powers, and gives 1"

@@ -39,7 +39,21 @@ def image(size: int = 64, batch: int = 1) -> torch.Tensor:
 
 
 def of_timm(name: str, size: int = 64, **settings: Any) -> Callable[[], Case]:
-    return lambda: (timm.create_model(name, num_classes=10, **settings), (image(size),), {})
+    return lambda: (shallow(timm.create_model(name, num_classes=10, **settings)), (image(size),), {})
+
+
+def shallow(model: nn.Module) -> nn.Module:
+    """Keep two of several equal modules that follow each other in an nn.Sequential, as the blocks of a stage do.
+
+    What equals the module before it takes what that one gives and, if it has no stride, gives the same: tools count it alike.
+    """
+    for module in model.modules():
+        if type(module) is nn.Sequential:
+            texts = {name: repr(child) for name, child in module.named_children()}
+            for first, second, name in zip(texts, [*texts][1:], [*texts][2:], strict=False):
+                if texts[first] == texts[second] == texts[name] and "stride=(2" not in texts[name]:
+                    delattr(module, name)
+    return model
 
 
 def of_torchvision(name: str, size: int = 64, **settings: Any) -> Callable[[], Case]:
@@ -208,7 +222,9 @@ POOL: dict[str, Callable[[], Case]] = {
     "unet": lambda: (UNet(), (image(32),), {}),
     "products": lambda: (Products(), (torch.randn(1, 6, 12),), {}),
     "lraspp": of_torchvision("lraspp_mobilenet_v3_large", weights_backbone=None),
-    "fcn": of_torchvision("fcn_resnet50", weights_backbone=None),
+    "fcn": lambda: (
+        shallow(torchvision.models.get_model("fcn_resnet50", weights=None, weights_backbone=None)), (image(),), {}
+    ),
     "ssdlite": lambda: (
         torchvision.models.detection.ssdlite320_mobilenet_v3_large(
             weights=None, weights_backbone=None, num_classes=3
