@@ -10,7 +10,7 @@ import dis
 from collections.abc import Iterable, Iterator
 from functools import cache, partial
 from itertools import chain
-from types import CodeType, FunctionType, MethodType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -28,6 +28,8 @@ FEW = 1000
 """The most items of a container in which tensors are looked for."""
 REBINDS = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 REBINDING = frozenset(map(dis.opmap.__getitem__, REBINDS))
+PLAIN = frozenset({ModuleType, BuiltinFunctionType, type(None), bool, int, float, str, bytes, torch.dtype, torch.device})
+"""The classes of most values that functions use, in which nothing else is held."""
 
 
 class Outside:
@@ -89,6 +91,8 @@ class Outside:
         bound, (names, rebound) = function.__globals__, _names_of(function.__code__)
         self._globals += [(bound, name, bound.get(name, NOTHING)) for name in rebound]
         for value in [bound[name] for name in names if name in bound]:
+            if type(value) in PLAIN:
+                continue
             self._enter_container(value)
             if type(value) is FunctionType and value.__globals__ is bound:
                 self._enter_function(value)
@@ -104,6 +108,8 @@ class Outside:
     def _enter_held(self, value: Any, depth: int) -> None:
         """Enter what a closure, a default argument or an attribute of a function holds."""
         kind = type(value)
+        if kind in PLAIN:
+            return
         if issubclass(kind, torch.Tensor):
             self.tensors.append(value)
             return
