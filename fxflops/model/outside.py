@@ -28,7 +28,9 @@ FEW = 1000
 """The most items of a container in which tensors are looked for."""
 REBINDS = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 REBINDING = frozenset(map(dis.opmap.__getitem__, REBINDS))
-PLAIN = frozenset({ModuleType, BuiltinFunctionType, type(None), bool, int, float, str, bytes, torch.dtype, torch.device})
+PLAIN = frozenset(
+    {ModuleType, BuiltinFunctionType, type(None), bool, int, float, str, bytes, torch.dtype, torch.device}
+)
 """The classes of most values that functions use, in which nothing else is held."""
 
 
