@@ -11,12 +11,12 @@ import pytest
 pytest.importorskip("expecttest", reason="torch's databases need it")
 
 SAMPLE = """
-    op/abs op/addmm op/bitwise_and op/bucketize op/clamp op/cumsum op/div.no_rounding_mode op/isclose op/lerp
-    op/linalg.vector_norm op/log_softmax.with_dtype op/matmul op/nn.functional.avg_pool2d op/nn.functional.cross_entropy
-    op/nn.functional.layer_norm op/nn.functional.linear op/pow op/sort op/sum op/var op/where
+    op/abs op/addcmul op/addmm op/argmax op/bitwise_and op/bmm op/bucketize op/clamp op/cos op/cumsum op/div.no_rounding_mode
+    op/eq op/floor_divide op/isclose op/lerp op/linalg.vector_norm op/log_softmax.with_dtype op/matmul op/mean
+    op/mul op/nn.functional.cross_entropy op/nn.functional.gelu op/nn.functional.layer_norm op/nn.functional.linear
+    op/nn.functional.avg_pool2d op/pow op/prod op/sigmoid op/sort op/sum op/tril op/true_divide op/var op/where
     custom_op/NumpyCubeCustomOp hop/cond.simple module/nn_Linear module/nn_Conv2d module/nn_LSTM optim/AdamW optim/SGD
 """.split()
-"""Of each kind one or two: the benchmark takes all entries."""
 
 
 @cache
