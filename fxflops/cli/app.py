@@ -249,6 +249,11 @@ def predict(
     report = report_of(model, replace(asked, device=None) if saved else replace(asked, device=card.name))
     found = report.predict(card)
     memory = None if saved else report.reserved(card, gpus=gpus)
+    if not json:  # first, since the search below may take minutes
+        typer.echo("\n".join([*summary(found), found.table(by, top=top), *notes(found)]))
+        if memory is not None:
+            advised = no_batch_fits(memory) if what_fits else advice(memory, *WHAT_FITS)
+            typer.echo(f"\n{text(memory, advised)}")
     batch, plan = None, None
     if what_fits and memory is not None:
         from .runs import what_fits as find
@@ -266,10 +271,6 @@ def predict(
         told = {"device": card.name, **seconds, "memory": held, **fitting, by: rows, "provenance": found.provenance}
         typer.echo(as_json(told))
         return
-    typer.echo("\n".join([*summary(found), found.table(by, top=top), *notes(found)]))
-    if memory is not None:
-        advised = no_batch_fits(memory) if what_fits else advice(memory, *WHAT_FITS)
-        typer.echo(f"\n{text(memory, advised)}")
     if batch is not None:
         each = f"each of {gpus} {card.name}, all with the whole model" if gpus > 1 else card.name
         typer.echo(f"\nlargest batch that fits on {each}: {batch:,}")

@@ -54,7 +54,11 @@ def checked_device(device: Any) -> torch.device | None:
     try:
         asked = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise of_kind(InputError(f"device must be 'cpu' or 'cuda', not {device!r}"), TypeError) from error
+        by_name = (
+            "; for a card by its name count with device='cuda', then ask report.predict(name) or report.reserved(name)"
+        )
+        wrong = f"device must be 'cpu' or 'cuda', not {device!r}{by_name if isinstance(device, str) else ''}"
+        raise of_kind(InputError(wrong), TypeError) from error
     if asked.type not in COUNTED_FOR:
         more = ": a model on meta is counted for the CPU, or for device='cuda'" if asked.type == "meta" else ""
         raise InputError(f"count() knows the kernels of 'cpu' and 'cuda', not of {str(asked)!r}{more}")
