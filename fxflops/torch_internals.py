@@ -570,3 +570,11 @@ def graphs_of(module: Any) -> list[Any]:
     held = getattr(module, "_c", None)
     methods = [] if held is None else [held._get_method(name) for name in held._method_names()]
     return [method.graph for method in methods if hasattr(method, "graph")]
+
+
+def class_of_script_object(value: torch.ScriptObject) -> str:
+    """Return the full name of the class of an object that C++ or TorchScript defines.
+
+    Purpose: to know weights that a kernel packs in half precision, which it gives back in f32. Necessary.
+    """
+    return str(value._type().qualified_name())
