@@ -148,6 +148,19 @@ _uses: Callable[[torch.Tensor], int] = torch.Tensor._use_count  # type: ignore[a
 _storage_uses: Callable[[int], int] = _optional("torch._C._storage_Use_Count", lambda _: sys.maxsize)
 
 
+def storage_uses(cdata: int) -> int:
+    """Return how many tensors in C++ have the storage at this address, which must be alive. Without the name: as many as can be."""
+    return _storage_uses(cdata) - _uses_in_asking()
+
+
+@cache
+def _uses_in_asking() -> int:
+    """Return how many uses torch adds itself when it counts them."""
+    with disable_current_modes():
+        tensor = torch.empty(1, device="cpu")
+        return _storage_uses(tensor.untyped_storage()._cdata) - 1
+
+
 def use_counts(tensor: torch.Tensor) -> tuple[int, int]:
     """Return how often C++ refers to a tensor, and to its storage."""
     return _uses(tensor), _storage_uses(tensor.untyped_storage()._cdata)
