@@ -188,7 +188,11 @@ def unpacked(value: Any) -> list[torch.Tensor]:
     if inner:
         return inner
     tensors = [part for part in parts if issubclass(type(part), torch.Tensor)]
-    if tensors and tensors[0].dtype is torch.float32 and class_of_script_object(value).endswith(".LinearPackedParamsBase"):
+    if (
+        tensors
+        and tensors[0].dtype is torch.float32
+        and class_of_script_object(value).endswith(".LinearPackedParamsBase")
+    ):
         tensors[0] = tensors[0].half()  # the weight comes first; one in integers comes back quantized
     return tensors
 
