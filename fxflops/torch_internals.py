@@ -161,6 +161,10 @@ def _uses_in_asking() -> int:
         return _storage_uses(tensor.untyped_storage()._cdata) - 1
 
 
+# Tells of a tensor of zeros without memory, as autograd makes for gradients that are none. Without it they have the memory of their shape.
+is_zerotensor: Callable[[torch.Tensor], bool] = _optional("torch.Tensor._is_zerotensor", lambda _: False)
+
+
 def use_counts(tensor: torch.Tensor) -> tuple[int, int]:
     """Return how often C++ refers to a tensor, and to its storage."""
     return _uses(tensor), _storage_uses(tensor.untyped_storage()._cdata)

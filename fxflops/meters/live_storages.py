@@ -14,7 +14,7 @@ from ..model.pytree import stored, tensors_given
 from ..model.tensor_state import aliases_of
 from ..records import Call, Spec
 from ..records.tensors import NUMBERS, ORDINARY, spec_of
-from ..torch_internals import DisableTorchFunction, random_state_of_checkpoint, saving_hook, storage_uses
+from ..torch_internals import DisableTorchFunction, is_zerotensor, random_state_of_checkpoint, saving_hook, storage_uses
 from ..units import size
 from .history import Entries, History, triples
 
@@ -136,14 +136,14 @@ class LiveStorages:
         key, nbytes = id(storage), storage.nbytes()
         known = self._known.get(key)
         if known is not None and known() is storage:
-            if nbytes != known.nbytes:
+            if nbytes != known.nbytes and not is_zerotensor(tensor):
                 self._change(known.entry, nbytes - known.nbytes)
                 known.nbytes = nbytes
             if self._entries.calls[known.entry] == self.call >= 0:
                 # Made by an operator inside this call: the spec to show is that of the call's own result.
                 self._entries.specs[known.entry] = spec or spec_of(tensor)
         else:
-            self.enter(storage, nbytes, spec or spec_of(tensor))
+            self.enter(storage, 0 if is_zerotensor(tensor) else nbytes, spec or spec_of(tensor))
         if self.cap is not None and self.live > self.cap:
             raise InputError(
                 f"the model needs values, so it ran on real tensors, and these exceed the cap of {size(self.cap)}: "
@@ -397,7 +397,7 @@ class LiveStorages:
                 if not self.counts_meta and storage.device.type == "meta":
                     continue
                 entry = self.entered
-                self.enter(storage, storage.nbytes(), spec_of(part))
+                self.enter(storage, 0 if is_zerotensor(part) else storage.nbytes(), spec_of(part))
                 self._entries.calls[entry] = -1
                 if met_as := "params" if isinstance(tensor, torch.nn.Parameter) else category:
                     self._met[entry] = met_as

@@ -104,22 +104,29 @@ def bags_of_cpu(
     padding_idx: int = -1,
     *,
     learns: bool = False,
-) -> tuple[int, int, int]:
+) -> tuple[int, ...]:
     """The bytes of the bag of each index, of the bags' sizes, and of the index of each maximum; of other modes the last are the sizes again.
 
     The fast path of a sum knows no bags of indices (aten/src/ATen/native/EmbeddingBag.cpp, ``make_offset2bag_out``).
     """
-    itemsize, bags, is_sum = offsets.dtype.itemsize, offsets.numel(), MODES[mode] == "sum"
+    itemsize: int = offsets.dtype.itemsize
+    bags, is_sum = offsets.numel(), MODES[mode] == "sum"
     is_fast = is_sum and padding_idx < 0 and weight.dtype in (torch.float32, torch.float16, torch.bfloat16)
     last = 0 if not include_last_offset or (is_sum and not learns) else 1
     of_index = 0 if is_fast else (indices.numel() + 1) * itemsize
-    return of_index, bags * itemsize, (bags - last) * itemsize * (weight[-1] if MODES[mode] == "max" else 1)
+    nbytes: tuple[int, ...] = (
+        of_index,
+        bags * itemsize,
+        (bags - last) * itemsize * (weight[-1] if MODES[mode] == "max" else 1),
+    )
+    return nbytes
 
 
 @stores("aten::_embedding_bag", device="cpu")
-def bags_of_cpu_with_backward(*args: Any) -> tuple[int, int, int]:
+def bags_of_cpu_with_backward(*args: Any) -> tuple[int, ...]:
     """As :func:`bags_of_cpu`, but for the end of the last bag, which has no size."""
-    return bags_of_cpu(*args, learns=True)
+    nbytes: tuple[int, ...] = bags_of_cpu(*args, learns=True)
+    return nbytes
 
 
 @embedding_bag.backward(*named("_embedding_bag_backward", "_embedding_bag_dense_backward"))
