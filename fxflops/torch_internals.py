@@ -150,7 +150,8 @@ _storage_uses: Callable[[int], int] = _optional("torch._C._storage_Use_Count", l
 
 def storage_uses(cdata: int) -> int:
     """Return how many tensors in C++ have the storage at this address, which must be alive. Without the name: as many as can be."""
-    return _storage_uses(cdata) - _uses_in_asking()
+    uses = _storage_uses(cdata)
+    return uses if uses == sys.maxsize else uses - _uses_in_asking()
 
 
 @cache
@@ -161,8 +162,8 @@ def _uses_in_asking() -> int:
         return _storage_uses(tensor.untyped_storage()._cdata) - 1
 
 
-# Tells of a tensor of zeros without memory, as autograd makes for gradients that are none. Without it they have the memory of their shape.
-is_zerotensor: Callable[[torch.Tensor], bool] = _optional("torch.Tensor._is_zerotensor", lambda _: False)
+# Tells of a tensor of zeros without memory, as autograd makes for gradients that are none. Necessary.
+is_zerotensor: Callable[[torch.Tensor], bool] = torch.Tensor._is_zerotensor
 
 
 def use_counts(tensor: torch.Tensor) -> tuple[int, int]:
