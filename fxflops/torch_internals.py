@@ -148,6 +148,24 @@ _uses: Callable[[torch.Tensor], int] = torch.Tensor._use_count  # type: ignore[a
 _storage_uses: Callable[[int], int] = _optional("torch._C._storage_Use_Count", lambda _: sys.maxsize)
 
 
+def storage_uses(cdata: int) -> int:
+    """Return how many tensors in C++ have the storage at this address, which must be alive. Without the name: as many as can be."""
+    uses = _storage_uses(cdata)
+    return uses if uses == sys.maxsize else uses - _uses_in_asking()
+
+
+@cache
+def _uses_in_asking() -> int:
+    """Return how many uses torch adds itself when it counts them."""
+    with disable_current_modes():
+        tensor = torch.empty(1, device="cpu")
+        return _storage_uses(tensor.untyped_storage()._cdata) - 1
+
+
+# Tells of a tensor of zeros without memory, as autograd makes for gradients that are none. Necessary.
+is_zerotensor: Callable[[torch.Tensor], bool] = torch.Tensor._is_zerotensor
+
+
 def use_counts(tensor: torch.Tensor) -> tuple[int, int]:
     """Return how often C++ refers to a tensor, and to its storage."""
     return _uses(tensor), _storage_uses(tensor.untyped_storage()._cdata)
@@ -570,3 +588,11 @@ def graphs_of(module: Any) -> list[Any]:
     held = getattr(module, "_c", None)
     methods = [] if held is None else [held._get_method(name) for name in held._method_names()]
     return [method.graph for method in methods if hasattr(method, "graph")]
+
+
+def class_of_script_object(value: torch.ScriptObject) -> str:
+    """Return the full name of the class of an object that C++ or TorchScript defines.
+
+    Purpose: to know weights that a kernel packs in half precision, which it gives back in f32. Necessary.
+    """
+    return str(value._type().qualified_name())

@@ -11,9 +11,10 @@ import torch
 from ..errors import InputError
 from ..model.holders import Holders
 from ..model.pytree import stored, tensors_given
+from ..model.tensor_state import aliases_of
 from ..records import Call, Spec
 from ..records.tensors import NUMBERS, ORDINARY, spec_of
-from ..torch_internals import DisableTorchFunction, random_state_of_checkpoint, saving_hook
+from ..torch_internals import DisableTorchFunction, is_zerotensor, random_state_of_checkpoint, saving_hook, storage_uses
 from ..units import size
 from .history import Entries, History, triples
 
@@ -69,6 +70,7 @@ class LiveStorages:
         self.holders: Holders | None = None
         self.was_there: Callable[[torch.Tensor], bool] = lambda tensor: True
         self.stand_in_of: Callable[[torch.Tensor], torch.Tensor | None] = lambda tensor: None
+        self._leaving: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}  # by the address, with the bytes
         self._known: dict[int, _Living] = {}
         self._resized: dict[int, list[_Living]] = {}
         self._entries = Entries()
@@ -134,14 +136,14 @@ class LiveStorages:
         key, nbytes = id(storage), storage.nbytes()
         known = self._known.get(key)
         if known is not None and known() is storage:
-            if nbytes != known.nbytes:
+            if nbytes != known.nbytes and not is_zerotensor(tensor):
                 self._change(known.entry, nbytes - known.nbytes)
                 known.nbytes = nbytes
             if self._entries.calls[known.entry] == self.call >= 0:
                 # Made by an operator inside this call: the spec to show is that of the call's own result.
                 self._entries.specs[known.entry] = spec or spec_of(tensor)
         else:
-            self.enter(storage, nbytes, spec or spec_of(tensor))
+            self.enter(storage, 0 if is_zerotensor(tensor) else nbytes, spec or spec_of(tensor))
         if self.cap is not None and self.live > self.cap:
             raise InputError(
                 f"the model needs values, so it ran on real tensors, and these exceed the cap of {size(self.cap)}: "
@@ -187,9 +189,42 @@ class LiveStorages:
     def end_run(self) -> None:
         """Forget what leads from here to the model, and to the run's stand-ins."""
         self.holders, self.stand_in_of, self.was_there = None, lambda tensor: None, lambda tensor: True
+        self._leaving = {}
+
+    def may_leave(self, tensor: torch.Tensor) -> None:
+        """Note that a call may give a tensor other memory (``x.data = y``): what it had may be free from then on."""
+        storage = _storage_of(tensor)
+        if storage is not None and storage._cdata in self._held:
+            self._leaving[storage._cdata] = weakref.ref(tensor), storage.nbytes()
+
+    def _leave_without(self) -> None:
+        """Let the memory leave that :meth:`may_leave` has noted, and that nothing refers to any more but to restore it."""
+        for cdata, (reference, nbytes) in [*self._leaving.items()]:
+            aliases = aliases_of(cdata)
+            if not aliases or storage_uses(cdata) > aliases:  # without aliases it may be gone, and with it the address
+                continue
+            entry, tensor = self._held[cdata], reference()
+            if tensor is not None and tensor.is_meta:  # it stands for itself now
+                self.stand_in_of(tensor)
+            # A view of it, or autograd, may still need the memory of a stand-in.
+            keys = [key for key, each in self._held.items() if each == entry and key in self._kept]
+            alive = [weakref.ref(self._kept.pop(key)) for key in keys]
+            stand_ins = [storage for each in alive if (storage := each()) is not None]
+            if len(stand_ins) > 1:
+                self._kept.update({storage._cdata: storage for storage in stand_ins})
+                continue
+            for key in (cdata, *keys):
+                self._held.pop(key, None)
+            del self._leaving[cdata]
+            if stand_ins:
+                self._watch(stand_ins.pop(), nbytes, entry)
+            else:
+                self._change(entry, -nbytes)
 
     def _let_go(self) -> None:
         """Let the storages leave that the model held when the run began, and has replaced. Only a new peak needs to know."""
+        if self._leaving:
+            self._leave_without()
         for tensors in () if self.holders is None else self.holders.let_go():
             stand_ins = [each for t in tensors if (each := self.stand_in_of(t)) is not None]
             storage = tensors[0].untyped_storage()
@@ -362,7 +397,7 @@ class LiveStorages:
                 if not self.counts_meta and storage.device.type == "meta":
                     continue
                 entry = self.entered
-                self.enter(storage, storage.nbytes(), spec_of(part))
+                self.enter(storage, 0 if is_zerotensor(part) else storage.nbytes(), spec_of(part))
                 self._entries.calls[entry] = -1
                 if met_as := "params" if isinstance(tensor, torch.nn.Parameter) else category:
                     self._met[entry] = met_as

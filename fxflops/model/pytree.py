@@ -16,7 +16,7 @@ from torch import nn
 
 from ..records.containers import MAPPINGS, SEQUENCES, items_of, pairs_of
 from ..records.tensors import ORDINARY, is_wrapper, parts_of_sparse
-from ..torch_internals import C_MODULE
+from ..torch_internals import C_MODULE, class_of_script_object
 
 Step = tuple[str, Any]
 """The access to a part of its container: ``("item", key)`` or ``("attr", name)``."""
@@ -176,13 +176,25 @@ def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def unpacked(value: Any) -> list[torch.Tensor]:
-    """Return copies of the weights in an object of a quantized kernel; none for anything else."""
+    """Return copies of the weights in an object of a quantized kernel, as wide as it holds them; none for anything else.
+
+    A kernel in half precision (``quantize_dynamic(..., dtype=torch.float16)``) packs f16 and gives back f32. Its bias stays f32.
+    """
     if not issubclass(type(value), torch.ScriptObject):
         return []
     read: Any = getattr(value, "unpack", None) or getattr(value, "__getstate__", tuple)
     parts = [part for _, part in walk(read())]
     inner = [weight for part in parts if part is not value for weight in unpacked(part)]  # with the biases of a cell
-    return inner or [part for part in parts if issubclass(type(part), torch.Tensor)]
+    if inner:
+        return inner
+    tensors = [part for part in parts if issubclass(type(part), torch.Tensor)]
+    if (
+        tensors
+        and tensors[0].dtype is torch.float32
+        and class_of_script_object(value).endswith(".LinearPackedParamsBase")
+    ):
+        tensors[0] = tensors[0].half()  # the weight comes first; one in integers comes back quantized
+    return tensors
 
 
 def tensors_given(value: Any) -> list[torch.Tensor]:

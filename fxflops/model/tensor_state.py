@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import compress
@@ -18,6 +19,15 @@ from .pytree import stored, tensors_given
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 """The dtypes as which elements of this many bytes are compared bit by bit."""
 REQUIRES_GRAD, GRADIENT, HOOKS, VERSION = map(attrgetter, ("requires_grad", "grad", "_backward_hooks", "_version"))
+
+
+_STATES: weakref.WeakSet[TensorState] = weakref.WeakSet()
+"""All that live: one may be kept within another, as of a model that an analysis runs in several ways."""
+
+
+def aliases_of(cdata: int) -> int:
+    """Return how many tensors refer to the storage at this address only to restore others."""
+    return sum(state._aliases[cdata] for state in [*_STATES])
 
 
 class TensorState:
@@ -40,6 +50,8 @@ class TensorState:
         self._hooked = [(held, held.copy()) for held in self._hooks if held] if any(self._hooks) else []
         self._counted, self._versions = _versions([*tensors, *filter(lambda each: each is not None, self._gradients)])
         self._recorded: dict[int, tuple[torch.Tensor, torch.Tensor, type]] = {}
+        self._aliases = Counter[int]()
+        _STATES.add(self)
         self._at: dict[int, list[int]] = {}
         self._copies: dict[int, tuple[torch.Tensor, int]] = {}
         self._met: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor | None]] = {}
@@ -143,7 +155,9 @@ class TensorState:
                 self._enter(tensor)
 
     def _enter(self, tensor: torch.Tensor) -> None:
-        self._recorded[id(tensor)] = tensor, tensor.detach(), type(tensor)
+        alias = tensor.detach()
+        self._recorded[id(tensor)] = tensor, alias, type(tensor)
+        self._aliases[alias.untyped_storage()._cdata] += 1
         if _has_memory(tensor):
             self._at.setdefault(_address(tensor), []).append(id(tensor))
 

@@ -58,3 +58,18 @@ def when(condition: object, cost: Cost) -> Cost:
 def times(n: int, cost: Cost) -> Cost:
     """``n`` times this cost."""
     return Cost(*(n * count for count in cost))
+
+
+def is_complex(*operands: Any) -> bool:
+    """Whether an operation on these tensors and numbers is one on complex numbers."""
+    return any(value.dtype.is_complex if isinstance(value, Spec) else isinstance(value, complex) for value in operands)
+
+
+def real_ones(cost: Cost) -> Cost:
+    """This cost, of an operation on complex numbers, in real operations: others, which count as they are (:data:`COMPLEX`)."""
+    return Cost(others=cost.muls + cost.adds + cost.others)
+
+
+def by_parts(n: int, muls: int = 0, adds: int = 0, others: int = 0) -> Cost:
+    """``n`` operations on complex numbers, of so many real operations each."""
+    return times(n, real_ones(Cost(muls=muls, adds=adds, others=others)))

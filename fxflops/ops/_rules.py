@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple, TypeVar
 
@@ -101,16 +101,23 @@ def spelled(names: str, *namespaces: Any) -> list[Any]:
     return [getattr(space, name) for name in names.split() for space in namespaces if hasattr(space, name)]
 
 
-STORED: dict[str, tuple[Callable[..., int], bool]] = {}
-"""Rules by operator for the bytes of its last result's storage, which are fewer on meta; True for what is kept for the
-backward pass only."""
+STORED: dict[str, tuple[Callable[..., Sequence[int]], bool, str]] = {}
+"""Rules by operator for the bytes of its last results' storages, which are others on meta; True for what is kept for the
+backward pass only; the type of the device whose kernel stores them, "" for all."""
 
 
-def stores(operator: str, saved: bool = False) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Register the decorated rule for this operator, whose arguments it takes, each tensor a Spec."""
+def stores(operator: str, saved: bool = False, device: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated rule for this operator, whose arguments it takes, each tensor a Spec.
 
-    def register(rule: Callable[..., int]) -> Callable[..., int]:
-        STORED[operator] = rule, saved
+    It returns the bytes of the last result, or of several last ones in a tuple.
+    """
+
+    def register(rule: Callable[..., Any]) -> Callable[..., Any]:
+        def sizes(*args: Any) -> Sequence[int]:
+            nbytes = rule(*args)
+            return nbytes if isinstance(nbytes, tuple) else (nbytes,)
+
+        STORED[operator] = sizes, saved, device
         return rule
 
     return register

@@ -21,7 +21,7 @@ def cdist(x1: Spec, x2: Spec, p: float = 2.0, *, out: Spec) -> Cost:
         return Cost()
     differences = d * out.numel()
     absolutes = 0 if p in (0, 1, 2, math.inf) else differences
-    return norm_of(p, differences, out.numel()).plus(Cost(adds=differences, others=absolutes))
+    return norm_of(p, Spec((differences,)), out.numel()).plus(Cost(adds=differences, others=absolutes))
 
 
 @cdist.backward(*named("_cdist_backward"))
@@ -38,7 +38,7 @@ def cdist_backward(grad_output: Spec, x1: Spec, x2: Spec, p: float, cdist: Spec,
 @formula(*named("pdist", "_pdist_forward"))
 def pdist(input: Spec, p: float = 2, *, out: Spec) -> Cost:
     """x[n, d] -> out[n(n - 1)/2]: d subtractions per output, then as norm."""
-    return norm_of(p, input[1] * out.numel(), out.numel()).plus(Cost(adds=input[1] * out.numel()))
+    return norm_of(p, Spec((input[1] * out.numel(),)), out.numel()).plus(Cost(adds=input[1] * out.numel()))
 
 
 @pdist.backward(*named("_pdist_backward"))

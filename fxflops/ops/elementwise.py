@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ._cost import by_parts, is_complex
 from ._extend import ORDERED, POINTWISE, Cost, Spec, broadcast, formula, named, shape, specs_in, spelled, times
 
 NUMBER = (int, float)
@@ -47,10 +48,62 @@ def pointwise(*, out: Any) -> Cost:
     return Cost(others=next(specs_in(out), Spec((0,))).numel())
 
 
+DEFINED = frozenset("abs absolute neg negative reciprocal square sgn pow float_power".split())
+"""Those of which each on complex numbers is several real operations. A function such as exp or sqrt is one there, too."""
 for _name in (*UNARY, *BINARY, *SPECIAL, *ALIASES):
+    if _name in DEFINED:
+        continue
     formula(*named(_name, f"special_{_name}"), op=ALIASES.get(_name, _name))(pointwise)
 for _symbol, _name in DUNDERS.items():
     formula(f"aten::__{_symbol}__", f"aten::__i{_symbol}__", op=f"bitwise_{_name}")(pointwise)
+
+
+@formula(*named("abs", "absolute"), op="abs")
+def absolute(input: Spec, *, out: Spec) -> Cost:
+    """x[*] -> out[*]: 1 per output; complex: sqrt(a^2 + b^2): 2 multiplies, 1 add and 1 root."""
+    return by_parts(out.numel(), muls=2, adds=1, others=1) if is_complex(input) else Cost(others=out.numel())
+
+
+@formula(*named("neg", "negative"), op="neg")
+def negative(input: Spec, *, out: Spec) -> Cost:
+    """x[*] -> out[*]: 1 per output; complex: 2."""
+    return Cost(others=(2 if is_complex(input) else 1) * out.numel())
+
+
+@formula(*named("reciprocal"))
+def reciprocal(input: Spec, *, out: Spec) -> Cost:
+    """x[*] -> out[*]: 1 per output; complex: (c - di) / (c^2 + d^2): 2 multiplies, 1 add, 1 negation and 2 divides."""
+    return by_parts(out.numel(), muls=2, adds=1, others=3) if is_complex(input) else Cost(others=out.numel())
+
+
+@formula(*named("square"))
+def square(input: Spec, *, out: Spec) -> Cost:
+    """x[*] -> out[*]: 1 per output; complex: as x * x."""
+    return mul(out=out) if is_complex(input) else Cost(others=out.numel())
+
+
+@formula(*named("sgn"))
+def sgn(input: Spec, *, out: Spec) -> Cost:
+    """x[*] -> out[*]: 1 per output; complex: x / abs(x): as abs, and 2 divides."""
+    return by_parts(out.numel(), muls=2, adds=1, others=3) if is_complex(input) else Cost(others=out.numel())
+
+
+POWERS = {2: 1, 3: 2, -2: 1, -1: 0}
+"""The products in a complex power with one of these exponents; torch takes others by an exponential and a logarithm."""
+
+
+@formula(*(target for target in named("pow") if target is not torch.Tensor.__rpow__), op="pow")
+@formula(*named("float_power"), op="float_power")
+def pow(input: Any, exponent: Any = None, *, out: Any) -> Cost:
+    """x[*] ** y[*] -> out[*]: 1 per output; complex x with y = 2, 3: as x * x, x * x * x; -1, -2: as reciprocal(x), reciprocal(x * x)."""
+    computed = next(specs_in(out), Spec((0,)))  # none where the method returns NotImplemented
+    if isinstance(exponent, Spec) or exponent not in POWERS or not is_complex(input):
+        return pointwise(out=out)
+    products = times(POWERS[exponent], mul(out=computed))
+    return products if exponent in (2, 3) else products.plus(reciprocal(input, out=computed))
+
+
+formula(torch.Tensor.__rpow__, op="pow")(pointwise)
 
 
 def same(input: Spec, inplace: bool = False) -> Spec | None:
@@ -142,9 +195,12 @@ def mul(*, out: Spec) -> Cost:
 
 
 @formula(*named("div", "divide", "true_divide"))
-def div(*, out: Spec) -> Cost:
-    """x[*] / y[*] -> out[*]: 1 divide per output; a rounding mode is part of it."""
-    return Cost(others=out.numel())
+def div(input: Any, other: Any = None, *, out: Spec) -> Cost:
+    """x[*] / y[*] -> out[*]: 1 divide per output; a rounding mode is part of it. Complex: by the definition of the quotient.
+
+    (a + bi) / (c + di) = ((ac + bd) + (bc - ad)i) / (c^2 + d^2): 6 multiplies, 3 adds and 2 divides.
+    """
+    return by_parts(out.numel(), muls=6, adds=3, others=2) if is_complex(input, other) else Cost(others=out.numel())
 
 
 @add.shape(
@@ -194,8 +250,8 @@ def addcmul(input: Spec, tensor1: Spec, tensor2: Spec, value: float = 1, *, out:
 
 @formula(*named("addcdiv"))
 def addcdiv(input: Spec, tensor1: Spec, tensor2: Spec, value: float = 1, *, out: Spec) -> Cost:
-    """x[*] + value * a[*] / b[*] -> out[*]: 1 divide and 1 add per output, 1 multiply more where value is not 1."""
-    return Cost(muls=(value != 1) * out.numel(), adds=out.numel(), others=out.numel())
+    """x[*] + value * a[*] / b[*] -> out[*]: 1 divide, as div, and 1 add per output, 1 multiply more where value is not 1."""
+    return Cost(muls=(value != 1) * out.numel(), adds=out.numel()).plus(div(tensor1, tensor2, out=out))
 
 
 @addcmul.shape(torch.addcmul, torch.Tensor.addcmul, layout=ORDERED)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import ANY, Cost, Spec, contraction, first, formula, named, zero
+from ._extend import ANY, Cost, Spec, contraction, first, formula, named, stores, zero
 from ._traits import LOOKUPS
 from .reduce import norm
 
@@ -89,6 +89,44 @@ def embedding_bag_native(
 ) -> Cost:
     """weight[v, d], indices[n] -> out[bags, d]: as embedding_bag."""
     return embedding_bag(indices, weight, mode=MODES[mode], per_sample_weights=per_sample_weights, out=first(out))
+
+
+@stores("aten::_embedding_bag_forward_only", device="cpu")
+def bags_of_cpu(
+    weight: Spec,
+    indices: Spec,
+    offsets: Spec,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Spec | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+    *,
+    learns: bool = False,
+) -> tuple[int, ...]:
+    """The bytes of the bag of each index, of the bags' sizes, and of the index of each maximum; of other modes the last are the sizes again.
+
+    The fast path of a sum knows no bags of indices (aten/src/ATen/native/EmbeddingBag.cpp, ``make_offset2bag_out``).
+    """
+    itemsize: int = offsets.dtype.itemsize
+    bags, is_sum = offsets.numel(), MODES[mode] == "sum"
+    is_fast = is_sum and padding_idx < 0 and weight.dtype in (torch.float32, torch.float16, torch.bfloat16)
+    last = 0 if not include_last_offset or (is_sum and not learns) else 1
+    of_index = 0 if is_fast else (indices.numel() + 1) * itemsize
+    nbytes: tuple[int, ...] = (
+        of_index,
+        bags * itemsize,
+        (bags - last) * itemsize * (weight[-1] if MODES[mode] == "max" else 1),
+    )
+    return nbytes
+
+
+@stores("aten::_embedding_bag", device="cpu")
+def bags_of_cpu_with_backward(*args: Any) -> tuple[int, ...]:
+    """As :func:`bags_of_cpu`, but for the end of the last bag, which has no size."""
+    nbytes: tuple[int, ...] = bags_of_cpu(*args, learns=True)
+    return nbytes
 
 
 @embedding_bag.backward(*named("_embedding_bag_backward", "_embedding_bag_dense_backward"))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ._cost import is_complex, real_ones
 from ._extend import ANY, Cost, Spec, first, formula, named, reduced, rows_of, shape, spelled
 from .linalg import svdvals
 
@@ -20,8 +21,8 @@ def sum(input: Spec, *, out: Spec) -> Cost:
 
 @formula(*named("mean", "nanmean"))
 def mean(input: Spec, *, out: Spec) -> Cost:
-    """x[*, k] -> out[*]: k - 1 adds and 1 divide per output."""
-    return Cost(adds=max(input.numel() - out.numel(), 0), others=out.numel())
+    """x[*, k] -> out[*]: k - 1 adds and 1 divide per output; complex: 1 divide of each part."""
+    return Cost(adds=max(input.numel() - out.numel(), 0), others=(2 if is_complex(out) else 1) * out.numel())
 
 
 @mean.shape(*spelled("mean", torch, torch.Tensor), layout=ANY)
@@ -77,8 +78,14 @@ def count_nonzero(input: Spec, *, out: Spec) -> Cost:
 
 @formula(*named("var", "var_mean"))
 def var(input: Spec, *, out: Any) -> Cost:
-    """x[*, k] -> out[*]: the mean (k - 1 adds, 1 divide), k subtractions, k squares, k - 1 adds, 1 divide per output."""
+    """x[*, k] -> out[*]: the mean (k - 1 adds, 1 divide), k subtractions, k squares, k - 1 adds, 1 divide per output.
+
+    Complex: that of the real parts, that of the imaginary ones, and 1 add per output.
+    """
     n, outputs = input.numel(), first(out).numel()
+    if is_complex(input):
+        parts = var(Spec((2, *input), torch.float32), out=Spec((2 * outputs,)))
+        return real_ones(parts.plus(Cost(adds=outputs)))
     return Cost(muls=n, adds=n + 2 * max(n - outputs, 0), others=2 * outputs)
 
 
@@ -93,9 +100,12 @@ def std(input: Spec, *, out: Any) -> Cost:
     *named("linalg_vector_norm", "vector_norm", "frobenius_norm"),
 )
 def norm(input: Spec, p: Any = 2, *, ord: Any = None, out: Spec) -> Cost:
-    """x[*, k] -> out[*]: k powers (0: compares; 1, inf: absolutes), k-1 adds (inf: compares), 1 root but for 0, 1, inf."""
+    """x[*, k] -> out[*]: k powers (0: compares; 1, inf: absolutes), k-1 adds (inf: compares), 1 root but for 0, 1, inf.
+
+    Complex: of 2 the squares of both parts; of others the absolute values first, as abs.
+    """
     p = p if ord is None else ord
-    return matrix_norm(input, p, out=out) if p == "nuc" else norm_of(p, input.numel(), out.numel())
+    return matrix_norm(input, p, out=out) if p == "nuc" else norm_of(p, input, out.numel())
 
 
 @norm.shape(torch.Tensor.norm, layout=ANY)
@@ -110,24 +120,25 @@ def norm_shape(input: Spec, p: Any = "fro", dim: Any = None, keepdim: bool = Fal
 def linalg_norm(A: Spec, ord: Any = None, dim: Any = None, *, out: Spec) -> Cost:
     """x[*, k] -> out[*]: as norm; a matrix by the sums of its columns (1) or rows (inf) as matrix_norm."""
     if ord is None or (A.ndim != 2 if dim is None else isinstance(dim, int) or len(dim) == 1):
-        return norm_of(ord, A.numel(), out.numel())
+        return norm_of(ord, A, out.numel())
     return matrix_norm(A, ord, (0, 1) if dim is None else dim, out=out)
 
 
 @formula(*named("linalg_matrix_norm", "matrix_norm"), op="norm")
 def matrix_norm(A: Spec, ord: Any = "fro", dim: Any = (-2, -1), *, out: Spec) -> Cost:
-    """x[*, m, n] -> out[*]: fro: as norm; 1: mn absolutes, (m - 1)n adds, n - 1 compares per output; inf: with m, n swapped.
+    """x[*, m, n] -> out[*]: fro: as norm; 1: mn absolutes, (m - 1)n adds, n - 1 compares per output; inf: with m, n swapped. Absolutes as abs.
 
     2 and "nuc" are the largest of the singular values and their sum: as svdvals, and a compare or an add fewer than they are.
     """
     if ord == "fro":
-        return norm_of(2, A.numel(), out.numel())
+        return norm_of(2, A, out.numel())
     if not isinstance(ord, (int, float)) or abs(ord) == 2:
         matrices = Spec((out.numel(), A[dim[0]], A[dim[1]]), A.dtype)
         joined = max(min(matrices[1:]) - 1, 0) * out.numel()
         return svdvals(matrices, out=out).plus(Cost(adds=joined) if ord == "nuc" else Cost(others=joined))
     sums = out.numel() * A[dim[1] if abs(ord) == 1 else dim[0]]
-    return Cost(adds=max(A.numel() - sums, 0), others=A.numel() + max(sums - out.numel(), 0))
+    cost = Cost(adds=max(A.numel() - sums, 0), others=A.numel() + max(sums - out.numel(), 0))
+    return real_ones(cost.plus(Cost(others=3 * A.numel()))) if is_complex(A) else cost
 
 
 @formula(*named("renorm"))
@@ -157,8 +168,8 @@ def powsum(input: Spec, ord: Any = 2, *, out: Spec) -> Cost:
 @formula(*named("dist"))
 def dist(input: Spec, other: Spec, p: float = 2, *, out: Spec) -> Cost:
     """x[k], y[k] -> out: k subtractions, then as norm."""
-    k = math.prod(torch.broadcast_shapes(input, other))
-    return norm_of(p, k, 1).plus(Cost(adds=k))
+    difference = Spec(torch.broadcast_shapes(input, other), (input if is_complex(input) else other).dtype)
+    return norm_of(p, difference, 1).plus(Cost(adds=difference.numel()))
 
 
 @formula(*named("trace"))
@@ -223,7 +234,7 @@ def cosine_similarity(x1: Spec, x2: Spec, dim: int = 1, *, out: Spec) -> Cost:
 def pairwise_distance(x1: Spec, x2: Spec, p: float = 2.0, *, norm: float | None = None, out: Spec) -> Cost:
     """a[*, k], b[*, k] -> out[*]: k subtractions and k adds of eps per output, then as norm (nn calls p ``norm``)."""
     n = math.prod(torch.broadcast_shapes(x1, x2))
-    return norm_of(p if norm is None else norm, n, out.numel()).plus(Cost(adds=2 * n))
+    return norm_of(p if norm is None else norm, Spec((n,), x1.dtype), out.numel()).plus(Cost(adds=2 * n))
 
 
 @formula(*named("cross", "linalg_cross"))
@@ -245,9 +256,16 @@ def histc(input: Spec, bins: int = 100, min: float = 0, max: float = 0, *, out: 
     return Cost(adds=2 * n, others=n + (2 * (n - 1) if min == max and n else 0))
 
 
-def norm_of(p: Any, n: int, outputs: int) -> Cost:
-    """The p-norms of ``n`` elements in all, into ``outputs``."""
+def norm_of(p: Any, input: Spec, outputs: int) -> Cost:
+    """The p-norms of the elements of ``input`` in all, into ``outputs``."""
+    n = input.numel()
     more = max(n - outputs, 0)
+    if is_complex(input):
+        if p in (None, 2, "fro"):
+            return real_ones(norm_of(2, Spec((2, *input), torch.float32), outputs))
+        # 0 compares, and asks for no absolute values; of 1 and inf these are the powers.
+        lengths = 0 if p == 0 else 3 if p in (1, math.inf, -math.inf) else 4
+        return real_ones(norm_of(p, Spec(input, torch.float32), outputs)).plus(Cost(others=lengths * n))
     if p in (None, 2, "fro"):
         return Cost(muls=n, adds=more, others=outputs)
     if p in (0, 1):

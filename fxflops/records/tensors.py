@@ -7,7 +7,13 @@ from typing import Any
 
 import torch
 
-from ..torch_internals import DisableTorchFunction, DisableTorchFunctionSubclass, disable_current_modes
+from ..torch_internals import (
+    DisableTorchFunction,
+    DisableTorchFunctionSubclass,
+    disable_current_modes,
+    disabled_torch_dispatch_impl,
+    is_fake,
+)
 from .containers import items_of, pairs_of
 from .specs import Spec
 
@@ -113,9 +119,18 @@ def is_wrapper(tensor: torch.Tensor) -> bool:
     try:
         with DisableTorchFunction():
             storage = tensor.untyped_storage()
-            return storage.device.type != "meta" and storage.data_ptr() < 0
+            if storage.device.type == "meta":  # which has no addresses: memory that none but the wrapped tensors have
+                return _dispatches(type(tensor)) and any(
+                    isinstance(part, torch.Tensor) for part in vars(tensor).values()
+                )
+            return storage.data_ptr() < 0
     except RuntimeError:
         return is_dense(tensor)
+
+
+def _dispatches(cls: type[torch.Tensor]) -> bool:
+    """Return whether operators on tensors of this class call code of the class; fake tensors' is torch's own."""
+    return cls.__torch_dispatch__ is not disabled_torch_dispatch_impl and not is_fake(cls)
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

@@ -17,6 +17,8 @@ from ..torch_internals import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 UNDECLARED = {getattr(torch.ops.aten, f"{by}_batch_norm").default for by in ("native", "cudnn", "miopen")}
 """Operators that write to arguments, running statistics, though their schemas do not say so."""
+GIVES_MEMORY: Any = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+"""Gives a tensor the memory of another one: ``x.data = y``."""
 PYTHON_FUNCTIONS = FunctionType, MethodType, functools.partial
 """What a higher-order operator takes for a function to call, whatever else its identity and class tell it."""
 Bodies = dict[tuple[Any, ...], FunctionType]

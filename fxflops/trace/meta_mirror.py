@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import nn, strided
 
-from ..model.pytree import tensors_given, tensors_in
+from ..model.pytree import stored, tensors_given, tensors_in
 from ..ops._traits import RESHAPING
 from ..records import Spec
-from ..records.tensors import ORDINARY, SPARSE, is_dense, spec_of
+from ..records.tensors import ORDINARY, SPARSE, is_dense, is_wrapper, spec_of
 from ..torch_internals import DisableTorchFunction, disable_current_modes, len_torch_dispatch_stack
 from .forms import META, OWN, REAL, Form
 from .functions import writes
@@ -35,6 +35,13 @@ def _empty_like(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     return torch.empty_strided(
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta", requires_grad=requires_grad
     )
+
+
+def _is_on_meta(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is on meta, or wraps tensors that are: the class asked these for their device, and was told the model's."""
+    if tensor.device.type == "meta":
+        return True
+    return type(tensor) not in ORDINARY and is_wrapper(tensor) and all(part.is_meta for part in stored(tensor))
 
 
 def _view_like(tensor: torch.Tensor, base: torch.Tensor, meta: torch.Tensor) -> torch.Tensor:
@@ -177,7 +184,7 @@ class MetaMirror:
 
         Raises NotImplementedError for a sparse or nested tensor.
         """
-        if tensor.device.type == "meta":
+        if _is_on_meta(tensor):
             return tensor
         key = id(tensor)
         known = self._mirror.get(key)
@@ -295,7 +302,7 @@ class MetaMirror:
             if not is_known and not self._was_there(tensor):
                 self.unknown_origin = True
                 self.on_stranger(tensor)
-            if tensor.device.type == "meta":
+            if _is_on_meta(tensor):
                 computes = True
                 continue
             invalid = self._is_invalid(tensor)

@@ -192,9 +192,11 @@ class MetaWorld(World):
         out = run(func, args, kwargs)
         if func is batch_norm_backward and not args[-1][0]:  # meta's kernel makes a gradient that no device's makes
             return None, *out[1:]
-        rule, saved = STORED.get(func.name(), (None, False))
-        if rule is not None and (is_grad_enabled() or not saved):
-            tensors_given(out)[-1].untyped_storage().resize_(rule(*spec_of(args)))
+        rule, saved, device = STORED.get(func.name(), (None, False, ""))
+        if rule is not None and (is_grad_enabled() or not saved) and device in ("", self._kernels.device.type):
+            sizes, results = rule(*spec_of(args)), tensors_given(out)
+            for result, nbytes in zip(results[-len(sizes) :], sizes, strict=True):
+                result.untyped_storage().resize_(nbytes)
         return out
 
     def _may_cast(self) -> bool:

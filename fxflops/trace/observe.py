@@ -62,6 +62,7 @@ from .composed import composing_kernel
 from .device_kernels import SPELLED_BY_OPERATOR
 from .forwards import UNKNOWN, ModuleRecord, has_plain_call, hidden_kernels, is_hooked, is_torchs
 from .functions import (
+    GIVES_MEMORY,
     PYTHON_FUNCTIONS,
     Bodies,
     belongs_to_tensor,
@@ -756,6 +757,8 @@ class Observer:
         if transformed():
             return self._transformed(func, args, kwargs)
         world, given = self._world, (args, kwargs)
+        if func == GIVES_MEMORY:
+            self._storages.may_leave(args[0])
         if not belongs_to_tensor(func):
             args, kwargs = world.replace(args, kwargs, func)
             # Autograd and checkpoint compare devices too, but of the meta tensors: they need the real answer.

@@ -6,6 +6,7 @@ converted first, and torch's own result tells which calls these are.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fxflops
 from tests.kinds.calls import Calls
@@ -148,3 +150,95 @@ COMPLEX: dict[str, tuple[Callable[..., Any], int]] = {  # by hand: a product of 
 def test_complex_arithmetic_is_counted_where_torch_computes_with_complex_numbers(name: str) -> None:
     function, flops = COMPLEX[name]
     assert kinds(function, REAL, torch.rand(3, 4, dtype=torch.complex64)) == (flops, 0)
+
+
+class RealOperations(TorchDispatchMode):
+    """Counts one operation for each number that an operator of real arithmetic computes, and for each that a sum adds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if name in ("add", "sub", "mul", "div", "neg", "sqrt"):
+            self.count += out.numel()
+        elif name in ("sum", "amax"):
+            self.count += args[0].numel() - out.numel()
+        else:
+            assert not out.is_floating_point() or name in ("stack", "select", "view", "alias", "unsqueeze"), name
+        return out
+
+
+Parts = tuple[torch.Tensor, torch.Tensor]
+
+
+def times(z: Parts, w: Parts) -> Parts:
+    return z[0] * w[0] - z[1] * w[1], z[0] * w[1] + z[1] * w[0]
+
+
+def inverse(z: Parts) -> Parts:
+    length = z[0] * z[0] + z[1] * z[1]
+    return z[0] / length, -z[1] / length
+
+
+def over(z: Parts, w: Parts) -> Parts:
+    length = w[0] * w[0] + w[1] * w[1]
+    return (z[0] * w[0] + z[1] * w[1]) / length, (z[1] * w[0] - z[0] * w[1]) / length
+
+
+def plus(z: Parts, w: Parts) -> Parts:
+    return z[0] + w[0], z[1] + w[1]
+
+
+def length(z: Parts) -> torch.Tensor:
+    return (z[0] * z[0] + z[1] * z[1]).sqrt()
+
+
+def direction(z: Parts) -> Parts:
+    return z[0] / (distance := length(z)), z[1] / distance
+
+
+Z, W = torch.rand(2, 3, 4, dtype=torch.complex64) + 0.5
+DIVISIONS = (
+    lambda z, w: z / w, torch.div, torch.true_divide, torch.divide, operator.truediv, torch.Tensor.div,
+    lambda z, w: z.clone().div_(w), lambda z, w: torch.div(z, w, out=torch.empty_like(z)), torch.ops.aten.div.Tensor,
+    lambda z, w: torch._foreach_div([z], [w])[0], lambda z, w: operator.itruediv(z.clone(), w),
+)  # fmt: skip
+BY_PARTS: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
+    *((each, over) for each in DIVISIONS),
+    (lambda z, w: z.reciprocal(), lambda z, w: inverse(z)),
+    (lambda z, w: torch._foreach_reciprocal([z])[0], lambda z, w: inverse(z)),
+    (lambda z, w: z**-1, lambda z, w: inverse(z)),
+    (lambda z, w: z**2, lambda z, w: times(z, z)),
+    (lambda z, w: z.square(), lambda z, w: times(z, z)),
+    (lambda z, w: torch.pow(z, 2.0), lambda z, w: times(z, z)),
+    (lambda z, w: torch._foreach_pow([z], 2)[0], lambda z, w: times(z, z)),
+    (lambda z, w: z.clone().pow_(3), lambda z, w: times(times(z, z), z)),
+    (lambda z, w: z**-2, lambda z, w: inverse(times(z, z))),
+    (lambda z, w: z.abs(), lambda z, w: length(z)),
+    (lambda z, w: abs(z), lambda z, w: length(z)),
+    (lambda z, w: torch.absolute(z), lambda z, w: length(z)),
+    (lambda z, w: torch._foreach_abs([z])[0], lambda z, w: length(z)),
+    (lambda z, w: -z, lambda z, w: (-z[0], -z[1])),
+    (lambda z, w: z.sgn(), lambda z, w: direction(z)),
+    (lambda z, w: torch.addcmul(z, z, w), lambda z, w: plus(z, times(z, w))),
+    (lambda z, w: torch.addcdiv(z, z, w), lambda z, w: plus(z, over(z, w))),
+    (lambda z, w: z.mean(), lambda z, w: (z[0].sum() / 12, z[1].sum() / 12)),
+    (lambda z, w: torch.linalg.vector_norm(z), lambda z, w: (torch.stack(z) * torch.stack(z)).sum().sqrt()),
+    (lambda z, w: torch.linalg.vector_norm(z, 1), lambda z, w: length(z).sum()),
+    (lambda z, w: torch.linalg.vector_norm(z, float("inf")), lambda z, w: length(z).amax()),
+]
+
+
+@pytest.mark.parametrize(("function", "written_out"), BY_PARTS)
+def test_complex_arithmetic_is_its_definition_in_real_operations(
+    function: Callable[..., Any], written_out: Callable[..., Any]
+) -> None:
+    z, w = (Z.real.clone(), Z.imag.clone()), (W.real.clone(), W.imag.clone())
+    with RealOperations() as real:
+        result = written_out(z, w)
+    result = torch.complex(*result) if isinstance(result, tuple) else result
+    torch.testing.assert_close(function(Z, W), result)
+    assert kinds(function, Z, W) == (real.count, 0)

@@ -116,6 +116,28 @@ def state(m: Any, y: torch.Tensor) -> torch.Tensor:
     return y.relu() * 3
 
 
+def other_data(m: Any, y: torch.Tensor) -> torch.Tensor:
+    m.held.data = m.held.data * 0.5
+    return y.relu() * 3 + m.held
+
+
+def data_of_output(m: Any, y: torch.Tensor) -> torch.Tensor:
+    m.held.data = y.detach() + 1
+    return y.relu() * 3
+
+
+def data_viewed(m: Any, y: torch.Tensor) -> torch.Tensor:
+    old = m.held.data[:4]
+    m.held.data = y.detach() + 1
+    return y.relu() * 3 + old.sum()
+
+
+def data_twice(m: Any, y: torch.Tensor) -> torch.Tensor:
+    for _ in range(2):
+        m.held.data = m.held.data + y.detach()
+    return y.relu() * 3
+
+
 def both(m: Any, y: torch.Tensor) -> torch.Tensor:
     m.held[0] = y.detach() * 2  # the other holder keeps it
     return y.relu() * 3
@@ -137,6 +159,16 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "entry": lambda: Holder(lambda t: {"a": t}, entry),
     "object": lambda: Holder(lambda t: SimpleNamespace(a=t), of_object),
     "state": lambda: Holder(lambda t: (t, t.clone()), state),
+    "other data": lambda: Holder(lambda t: t, other_data),
+    "data of a parameter": lambda: Holder(nn.Parameter, other_data),
+    "data of a buffer": lambda: Buffered(other_data),
+    "data of the output": lambda: Holder(nn.Parameter, data_of_output),
+    "data in a list": lambda: Holder(lambda t: [t], lambda m, y: data_of_output(SimpleNamespace(held=m.held[0]), y)),
+    "data that a view needs": lambda: Holder(nn.Parameter, data_viewed),
+    "data, twice": lambda: Holder(nn.Parameter, data_twice),
+    "data of one of two": lambda: Holder(
+        lambda t: (nn.Parameter(t), t), lambda m, y: data_of_output(SimpleNamespace(held=m.held[0]), y)
+    ),
     "two holders": lambda: Holder(lambda t: [t, t], both),
     "two views": lambda: Holder(lambda t: [t, t[:4]], both),
 }

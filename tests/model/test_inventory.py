@@ -74,6 +74,26 @@ def test_packed_weights_are_in_the_peak() -> None:
         assert report.memory["params"] == report.params.bytes == OUT * IN + 4 * OUT
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("layer", "batch", "weights", "biases"),
+    [
+        (lambda: nn.Linear(IN, OUT), (2,), OUT * IN, OUT),
+        (lambda: nn.LSTM(IN, OUT), (3, 2), 4 * OUT * (IN + OUT), 8 * OUT),
+        (lambda: nn.GRU(IN, OUT, bidirectional=True), (3, 2), 2 * 3 * OUT * (IN + OUT), 2 * 6 * OUT),
+        (lambda: nn.LSTMCell(IN, OUT), (2,), 4 * OUT * (IN + OUT), 8 * OUT),
+    ],
+)
+def test_weights_packed_in_half_precision_have_two_bytes(
+    layer: Any, batch: tuple[int, ...], weights: int, biases: int
+) -> None:
+    kinds = {nn.Linear, nn.LSTM, nn.GRU, nn.LSTMCell}
+    quantized = torch.ao.quantization.quantize_dynamic(nn.Sequential(layer()), kinds, torch.float16)
+    report = fxflops.count(quantized, torch.randn(*batch, IN))
+    assert report.params.total == weights + biases
+    assert report.memory["params"] == report.params.bytes == 2 * weights + 4 * biases
+
+
 def test_another_thread_may_count_the_model_meanwhile() -> None:
     """Between any two instructions another thread's observer may set a module's forward, or remove it again."""
     model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())

@@ -10,9 +10,11 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
+import fxflops
 from fxflops.ops import BASE
 from fxflops.ops.elementwise import ALIASES, BINARY, SPECIAL, UNARY
 from fxflops.records import Cost
+from tests.kinds.calls import Calls
 from tests.ops.draws import DTYPES, FUNCTION, META, Draw, Made, dims, draws, partner, tensor, unary
 from tests.ops.textbook import agrees, between
 from tests.oracle import Number, cost_of, numbers, tallying
@@ -271,3 +273,20 @@ def chosen(draw: Draw, target: Any) -> Made:
 def filled(draw: Draw, target: Any) -> Made:
     x = tensor(draw, dims(draw), draw(st.sampled_from(DTYPES)))
     return (x, tensor(draw, partner(draw, x).shape, torch.bool), draw(st.sampled_from([0, -math.inf]))), {}
+
+
+@pytest.mark.parametrize("name", ["reciprocal", "square", "sgn", "neg", "abs", "pow", "float_power", "div", "addcdiv"])
+def test_complex_numbers_without_imaginary_part_cost_more_than_real_ones(name: str) -> None:
+    """Each is several real operations, of its definition; the operator and the function cost the same."""
+    operands = {"addcdiv": 3, "div": 2}.get(name, 1)
+    exponent = (2,) if name in ("pow", "float_power") else ()
+    x, z = ((X.to(dtype),) * operands for dtype in (torch.float32, torch.complex64))
+    real, complex_, by_operator = (
+        fxflops.count(Calls(lambda *t, f=function: f(*t, *exponent)), given).total_flops
+        for function, given in (
+            (getattr(torch, name), x),
+            (getattr(torch, name), z),
+            (getattr(torch.ops.aten, name), z),
+        )
+    )
+    assert complex_ == by_operator >= 2 * real == 12 * (1 + (name == "addcdiv"))
