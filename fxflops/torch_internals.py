@@ -243,6 +243,8 @@ batch_norm_backward = torch.ops.aten.native_batch_norm_backward.default
 below_autograd = torch._C._AutoDispatchBelowAutograd
 # The fused kernel of attention on the CPU. Necessary.
 flash_attention_for_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+# The kernel of recurrent layers on CUDA. A program that calls it by name is told from the layers. Necessary.
+cudnn_rnn = torch.ops.aten._cudnn_rnn
 # Functions with formulas of their own. A torch without one cannot call it.
 int_mm = _optional("torch._int_mm", Nobody)
 convolution_with_flags = _optional("torch._convolution", Nobody)

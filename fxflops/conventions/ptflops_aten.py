@@ -19,7 +19,7 @@ import torch
 
 from ..ops.einsum import steps
 from ..records import Cost, Operation, Spec, specs_in
-from ..torch_internals import OpOverloadPacket, convolution_with_flags
+from ..torch_internals import OpOverloadPacket, convolution_with_flags, cudnn_rnn
 from ._convention import CONVENTIONS, Convention
 from ._rows import free, windows
 
@@ -113,7 +113,7 @@ OPERATORS: dict[OpOverloadPacket, Callable[..., int]] = {
     aten.convolution: convolution,
 }
 """The dispatched operators that it counts, each with its formula."""
-KERNELS = [aten.mkldnn_rnn_layer, aten._cudnn_rnn, aten.miopen_rnn]
+KERNELS = [aten.mkldnn_rnn_layer, cudnn_rnn, aten.miopen_rnn]
 """Recurrent layers in one operator, which it leaves out."""
 
 CONVENTION = Convention(
