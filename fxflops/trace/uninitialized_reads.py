@@ -63,6 +63,10 @@ def before_write_hook(
     return (lambda *_: None) if before_write is None else announce
 
 
+def _is_new(tensor: torch.Tensor, earlier: Mapping[int, Any]) -> bool:
+    return not any(storage is earlier.get(id(storage)) for storage in _storages(tensor))
+
+
 class BeforeWriteMode(TorchFunctionMode):
     """A function mode that passes ``before_write`` the tensors that calls may change, and runs the calls unchanged.
 
@@ -71,12 +75,11 @@ class BeforeWriteMode(TorchFunctionMode):
 
     def __init__(self, before_write: Callable[..., None]) -> None:
         super().__init__()
-        self._announce = before_write_hook(before_write, self._is_new)
-        self._earlier: dict[int, Any] = {}
+        earlier: dict[int, Any] = {}
+        # No method of this object, which would hold itself, and what is to be restored, in a reference cycle.
+        self._announce = before_write_hook(before_write, lambda tensor: _is_new(tensor, earlier))
+        self._earlier = earlier
         self._made: dict[int, weakref.ref[Any]] = {}
-
-    def _is_new(self, tensor: torch.Tensor) -> bool:
-        return not any(storage is self._earlier.get(id(storage)) for storage in _storages(tensor))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with DisableTorchFunction():
