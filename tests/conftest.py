@@ -32,6 +32,15 @@ torch.set_num_threads(1)  # models here are small, and several processes share t
 torch.ones((), requires_grad=True).backward()
 
 
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Reference cycles live until the test has ended: when the collector would have freed them depends on the tests before."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @pytest.fixture(scope="session")
 def entry_costs() -> tuple[Costs, Costs]:
     """What observing costs, measured once: anew in each block it takes 20 ms, ten times as long as all else of a small block."""

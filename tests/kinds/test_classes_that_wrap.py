@@ -18,7 +18,10 @@ import fxflops
 
 from .live_bytes import Live
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # MaskedTensor says with each that it is a prototype
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # MaskedTensor says with each that it is a prototype
+    pytest.mark.usefixtures("no_collector"),  # its reductions leave reference cycles
+]
 
 
 class Wrapper(torch.Tensor):
