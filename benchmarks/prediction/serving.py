@@ -277,7 +277,7 @@ def collectives(config: Config, parallel: Parallel, step: Step, device: Device) 
 
 
 class Served(NamedTuple):
-    """A measured run, in seconds. ``alone`` is the prefill of one prompt, ``together`` that of all, ``token`` the time per output token.
+    """A measured run, in seconds. ``alone`` is the prefill of one prompt, ``together`` the prefill of all, ``token`` the time per output token.
 
     ``least`` is the bound of a step of the sequences that were decoded at once.
     """

@@ -64,10 +64,8 @@ class Outside:
             if issubclass(type(value), torch.Tensor):
                 self.tensors.append(value)
             value = value.fget if type(value) is property else getattr(value, "__func__", value)
-            if type(value) is FunctionType and not str(value.__module__).startswith(
-                "torch."
-            ):  # also one put in from elsewhere
-                self._enter_function(value)
+            if type(value) is FunctionType:  # also one put in from elsewhere
+                self._enter_users(value)
 
     def _enter_container(self, value: Any) -> None:
         if type(value) in CONTAINERS and len(value) <= LONGEST and id(value) not in self._seen:
@@ -75,6 +73,11 @@ class Outside:
             self.containers.append(value)
             if len(value) <= FEW:
                 self.tensors += [part for _, part in walk(value, DEPTH) if issubclass(type(part), torch.Tensor)]
+
+    def _enter_users(self, function: FunctionType) -> None:
+        """Enter a function that is not torch's."""
+        if not str(function.__module__).startswith("torch."):
+            self._enter_function(function)
 
     def _enter_function(self, function: FunctionType) -> None:
         if id(function) in self._seen:
@@ -126,8 +129,7 @@ class Outside:
         elif str(kind.__module__).startswith("torch."):
             return
         elif kind is FunctionType:  # one that a decorator wraps
-            if not str(value.__module__).startswith("torch."):
-                self._enter_function(value)
+            self._enter_users(value)
         elif kind is MethodType:
             self._enter_held(value.__func__, depth)
             self._enter_held(value.__self__, depth)
