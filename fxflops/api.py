@@ -30,7 +30,7 @@ from .model.inputs import (
 )
 from .model.modules import parameters_of
 from .model.optimizer import OptimizerLike, checked_optimizer
-from .ops import BASE
+from .ops.packages import registry_with
 from .records import FormulaFunction
 from .report.model_summary import COLUMNS, DEPTH, ModelSummary
 from .report.report import Report
@@ -148,7 +148,7 @@ def analyzed(
     """Analyze the model as :func:`analyze` does; return the report and the graph that was run."""
     if repeats != "auto" and (not isinstance(repeats, int) or repeats < 0):
         raise InputError(f"repeats must be 'auto' or a whole number from 0, not {repeats!r}")
-    registry, found = BASE.derive(formulas), find_convention(convention)
+    registry, found = registry_with(formulas), find_convention(convention)
     check_attention(attention)
     with (
         running(model, args, kwargs, mode, backward) as subject,
@@ -202,7 +202,7 @@ def count(
         raise _not_taken("count", model, unknown, count.__kwdefaults__ or (), INPUTS.format("count"))
     check_flags(backward=backward, strict=strict)
     optimizer = checked_optimizer(optimizer, backward)
-    registry, found = BASE.derive(formulas), find_convention(convention)
+    registry, found = registry_with(formulas), find_convention(convention)
     check_attention(attention)
     with running(
         model,
@@ -324,7 +324,7 @@ def read_trace(
         MissingFormulaError: with ``strict``.
     """
     check_flags(strict=strict)
-    registry, found = BASE.derive(formulas), find_convention(convention)
+    registry, found = registry_with(formulas), find_convention(convention)
     check_attention(attention)
     report = Report(run_of_trace(path, registry, device), found, registry, None, attention)
     return report.checked(strict)

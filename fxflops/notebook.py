@@ -16,7 +16,7 @@ from .meters.nodes import Node
 from .model.inputs import checked_model
 from .model.modules import all_modules
 from .model.snapshot import Snapshot, holding
-from .ops import BASE
+from .ops.packages import registry_with
 from .render.columns import RESULT_HEADER
 from .render.files import writing
 from .render.text import printable
@@ -77,7 +77,7 @@ class TorchFLOPsByFX:
             with holding(all_modules(self._model), "eval"):
                 before, constants = Snapshot(all_modules(self._model), ()), constants_of(self._model)
                 try:
-                    registry = BASE.derive(self._settings["formulas"])
+                    registry = registry_with(self._settings["formulas"])
                     self._graph = symbolic(self._model, registry, constants, before.before_write)
                 except TraceError as error:
                     raise TraceError(f"{error}\ncall propagate(*inputs) first: it records a run") from error

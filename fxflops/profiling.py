@@ -25,7 +25,7 @@ from .model.modules import ByIdentity, all_modules, children_of, named_buffers, 
 from .model.optimizer import gradients_of, of_another, states_of
 from .model.pytree import is_training
 from .model.snapshot import attribute_tensors
-from .ops import BASE
+from .ops.packages import registry_with
 from .records import FormulaFunction, Step
 from .report.report import Report
 from .run.block import DETAILS, OPERATIONS, STEPS, BlockWatch
@@ -101,7 +101,7 @@ class profile:
                 warn(f"{said}; its state is in the memory shown")
         self._convention = find_convention(convention)
         self._attention = check_attention(attention)
-        self._registry = BASE.derive(formulas)
+        self._registry = registry_with(formulas)
         self._strict = strict
         if not (schedule is None or callable(schedule)):
             raise InputError(

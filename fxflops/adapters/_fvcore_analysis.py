@@ -17,7 +17,7 @@ from ..conventions import find_convention
 from ..errors import InputError, of_kind
 from ..model.inputs import checked_model
 from ..model.modules import modules_of, submodule
-from ..ops import BASE
+from ..ops.packages import registry_with
 from ..records import prefixes
 from ..report.report import Report
 from ..run.model_run import observed_run, record_of
@@ -230,7 +230,7 @@ class JitModelAnalysis:
 
     def _called(self) -> Nodes:
         """Return what ``_owned`` does, from a recorded graph, whose nodes know which modules were running."""
-        registry = BASE.derive(python_ops())
+        registry = registry_with(python_ops())
         with running(self._model, self._inputs, None, "as_is", False) as subject:
             recorder = Recorder(subject.model, subject.bound())
             run = record_of(subject, observed_run(subject, registry, recorder), "storages", "recorded trace")

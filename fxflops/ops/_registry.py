@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from types import FunctionType
@@ -84,6 +85,26 @@ class FormulaRegistry:
             self.entries[key] = entry
         if isinstance(target, FunctionType) and target.__module__.partition(".")[0] != "torch":
             self.python_functions[target.__code__] = target
+
+    @contextmanager
+    def of_package(self) -> Iterator[list[str]]:
+        """Take what is added in this context for the formulas of a package; yield a list, filled at its end with their ops.
+
+        What was a user's before remains so. If the context raises, nothing was added.
+        """
+        tables: list[dict[Any, Any]] = [self.entries, self._users, self.python_functions]
+        entries, *others = before = [dict(table) for table in tables]
+        ops = list[str]()
+        try:
+            yield ops
+        except BaseException:
+            for table, kept in zip(tables, before, strict=True):
+                for key in table.keys() - kept.keys():
+                    del table[key]
+                table.update(kept)
+            raise
+        ops += dict.fromkeys(entry.op for key, entry in self.entries.items() if entries.get(key) is not entry)
+        self.entries.update({key: entries[key] for key in others[0] if key in entries})
 
     def get(self, key: Any) -> Formula | None:
         """The entry written for exactly this key, here or in the parent."""

@@ -110,10 +110,10 @@ class Report(View):
 
     @cached_property
     def _registry(self) -> FormulaRegistry:
-        """The formulas; of a report read from a file, those of fxflops."""
-        from ..ops import BASE
+        """The formulas; of a report read from a file, those of fxflops and of installed libraries."""
+        from ..ops.packages import registry_with
 
-        return BASE
+        return registry_with(None)
 
     # Totals
 
