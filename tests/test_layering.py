@@ -18,7 +18,7 @@ FLOORS = [
     ["adapters", "integrations", "trainers"],
     ["symbolic"],
     ["notebook", "distributed", "what_fits"],
-    ["calibrating"],
+    ["calibrating", "testing"],
     ["api", "profiling"],
     ["report"],
     ["prediction"],

@@ -9,6 +9,7 @@ make a report of a model: all else is answered without it, since torch's import 
 from __future__ import annotations
 
 import sys
+import warnings
 from dataclasses import asdict, fields, replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -26,7 +27,18 @@ from . import closed_forms, meshes, summaries
 from . import options as option
 from .options import Asked, Limits, examples, spread
 from .reports import both, gathered, is_saved, report_of
-from .shown import WHAT_FITS, Shown, check_suffix, colored, fits_text, incomplete_lines, listed, ops_text, write
+from .shown import (
+    WHAT_FITS,
+    Shown,
+    check_suffix,
+    colored,
+    fits_text,
+    incomplete_lines,
+    listed,
+    ops_text,
+    packages_text,
+    write,
+)
 
 OVER, USAGE = 1, 2
 PREDICTED_BY = ("operator", "module", "phase", "kind", "call")
@@ -439,13 +451,29 @@ app.command(
 @app.command(
     short_help="List the operations that are counted.",
     epilog=examples(
-        "fxflops ops softmax", "fxflops ops conv2d", "fxflops ops scaled_dot_product_attention", "fxflops ops"
+        "fxflops ops softmax",
+        "fxflops ops conv2d",
+        "fxflops ops scaled_dot_product_attention",
+        "fxflops ops",
+        "fxflops ops --packages",
     ),
 )
 def ops(
     search: Annotated[str, typer.Argument(metavar="[SEARCH]", help="Part of an op's name or spelling.")] = "",
+    packages: Annotated[
+        bool, typer.Option("--packages", help="List the installed libraries that bring formulas of their own, instead.")
+    ] = False,
 ) -> None:
     """List the operations that are counted: what is counted for each, and which functions and modules it stands for."""
+    if packages:
+        if search:
+            raise InputError("--packages lists all libraries: leave out SEARCH")
+        from ..ops.packages import GROUP, load_packages
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what it would warn of is in the list
+            typer.echo(packages_text(load_packages(), GROUP))
+        return
     from ..counting import catalogue_page
 
     typer.echo(ops_text(catalogue_page.search(search) if search else catalogue_page.catalogue(), brief=not search))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +24,9 @@ from ..render.table import grid, ordered
 from ..render.text import align, printable, terminal_width, wrapped
 from ..report.report import Report
 from ..roofline.devices import Device
+
+if TYPE_CHECKING:
+    from ..ops.packages import Package
 
 DEFAULT_COLUMNS = ("phase", "op", "module", "inputs", "output", "macs", "flops", "seconds", "bytes_peak")
 
@@ -140,6 +143,17 @@ def ops_text(rows: Iterable[Row], brief: bool) -> str:
         reached = [f"as {', '.join(row.targets)}"] if row.targets else []
         blocks += [row.op, *map(wrapper.fill, [counts(row), *reached])]
     return "\n".join(blocks)
+
+
+def packages_text(packages: Sequence[Package], group: str) -> str:
+    """Return the libraries that bring formulas, each with the ops that it counts or the reason why it could not be loaded."""
+    if not packages:
+        return f"no installed library has an entry point in {group}"
+    rows = [
+        (each.distribution or each.name, each.place, f"failed: {each.error}" if each.error else ", ".join(each.ops))
+        for each in packages
+    ]
+    return listed(align(rows, [False, False, False]))
 
 
 def incomplete_lines(report: Report, allowed: bool) -> list[str]:

@@ -1,0 +1,103 @@
+"""For those who write formulas: a check of one against a reference in plain torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from .api import count
+from .errors import InputError
+from .records import Cost
+from .records.tensors import spec_of
+from .render.text import align
+from .report.report import Report
+
+PHASES = ("forward", "backward")
+
+
+def check_formula(
+    op: Callable[..., Any],
+    reference: Callable[..., Any],
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    backward: bool = False,
+    rtol: float = 0.0,
+) -> None:
+    """Check the formula of an operation against a function that computes the same in plain torch.
+
+    Both are called with ``args`` and ``kwargs`` and counted, on meta where the code allows it. The formula must count the
+    call of ``op`` as a whole, and give the MACs and FLOPs that the reference has under the convention "fxflops"; results must have
+    the same shapes and dtypes.
+
+    Args:
+        op: the operation, which has a formula: a function, an operator of ``torch.ops``, a module.
+        reference: the textbook definition, of operations that fxflops counts itself.
+        args: a tuple is passed as positional arguments, anything else is one argument.
+        backward: check the costs of the backward pass, too.
+        rtol: by how much FLOPs may differ, as a share of the reference's. MACs may not.
+
+    Raises AssertionError with both costs if they differ; if no formula counts ``op``; if the results do not match.
+    InputError if the reference has calls without a formula.
+
+    >>> check_formula(torch.ops.mylib.scan, lambda x: x.cumsum(-1), torch.ones(4, 8))
+    """
+    ours, out = _counted(op, args, kwargs, backward)
+    theirs, expected = _counted(reference, args, kwargs, backward)
+    name = getattr(op, "_qualified_op_name", getattr(op, "__name__", type(op).__name__))
+    if not theirs.complete:
+        missing = ", ".join(missing.op for missing in theirs.missing)
+        raise InputError(f"the reference has calls without a formula: {missing}. Write it with operations of torch")
+    if not ours.complete:
+        missing = ", ".join(missing.op for missing in ours.missing)
+        raise AssertionError(f"no formula counts {missing}, which {name} calls:\n{ours.recipe()}")
+    counting = [each.call.op for each in ours.counted if each.call.phase == "forward" and any(each.cost)]
+    if len(counting) > 1:
+        raise AssertionError(
+            f"no formula counts {name} as a whole: the calls that it makes are counted, {', '.join(counting)}"
+        )
+    if out != expected:
+        raise AssertionError(f"{name} returns {out}, the reference {expected}")
+    rows = [
+        (phase, kind, getattr(cost, kind), getattr(by_reference, kind))
+        for phase in PHASES[: 1 + backward]
+        for cost, by_reference in [(_of_phase(ours, phase), _of_phase(theirs, phase))]
+        for kind in ("macs", "flops", *Cost._fields[1:])
+    ]
+    if any(a != b if kind == "macs" else abs(a - b) > rtol * b for _, kind, a, b in rows if kind in ("macs", "flops")):
+        table = [("", "", "formula", "reference"), *((phase, kind, f"{a:,}", f"{b:,}") for phase, kind, a, b in rows)]
+        lines = "\n".join(align(table, [False, False, True, True]))
+        raise AssertionError(f"the formula of {name} differs from its reference\n{lines}")
+
+
+class _Calling(nn.Module):
+    """A model that calls one function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def _counted(
+    function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any] | None, backward: bool
+) -> tuple[Report, Any]:
+    """Return the report of one call of a function, and the specs of its result."""
+    returned = list[Any]()
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        out = function(*args, **kwargs)
+        returned.append(spec_of(out))
+        return out
+
+    report = count(_Calling(noted), args, kwargs, backward=backward)
+    return report, returned[-1]
+
+
+def _of_phase(report: Report, phase: str) -> Cost:
+    costs = [each.cost for each in report.counted if each.call.phase == phase and each.cost is not None]
+    return Cost(*map(sum, zip(*costs, strict=True))) if costs else Cost()
