@@ -159,7 +159,7 @@ def git(*args: str) -> None:
 def cause_of(case: str, difference: Difference, causes: list[tuple[str, str, str, str]] = CAUSES) -> str:
     """Return the cause of a difference; "" if none is known."""
     for *patterns, reason in causes:
-        texts = (case, difference.way, difference.place)
+        texts = (case, difference.way, str(difference).partition(": ")[2])
         if all(re.fullmatch(pattern, text) for pattern, text in zip(patterns, texts, strict=True)):
             return reason
     return ""
