@@ -584,7 +584,7 @@ class _Levels:
             saved = torch.tensor([self.flops(out) for out in some])
             most, where = left.max(1)
             # A module that does not lower the highest level enough is of no use; few need a look at the others.
-            may = (self._change[:, where].T <= (memory - most)[:, None]) & (cost < saved[:, None])
+            may = ((memory - most)[:, None] >= self._change[:, where].T) & (cost < saved[:, None])
             may[:, [*chosen]] = False
             place, other = may.nonzero(as_tuple=True)
             for part in torch.arange(len(place)).split(AT_ONCE):
