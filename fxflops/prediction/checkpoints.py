@@ -541,6 +541,8 @@ class _Levels:
     def grown(self, memory: int, weight: float) -> tuple[int, ...] | None:
         """Return modules that fit by the estimate, None if they do not: taken in turn, by the excess that they take away for their FLOPs
         to the power of ``weight``."""
+        if int((self._base + self._change.clamp(max=0).sum(0)).max()) > memory:
+            return None  # not even with all that any module saves
         chosen = list[int]()
         excess = self._excess(chosen, memory)
         while excess:

@@ -136,13 +136,19 @@ def limit_of(memory: str | int | None) -> int | None:
 
 def verdict(memory: Reserved) -> str:
     """Return the answer in a line: "fits: 61.9 of 79.2 GiB (61.2 reserved, 0.7 CUDA context)"."""
+    digits = 1
+    # "1.2 of 1.2 GiB" would not show why it does not fit.
+    while digits < 4 and memory.memory is not None and memory.memory != memory.total:
+        if f"{memory.total / GIB:.{digits}f}" != f"{memory.memory / GIB:.{digits}f}":
+            break
+        digits += 1
     parts = f"{memory.reserved / GIB:.1f} reserved, {memory.context / GIB:.1f} CUDA context"
     parts += f", {memory.nccl / GIB:.1f} NCCL" if memory.nccl else ""
-    total = f"{memory.total / GIB:.1f}"
+    total = f"{memory.total / GIB:.{digits}f}"
     if memory.memory is None:
         return f"{total} GiB ({parts}); the memory of {memory.device.name} is not known"
     answer = "does not fit" if not memory.fits else "barely fits" if memory.total > memory.memory else "fits"
-    return f"{answer}: {total} of {memory.memory / GIB:.1f} GiB ({parts})"
+    return f"{answer}: {total} of {memory.memory / GIB:.{digits}f} GiB ({parts})"
 
 
 def text(memory: Reserved, advised: Iterable[str]) -> str:

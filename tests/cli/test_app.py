@@ -825,12 +825,12 @@ def test_a_card_is_counted_for_and_says_whether_it_fits(counts_only: str) -> Non
         f"run model.py:make_model --input 4,3,64,64 --train --backward --optimizer SGD --device A6000{counts_only}"
     )
     assert "counted on the meta device" in text
-    assert re.search(r"\nRTX A6000: fits: 0\.\d of 47\.5 GiB reserved\n", text)
+    assert re.search(r"\nRTX A6000: fits: 0\.\d of 47\.5 GiB \(0\.\d reserved, 0\.7 CUDA context\)\n", text)
 
 
 def test_a_card_that_is_too_small() -> None:
     text = out("run model.py:make_model --input 100000,3,64,64 --device T4")
-    assert re.search(r"\nT4: does not fit: \d+\.\d of 14\.7 GiB reserved\n", text)
+    assert re.search(r"\nT4: does not fit: \d+\.\d of 14\.7 GiB \(\d+\.\d reserved, 0\.7 CUDA context\)\n", text)
 
 
 def test_the_devices_of_torch_say_nothing_about_cards() -> None:
@@ -862,7 +862,7 @@ def test_predict() -> None:
     text = out("predict model.py:make_model --input 4,3,64,64 --device H100")
     assert text.startswith("H100 SXM: ")
     assert "predicted on the device" in text
-    assert "\nH100 SXM: fits: 0.0 of 79.2 GiB reserved\n" in text
+    assert "\nH100 SXM: fits: 0.7 of 79.2 GiB (0.0 reserved, 0.7 CUDA context)\n" in text
     data = json.loads(out("predict model.py:make_model --input 4,3,64,64 --device H100 --by module --json"))
     assert data["seconds"] >= data["bound_seconds"] > 0
     assert data["memory"]["fits"] is True
