@@ -142,7 +142,7 @@ class Asked:
         bool | None,
         typer.Option(
             "--train/--eval",
-            help="Run in train or in eval mode. Default: train with --backward, else eval.",
+            help="Run in train or in eval mode. Default: train where a backward pass runs, else eval.",
         ),
     ] = None
     backward: Annotated[

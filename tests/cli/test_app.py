@@ -322,7 +322,8 @@ def test_masks_and_positions_keep_their_values_where_weights_have_none() -> None
     )
     mask = "--input input_ids=1,16:i64 --input attention_mask=1,16:i64"
     result = invoke(f"run hf:llama.json {mask} --counts-only")
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.exit_code == 0
+    assert "architectures name no model of transformers, so this is LlamaModel, without a head" in result.stderr
     assert "cpu · eval" in result.stdout
 
 
@@ -347,7 +348,8 @@ def test_the_phases_of_a_training_step_are_told_apart() -> None:
     assert text.count("\nmodule ") == 2
     assert text.index("\nforward\n") < text.index("\nbackward\n")
     assert re.search(r"^backward +matmul ", text, re.M)
-    assert " · eval · grad · " in text
+    assert " · train · grad · " in text
+    assert " · eval · grad · " in out("run model.py:with_args --counts-only --backward --eval")
     assert " · train · grad · " in out("run model.py:with_args --counts-only --backward --train")
     assert "phase" not in out("run model.py:with_args --counts-only --table")
 
