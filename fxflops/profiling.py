@@ -121,6 +121,9 @@ class profile:
         state = "its with block is running" if self._is_open else self._why if self._report is None else ""
         return f"<profile of {self._name}: {state}>" if state else f"<profile: {self._report!r} in p.report>"
 
+    def __str__(self) -> str:
+        return repr(self) if self._report is None or self._is_open else str(self._report)
+
     @property
     def report(self) -> Report:
         """The Report of the block, after its end. Raises FxflopsError before, and if nothing of it was recorded.

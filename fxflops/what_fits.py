@@ -30,10 +30,11 @@ from .prediction.batches import largest_batch as search_batch
 from .prediction.checkpoints import NothingFits, Point, Search, Trial, curve
 from .prediction.lines import histories_on_lines
 from .prediction.memory import limit_of
-from .prediction.reserved import reserved
+from .prediction.reserved import total_and_fits
 from .render.text import printable
 from .report.report import Report
 from .roofline.devices import Device, find_device, listed
+from .run.progress import progress_bar
 from .torch_internals import current_graph_task_id
 from .units import count as readable
 from .units import percent, size
@@ -111,8 +112,8 @@ class Room:
             assert peak is not None
             return Taken(peak, peak <= self.memory)
         exact = report._counted_as_computed("exact")
-        found = reserved(history or _history_of(report), exact, self.card, report._counted_for)
-        return Taken(found.total, bool(found.fits))
+        total, fits = total_and_fits(history or _history_of(report), exact, self.card)
+        return Taken(total, bool(fits))
 
 
 def room_of(model: nn.Module, memory: str | int | None, device: str | torch.device | Device | None) -> Room:
@@ -147,6 +148,7 @@ def largest_batch(
     backward: bool = False,
     optimizer: OptimizerLike | None = None,
     autocast: torch.dtype | None = None,
+    progress: bool | None = None,
 ) -> int:
     """Return the largest batch with which the model fits into memory, 0 if not even the smallest does. The model is counted, not run.
 
@@ -162,6 +164,7 @@ def largest_batch(
         device: a card's name ("H100 SXM") or a Device, into whose memory the run must fit as ``report.reserved`` predicts it, CUDA context
             included; or "cpu" or "cuda", to count for with a limit of ``memory``. By default the model's own device.
         backward, optimizer, autocast: as for :func:`count`; the mode is the model's own with ``backward``, else "eval".
+        progress: whether to show a bar on stderr; None shows it on a terminal.
 
     Raises:
         InputError: there is neither a ``memory`` nor a card, or memory does not grow with the batch. RunError: the model, or ``make_inputs``,
@@ -193,6 +196,7 @@ def largest_batch(
             model, args, kwargs, backward=backward, optimizer=optimizer, device=room.count_for, autocast=autocast
         )
         counted[batch] = report
+        tick()
         return room.taken(report)
 
     def guesses(size: int, larger: int) -> Guess | None:
@@ -207,7 +211,8 @@ def largest_batch(
 
         return guess
 
-    return search_batch(take, room.memory, guesses)
+    with progress_bar(progress, "looking for the largest batch") as tick:
+        return search_batch(take, room.memory, guesses)
 
 
 def _history_of(report: Report) -> History:
@@ -276,12 +281,17 @@ class CheckpointPlan:
 
     def __str__(self) -> str:
         where = f" on {self.device}" if self.device else ""
+        # Above the memory it fits all the same if free segments go back to the driver.
+        fits, by = ("barely fits", ", by giving free segments back to the driver") * (self.peak > self.memory) or (
+            "fits",
+            "",
+        )
         if not self.modules:
-            return f"{self.model} fits without checkpoints: {size(self.peak)} of {size(self.memory)}{where}"
+            return f"{self.model} {fits} without checkpoints: {size(self.peak)} of {size(self.memory)}{where}{by}"
         share = percent(self.recompute_flops, self.flops)
         lines = [
-            f"{self.model} fits with {len(self.modules)} checkpointed: {size(self.peak)} of {size(self.memory)}{where}, "
-            f"without {size(self.peak_before)}",
+            f"{self.model} {fits} with {len(self.modules)} checkpointed: {size(self.peak)} of {size(self.memory)}{where}{by}; "
+            f"without checkpoints {size(self.peak_before)}",
             f"recomputed: {readable(self.recompute_flops)} FLOPs, {share or 0:.1f}% more",
             "",
             self.code.rstrip(),
@@ -320,6 +330,7 @@ def plan_checkpoints(
     device: str | torch.device | Device | None = None,
     optimizer: OptimizerLike | None = None,
     autocast: torch.dtype | None = None,
+    progress: bool | None = None,
 ) -> CheckpointPlan:
     """Return the modules to checkpoint so that a training step fits into memory and recomputes the least. Nothing is run.
 
@@ -336,6 +347,7 @@ def plan_checkpoints(
         args, kwargs: the inputs, as for :func:`count`.
         memory, device: as for :func:`largest_batch`.
         optimizer, autocast: as for :func:`count`.
+        progress: whether to show a bar on stderr; None shows it on a terminal.
 
     Raises:
         OutOfMemoryError: no set of modules fits; the message has the smallest peak. InputError, RunError: as for :func:`count`.
@@ -346,8 +358,16 @@ def plan_checkpoints(
     room = room_of(model, memory, device)
     left_out: dict[str, str] = {}
 
+    def tick() -> None:
+        return None
+
     def counted() -> Report:
-        return count(model, args, kwargs, backward=True, optimizer=optimizer, device=room.count_for, autocast=autocast)
+        try:
+            return count(
+                model, args, kwargs, backward=True, optimizer=optimizer, device=room.count_for, autocast=autocast
+            )
+        finally:
+            tick()
 
     base = counted()
     paths, _ = modules_of(model)
@@ -389,8 +409,10 @@ def plan_checkpoints(
     search = Search(trial, names, calls)
 
     def within(memory: int) -> CheckpointPlan:
+        nonlocal tick
         try:
-            best = search.least_recomputation(memory)
+            with progress_bar(progress, "planning checkpoints") as tick:
+                best = search.least_recomputation(memory)
         except NothingFits as error:
             raise _too_large(model, error.least, search.base, room.of(memory)) from None
         return CheckpointPlan(

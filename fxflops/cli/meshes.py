@@ -129,4 +129,7 @@ def mesh(
             as_json({**said, "too_large": too_large, "failed": found.failed, "provenance": found.table.provenance})
         )
     else:
+        typer.echo(
+            f"training step: batch {batch:,} of {seq:,} tokens for each rank of dp; weights, gradients and AdamW's state in f32, computed in bf16"
+        )
         typer.echo(str(found))

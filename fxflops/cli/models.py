@@ -25,6 +25,7 @@ from ..errors import FxflopsError, InputError, near, not_installed
 from ..trace.source import is_library
 from .inputs import TOKENS, Given
 from .libraries import FORMS, is_from_a_library, near_or_all, unknown, unknown_to_transformers
+from .shown import note
 
 DEFAULT_TOKENS, DEFAULT_FRAMES, DEFAULT_SIDE = 128, 16, 224
 """Sizes of inputs for models that do not say which they take: tokens, frames of a video, pixels of an image's side."""
@@ -132,6 +133,12 @@ def _of_transformers(name: str) -> Loaded:
         raise unknown_to_transformers(name, auto.CONFIG_MAPPING_NAMES, words)
     model = transformers.AutoModel.from_config(config) if cls is None else cls(config)
     model = model.to(getattr(config, "dtype", None) or torch.float32)
+    if cls is None and path.is_file():
+        # Without a head there is no loss, and no product with the vocabulary.
+        note(
+            f"{name}: its architectures name no model of transformers, so this is {type(model).__name__}, without a head: "
+            'add a line such as "architectures": ["LlamaForCausalLM"] for another'
+        )
     return Loaded(model, *_inputs_of_transformers(model, config))
 
 

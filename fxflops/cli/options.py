@@ -139,14 +139,17 @@ class Asked:
         ),
     ] = None
     train: Annotated[
-        bool,
-        typer.Option("--train", help="Run in train mode instead of eval mode; by itself, of the forward alone."),
-    ] = False
+        bool | None,
+        typer.Option(
+            "--train/--eval",
+            help="Run in train or in eval mode. Default: train where a backward pass runs, else eval.",
+        ),
+    ] = None
     backward: Annotated[
         bool,
         typer.Option(
             "--backward",
-            help="Run the backward pass too, from the loss or the sum of the outputs; in eval mode unless --train is given.",
+            help="Run the backward pass too, from the loss or the sum of the outputs; in train mode unless --eval is given.",
         ),
     ] = False
     optimizer: Annotated[

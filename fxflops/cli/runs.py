@@ -99,7 +99,7 @@ def what_fits(name: str, asked: Asked, card: Device, is_too_large: bool) -> tupl
     or the reason why there is none."""
     with _quiet():
         model, args, kwargs = subject(name, asked, True, counts=True)
-        model.train(asked.train)
+        model.train(_trains(asked))
         template, tensors = template_of((args, kwargs))
         sizes = [tensor.shape[0] for tensor in tensors if tensor.dim()]
         if not sizes:
@@ -113,17 +113,15 @@ def what_fits(name: str, asked: Asked, card: Device, is_too_large: bool) -> tupl
             return args if not kwargs else {**dict(zip(signature_of(model).parameters, args, strict=False)), **kwargs}
 
         optimizer, autocast = optimizer_of(asked.optimizer), autocast_of(asked.autocast)
-        with working("looking for the largest batch"):
-            batch = api_of_fits.largest_batch(
-                model, make_inputs, device=card, backward=asked.backward, optimizer=optimizer, autocast=autocast
-            )
+        batch = api_of_fits.largest_batch(
+            model, make_inputs, device=card, backward=asked.backward, optimizer=optimizer, autocast=autocast
+        )
         if not (asked.backward and is_too_large):
             return batch, None
         try:
-            with working("planning checkpoints"):
-                return batch, api_of_fits.plan_checkpoints(
-                    model, args, kwargs, device=card, optimizer=optimizer, autocast=autocast
-                )
+            return batch, api_of_fits.plan_checkpoints(
+                model, args, kwargs, device=card, optimizer=optimizer, autocast=autocast
+            )
         except OutOfMemoryError as error:
             return batch, str(error).partition("\n")[0]
 
@@ -146,10 +144,15 @@ def placed(asked: Asked, counts: bool = False) -> tuple[torch.device | None, tor
     return device, None if asked.dtype is None else dtype_of(asked.dtype, of_weights=True)
 
 
+def _trains(asked: Asked) -> bool:
+    """Return whether the model is in train mode, as a model that was just made is; only a forward alone is by default in eval mode."""
+    return asked.backward if asked.train is None else asked.train
+
+
 def settings_of(asked: Asked) -> dict[str, Any]:
     """Return the keyword arguments that count() and analyze() share."""
     return {
-        "mode": "train" if asked.train else "eval",
+        "mode": "train" if _trains(asked) else "eval",
         "backward": asked.backward,
         "convention": asked.convention or BASE_CONVENTION,
         "attention": asked.attention or ATTENTION,

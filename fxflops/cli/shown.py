@@ -202,7 +202,7 @@ WHAT_FITS = ("fxflops predict ... --what-fits finds the largest batch", "and the
 
 
 def fits_text(report: Report, card: Device) -> str:
-    """Return whether a report fits on a card: "H100 SXM: fits: 61.2 of 79.2 GiB reserved"; if it does not, what to do."""
+    """Return whether a report fits on a card: "H100 SXM: fits: 61.9 of 79.2 GiB ..."; if it does not, what to do."""
     from ..prediction.memory import advice, notes, verdict
 
     memory = report.reserved(card)

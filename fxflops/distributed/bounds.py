@@ -163,10 +163,10 @@ class Meshes(Tabular):
         return ["checkpointed" if simulation.mesh in self.checkpointed else "kept"]
 
     def _pieces(self) -> Iterator[str | Table]:
-        links = f"{self.links.within / 1e9:g} GB/s in a node of {self.links.node}, {self.links.across / 1e9:g} GB/s out of it"
-        yield f"bound of a step on {self.device.name}, {links}: no step is faster; beside it what one is predicted to take"
+        links = f"{self.links.within / 1e9:g} GB/s within a node of {self.links.node}, {self.links.across / 1e9:g} GB/s between nodes"
+        yield f"lower bound on the time of a step, and the predicted time: {self.device.name}, {links}"
         if self.layers is not None:
-            yield f"{self.layers} layers by what each of the first {FEWEST + 2} adds; run whole on the first mesh, with the same figures"
+            yield f"extrapolated to {self.layers} layers from {FEWEST + 2}; checked with all {self.layers} on the first mesh"
         yield self.table if self.found or not self.too_large else "none fits"
         if self.too_large:
             over = ", ".join(f"{_named(each.mesh)} ({size(each.max_memory)})" for each in self.too_large)

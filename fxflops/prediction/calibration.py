@@ -51,7 +51,7 @@ class Family:
     """
 
     numbers: Mapping[str, float]
-    residuals: Residuals | None
+    residuals: Residuals | None = field(repr=False)
     rows: int
     held_out: int
     error: float
@@ -60,7 +60,13 @@ class Family:
 
     def note(self) -> str:
         """Return what it was fitted to, and how well it predicts."""
-        return f"fitted to {self.kernels} ({self.source}); {self.error:.1%} mean error on {self.held_out} other rows"
+        return f"fitted to {self.kernels} ({self.source}); {self.error:.1%} mean error on {self.tested_on()}"
+
+    def tested_on(self) -> str:
+        """Return what the error is of: rows that the fit did not use, or, where each row was left out in turn, all of them."""
+        if self.held_out == self.rows:
+            return f"{self.rows} rows, each left out in turn"
+        return f"{self.held_out} other rows"
 
     def seconds(self, name: str, card: Card, dtype: str, features: Tensor) -> Tensor:
         """Return the seconds of kernels of the family ``name``: ``features[kernels, ...] -> seconds[kernels]``."""
@@ -70,7 +76,7 @@ class Family:
         return found if self.residuals is None else found * self.residuals.factor(formula.FEATURES, features)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Calibration:
     """The families of a card's kernels that are known, by name and dtype ("linear bf16").
 
@@ -82,6 +88,12 @@ class Calibration:
     l2_bytes: int
     families: Mapping[str, Family] = field(default_factory=dict)
     host_seconds: float | None = None
+
+    def __repr__(self) -> str:
+        families = f"{len(self.families)} famil{'y' if len(self.families) == 1 else 'ies'} of kernels"
+        host = "" if self.host_seconds is None else f"; the host takes {1e6 * self.host_seconds:.1f} us for a call"
+        lines = [f"{name}: {family.note()}" for name, family in self.families.items()]
+        return "\n".join([f"calibration of {self.device}: {families}{host}", *lines])
 
     def family(self, name: str, dtype: str) -> Family | None:
         """Return a family in a dtype, or in one that the card computes equally fast; None if it is not known."""

@@ -16,7 +16,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations
+from itertools import accumulate, combinations
+from operator import itemgetter
 from typing import NamedTuple
 
 import torch
@@ -37,6 +38,12 @@ TOGETHER = 512
 DOUBTFUL = 24
 """Sets that are counted for that reason, and counts in all that a search makes after those of the groups."""
 MOST_COUNTS = 40
+
+
+AT_ONCE = 512
+"""Sets whose levels are compared at once."""
+NEVER = -(2**62)
+"""A level that is below any other."""
 
 
 class Trial(NamedTuple):
@@ -409,6 +416,9 @@ class _Levels:
             {other for other, around in enumerate(names) if other != number and _is_in(name, around)}
             for number, name in enumerate(names)
         ]
+        self._inside = [
+            {other for other in range(len(names)) if number in self._around[other]} for number in range(len(names))
+        ]
         # Ticks at which all modules have the same changes are one column, at their highest level. They stay in order of the times at
         # which modules are first recomputed, from which on the modules inside those count.
         starts = sorted({effect.starts for effect in effects})
@@ -423,12 +433,19 @@ class _Levels:
         self._base = torch.tensor(base, dtype=torch.int64)
         self._change = torch.tensor([key[1:] for key in columns], dtype=torch.int64).reshape(len(base), len(effects)).T
         self._start = [column_of[effect.starts] if effect.starts < len(column_of) else len(base) for effect in effects]
-        self._extra = []
+        self._least = [int(row.min()) for row in self._change]
+        # The columns in which modules are recomputed, and the peaks there: those of all modules in a row.
+        recomputed = list[dict[int, int]]()
         for effect in effects:
             highest = dict[int, int]()
             for tick, peak in effect.recomputed:
                 highest[column_of[tick]] = max(highest.get(column_of[tick], peak), peak)
-            self._extra.append((torch.tensor([*highest], dtype=torch.int64), torch.tensor([*highest.values()])))
+            recomputed.append(highest)
+        numbers = [len(each) for each in recomputed]
+        self._own = [slice(end - number, end) for number, end in zip(numbers, accumulate(numbers), strict=True)]
+        self._own_columns = torch.tensor([column for each in recomputed for column in each], dtype=torch.int64)
+        self._own_peaks = torch.tensor([peak for each in recomputed for peak in each.values()], dtype=torch.int64)
+        self._owners = torch.arange(len(numbers)).repeat_interleave(torch.tensor(numbers, dtype=torch.int64))
 
     def flops(self, chosen: Iterable[int]) -> int:
         return sum(self._cost[number] for number in chosen)
@@ -439,44 +456,103 @@ class _Levels:
 
     def _levels(self, chosen: Sequence[int]) -> torch.Tensor:
         """Return the live bytes of each column, then those while modules are recomputed."""
-        rows = {}
-        for number in chosen:
-            rows[number] = self._change[number]
-            begins = max((self._start[other] for other in self._around[number].intersection(chosen)), default=0)
-            if begins:
-                rows[number] = rows[number].clone()
-                rows[number][:begins] = 0
-        change = sum(rows.values(), torch.zeros_like(self._base))
-        levels = [self._base + change]
-        for number in chosen:
-            columns, peaks = self._extra[number]
-            others = change[columns] - rows[number][columns]
-            for inner in chosen:
-                if number in self._around[inner]:
-                    # While the outer one is recomputed, the inner one saves nothing.
-                    others = others - rows[inner][columns] + self._change[inner].min()
-                elif inner in self._around[number]:
-                    others = others - rows[inner][columns]
-            levels.append(peaks + others)
-        return torch.cat(levels)
+        rows = self._rows(chosen)
+        change = rows.sum(0)
+        return torch.cat([self._base + change, self._recomputed(chosen, rows, change)[1]])
+
+    def _begins(self, number: int, chosen: Iterable[int]) -> int:
+        """Return the column from which a module has its effect: that at which the last of those around it is first recomputed."""
+        return max((self._start[other] for other in self._around[number].intersection(chosen)), default=0)
+
+    def _rows(self, chosen: Sequence[int]) -> torch.Tensor:
+        """Return the changes of each of these modules, at all columns."""
+        rows = self._change[[*chosen]]
+        for place, number in enumerate(chosen):
+            if begins := self._begins(number, chosen):
+                rows[place, :begins] = 0
+        return rows
+
+    def _recomputed(
+        self, chosen: Sequence[int], rows: torch.Tensor, change: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, list[slice]]:
+        """Return the columns in which chosen modules are recomputed, the levels there, and which are whose.
+
+        ``rows`` are the changes of each of the modules, ``change`` is their sum.
+        """
+        own = [self._own[number] for number in chosen]
+        numbers = [each.stop - each.start for each in own]
+        which = torch.tensor([place for each in own for place in range(each.start, each.stop)], dtype=torch.int64)
+        owner = torch.arange(len(own)).repeat_interleave(torch.tensor(numbers, dtype=torch.int64))
+        columns = self._own_columns[which]
+        levels = self._own_peaks[which] + change[columns] - rows[owner, columns]
+        places = [slice(end - size, end) for size, end in zip(numbers, accumulate(numbers), strict=True)]
+        for place, number in zip(places, chosen, strict=True):
+            for inner in self._inside[number].intersection(chosen):
+                # While the outer one is recomputed, the inner one saves nothing.
+                levels[place] += self._least[inner] - rows[chosen.index(inner), columns[place]]
+            for around in self._around[number].intersection(chosen):
+                levels[place] -= rows[chosen.index(around), columns[place]]
+        return columns, levels, places
 
     def _excess(self, chosen: Sequence[int], memory: int) -> int:
         return int((self._levels(chosen) - memory).clamp(min=0).sum())
 
+    def _levels_with_each(self, chosen: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the levels of :meth:`_with`\\ (chosen, number) for all modules at once, a row each: of the columns, then those while
+        the chosen modules are recomputed; and in one row, by :attr:`_owners`, those while the added module itself is.
+
+        The rows of modules that are chosen already mean nothing.
+        """
+        rows = self._rows(chosen)
+        change = rows.sum(0)
+        row_of = dict(zip(chosen, rows, strict=True))
+        columns, recomputed, places = self._recomputed(chosen, rows, change)
+        place_of = dict(zip(chosen, places, strict=True))
+        added = self._change.clone()
+        inner = [inside.intersection(chosen) for inside in self._inside]
+        outer = [around.intersection(chosen) for around in self._around]
+        for number in range(len(added)):
+            if begins := self._begins(number, chosen):
+                added[number, :begins] = 0
+            for left_out in inner[number]:
+                added[number] -= row_of[left_out]
+        others = recomputed + added[:, columns]
+        own = self._own_peaks + change[self._own_columns]
+        for number, place in enumerate(self._own):
+            for around in outer[number]:
+                saved = self._least[number] - sum(self._least[left_out] for left_out in inner[number])
+                others[number, place_of[around]] = recomputed[place_of[around]] + saved
+            for left_out in inner[number]:
+                others[number, place_of[left_out]] = NEVER
+            for other in (*inner[number], *outer[number]):
+                own[place] -= row_of[other][self._own_columns[place]]
+        return self._base + change + added, others, own
+
+    def _excess_with_each(self, chosen: Sequence[int], memory: int) -> list[int]:
+        columns, others, own = ((levels - memory).clamp(min=0) for levels in self._levels_with_each(chosen))
+        excess: list[int] = (columns.sum(1) + others.sum(1)).index_add(0, self._owners, own).tolist()
+        return excess
+
+    def _peak_with_each(self, chosen: Sequence[int]) -> list[int]:
+        columns, others, own = self._levels_with_each(chosen)
+        peaks = torch.cat([columns, others], 1).amax(1).scatter_reduce(0, self._owners, own, "amax")
+        return [int(peak) for peak in peaks]
+
     def grown(self, memory: int, weight: float) -> tuple[int, ...] | None:
         """Return modules that fit by the estimate, None if they do not: taken in turn, by the excess that they take away for their FLOPs
         to the power of ``weight``."""
+        if int((self._base + self._change.clamp(max=0).sum(0)).max()) > memory:
+            return None  # not even with all that any module saves
         chosen = list[int]()
         excess = self._excess(chosen, memory)
         while excess:
             best: tuple[float, list[int], int] | None = None
-            for number in range(len(self._effects)):
-                if number not in chosen:
+            for number, left in enumerate(self._excess_with_each(chosen, memory)):
+                if number not in chosen and left < excess:
                     after = self._with(chosen, number)
-                    left = self._excess(after, memory)
                     price = max(self.flops(after) - self.flops(chosen), 0) + 1
                     worth = (excess - left) / price**weight
-                    if left < excess and (best is None or worth > best[0]):
+                    if best is None or worth > best[0]:
                         best = worth, after, left
             if best is None:
                 return None
@@ -494,30 +570,53 @@ class _Levels:
         return tuple(chosen)
 
     def _cheaper(self, chosen: Sequence[int], memory: int) -> Sequence[int] | None:
-        flops = self.flops(chosen)
-        rests = [
-            [other for other in chosen if other not in out] for size in (1, 2) for out in combinations(chosen, size)
-        ]
-        best: tuple[int, Sequence[int]] | None = None
-        for rest in rests:
-            room = (best[0] if best else flops) - self.flops(rest)
-            levels = self._base + self._change[rest].sum(0)
-            likely = (levels + self._change).amax(1) <= memory
-            others = [other for other, fits in enumerate(likely.tolist()) if fits and self._cost[other] < room]
-            for after in [rest, *([*rest, other] for other in others if other not in rest)]:
-                cost = self.flops(after)
-                if cost < (best[0] if best else flops) and self.peak(after) <= memory:
-                    best = cost, after
-        return best[1] if best else None
+        """Return the set with the fewest FLOPs of those that fit with one or two of the chosen modules left out, and at most one added."""
+        outs = [out for size in (1, 2) for out in combinations(chosen, size)]
+        cost, flops = torch.tensor(self._cost), self.flops(chosen)
+        levels = self._base + self._change[[*chosen]].sum(0)
+        # Without a module that is around others, these have their effect earlier: the levels alone do not say whether such a set fits.
+        exact = dict(zip(chosen, self._rows(chosen), strict=True))
+        highest = self._base + sum(exact.values(), torch.zeros_like(self._base))
+        is_around = {number for number in chosen if self._inside[number].intersection(chosen)}
+        # By FLOPs, and of equals the first: what is left, or that with another module.
+        sets = list[tuple[int, int, int, list[int]]]()
+        for begin in range(0, len(outs), AT_ONCE):
+            some = outs[begin : begin + AT_ONCE]
+            left = torch.stack([levels - self._change[[*out]].sum(0) for out in some])
+            saved = torch.tensor([self.flops(out) for out in some])
+            most, where = left.max(1)
+            # A module that does not lower the highest level enough is of no use; few need a look at the others.
+            may = ((memory - most)[:, None] >= self._change[:, where].T) & (cost < saved[:, None])
+            may[:, [*chosen]] = False
+            place, other = may.nonzero(as_tuple=True)
+            for part in torch.arange(len(place)).split(AT_ONCE):
+                fits = (left[place[part]] + self._change[other[part]]).amax(1) <= memory
+                for at, added in zip(place[part][fits].tolist(), other[part][fits].tolist(), strict=True):
+                    rest = [number for number in chosen if number not in some[at]]
+                    sets.append((flops - int(saved[at]) + self._cost[added], begin + at, added, [*rest, added]))
+            for at in range(len(some)):
+                out = some[at]
+                if saved[at] <= 0 or (
+                    is_around.isdisjoint(out) and int((highest - sum(exact[each] for each in out)).max()) > memory
+                ):
+                    continue
+                rest = [number for number in chosen if number not in out]
+                sets.append((flops - int(saved[at]), begin + at, -1, rest))
+        sets.sort()
+        return next((after for *_, after in sets if self.peak(after) <= memory), None)
 
     def lowest(self) -> tuple[int, ...]:
         """Return modules with a low estimated peak: added in turn while one lowers it."""
         chosen = list[int]()
         while True:
-            others = [number for number in range(len(self._effects)) if number not in chosen]
-            sets = [after for other in others for after in ([*chosen, other], self._with(chosen, other))]
-            best = min(sets, key=self.peak, default=chosen)
-            if self.peak(best) >= self.peak(chosen):
+            sets = list[tuple[int, list[int]]]()
+            for number, peak in enumerate(self._peak_with_each(chosen)):
+                if number not in chosen:
+                    sets.append((peak, self._with(chosen, number)))
+                    if self._inside[number].intersection(chosen):
+                        sets.insert(-1, (self.peak([*chosen, number]), [*chosen, number]))
+            peak, best = min(sets, key=itemgetter(0), default=(self.peak(chosen), chosen))
+            if peak >= self.peak(chosen):
                 return tuple(chosen)
             chosen = best
 

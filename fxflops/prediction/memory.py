@@ -135,17 +135,20 @@ def limit_of(memory: str | int | None) -> int | None:
 
 
 def verdict(memory: Reserved) -> str:
-    """Return the answer in a line: "fits: 61.2 of 79.2 GiB reserved"."""
-    reserved = f"{memory.reserved / GIB:.1f}"
+    """Return the answer in a line: "fits: 61.9 of 79.2 GiB (61.2 reserved, 0.7 CUDA context)"."""
+    digits = 1
+    # "1.2 of 1.2 GiB" would not show why it does not fit.
+    while digits < 4 and memory.memory is not None and memory.memory != memory.total:
+        if f"{memory.total / GIB:.{digits}f}" != f"{memory.memory / GIB:.{digits}f}":
+            break
+        digits += 1
+    parts = f"{memory.reserved / GIB:.1f} reserved, {memory.context / GIB:.1f} CUDA context"
+    parts += f", {memory.nccl / GIB:.1f} NCCL" if memory.nccl else ""
+    total = f"{memory.total / GIB:.{digits}f}"
     if memory.memory is None:
-        return f"{reserved} GiB reserved; the memory of {memory.device.name} is not known"
-    has = f"{memory.memory / GIB:.1f}"
-    if not memory.fits and memory.reserved <= memory.memory:
-        # The allocator's bytes alone would not explain the answer.
-        beside = f"{(memory.context + memory.nccl) / GIB:.1f}"
-        return f"does not fit: {reserved} GiB reserved and {beside} GiB beside it, of {has} GiB"
+        return f"{total} GiB ({parts}); the memory of {memory.device.name} is not known"
     answer = "does not fit" if not memory.fits else "barely fits" if memory.total > memory.memory else "fits"
-    return f"{answer}: {reserved} of {has} GiB reserved"
+    return f"{answer}: {total} of {memory.memory / GIB:.{digits}f} GiB ({parts})"
 
 
 def text(memory: Reserved, advised: Iterable[str]) -> str:
@@ -180,14 +183,10 @@ def no_batch_fits(memory: Reserved) -> list[str]:
 
 def summary(memory: Reserved) -> list[str]:
     """Return the lines above the table: the answer, and what is in it."""
-    beside = [f"{size(memory.context)} CUDA context"]
-    if memory.nccl:
-        beside.append(f"{size(memory.nccl)} NCCL")
     workspaces = f", {size(memory.workspaces)} of them cuBLAS's workspaces" if memory.workspaces else ""
     return [
         f"{memory.device.name}: {verdict(memory)}",
-        f"{size(memory.allocated)} allocated{workspaces}; fragmentation {memory.fragmentation:.1%}; "
-        f"with {' and '.join(beside)} {size(memory.total)} in all",
+        f"{size(memory.allocated)} allocated{workspaces}; fragmentation {memory.fragmentation:.1%}",
     ]
 
 

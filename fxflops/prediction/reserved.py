@@ -62,16 +62,9 @@ def reserved(
     if device in ("cpu", "meta"):
         raise InputError(f"{device} has no caching allocator: report.max_memory is the peak of tensors there")
     device = find_device(device)
-    if not isinstance(history, History):
-        raise InputError(
-            "this report does not hold single allocations, only the memory after each call: "
-            "ask the report that count(), analyze() or profile() returned, not one read from a file"
-        )
-    if gpus < 1:
-        raise InputError(f"gpus is the number of GPUs of the job, at least 1, not {gpus}")
     allocator = allocator or CachingAllocator()
-    requests = [*requests_of(history, workspaces_of(counted, device))]
-    last_growth = replay(requests, allocator)
+    requests, last_growth = _replayed(history, counted, device, gpus, allocator)
+    assert isinstance(history, History)
     fullest = _like(allocator)
     replay(requests[: last_growth + 1], fullest)
     return Reserved(
@@ -89,6 +82,28 @@ def reserved(
         state=most_state(history),
         trains=any(each.call.phase == "backward" for each in counted),
     )
+
+
+def total_and_fits(history: History, counted: Sequence[Counted], device: Device) -> tuple[int, bool | None]:
+    """Return :attr:`Reserved.total` and :attr:`Reserved.fits` alone, which searches ask for many times."""
+    allocator = CachingAllocator()
+    requests, _ = _replayed(history, counted, device, 1, allocator)
+    return allocator.peak_reserved + CONTEXT, _fits(requests, allocator, device, CONTEXT)
+
+
+def _replayed(
+    history: object, counted: Sequence[Counted], device: Device, gpus: int, allocator: CachingAllocator
+) -> tuple[list[Request], int]:
+    """Ask the allocator all that a run asks; return the requests, and the number of the last one for which it reserved more than ever."""
+    if not isinstance(history, History):
+        raise InputError(
+            "this report does not hold single allocations, only the memory after each call: "
+            "ask the report that count(), analyze() or profile() returned, not one read from a file"
+        )
+    if gpus < 1:
+        raise InputError(f"gpus is the number of GPUs of the job, at least 1, not {gpus}")
+    requests = [*requests_of(history, workspaces_of(counted, device))]
+    return requests, replay(requests, allocator)
 
 
 def most_state(history: History) -> int:

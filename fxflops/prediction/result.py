@@ -99,15 +99,19 @@ class Prediction(Tabular):
 
         That is the error of single operations which the fits had not seen. Errors of a whole model's operations partly cancel.
         """
-        errors = {name: family.error for name, family in self.families.items() if family.error is not None}
-        weights = dict.fromkeys(errors, 0.0)
-        for row in self.rows:
-            if row.basis in weights:
-                weights[row.basis] += row.seconds - row.waiting_seconds
+        weights = self._seconds_with_error()
         total = sum(weights.values())
         if not total:
             return None
-        return sum(errors[name] * weight for name, weight in weights.items()) / total
+        return sum((self.families[name].error or 0.0) * weight for name, weight in weights.items()) / total
+
+    def _seconds_with_error(self) -> dict[str, float]:
+        """Return the seconds of each family whose error is known."""
+        weights = {name: 0.0 for name, family in self.families.items() if family.error is not None}
+        for row in self.rows:
+            if row.basis in weights:
+                weights[row.basis] += row.seconds - row.waiting_seconds
+        return weights
 
     @property
     def total(self) -> Row:
@@ -207,9 +211,9 @@ def summary(prediction: Prediction) -> list[str]:
     error = prediction.error
     trust = "no calibration: bounds only"
     if error is not None:
-        trust = f"operations like these were predicted within {error:.1%}"
+        trust = f"{error:.1%} for operations like these"
     elif prediction.families:
-        trust = "no measurement tells"
+        trust = "unknown, nothing like these operations was measured"
     eager = prediction.launch == "eager"
     how = (
         f"predicted, {prediction.share_of_waiting:.0%} of it waiting for the host"
@@ -225,10 +229,20 @@ def summary(prediction: Prediction) -> list[str]:
             "for report.predict(..., calibration=)",
         ]
     bounds = prediction.share_of_bounds
-    unknown = f"; {bounds:.0%} of the time is known only as a bound" if bounds >= 0.005 else ""
+    unknown = f"{bounds:.0%} of the time is only a lower bound" if bounds >= 0.005 else ""
+    known = sum(prediction._seconds_with_error().values())
+    left = 1 - known / max(prediction.seconds - prediction.total.waiting_seconds, known, 1e-30)
+    if error is not None and left >= 0.005:
+        # The sum has no known error, only this part of it.
+        trust += f", which take {1 - left:.0%} of the time"
+        unknown = f"the error of the other {left:.0%} is unknown"
+        if bounds >= 0.005:
+            unknown += (
+                ": lower bounds" if left - bounds < 0.005 else f", {bounds:.0%} of the time is only a lower bound"
+            )
     return [
         f"{name}: {at_least}{in_seconds(prediction.seconds)} {how} (lower bound {in_seconds(prediction.bound_seconds)})",
-        f"mean error: {trust}{unknown}",
+        f"mean error: {trust}{'; ' * bool(unknown)}{unknown}",
     ]
 
 

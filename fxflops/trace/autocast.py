@@ -6,19 +6,18 @@ are in every build, also in one without CUDA.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from types import FrameType
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import wraps
 from typing import Any, NamedTuple
 
 import torch
 
 from ..model.pytree import fill, template_of
 from ..torch_internals import DispatchMode, disable_current_modes, fake_errors_unlogged, fake_tensors
+from .per_thread import PerThread
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
-MAKES_REGION = torch.autocast.__init__.__code__
 ELIGIBLE = (torch.float32, torch.float16, torch.bfloat16)
 """The dtypes that autocast casts from: https://pytorch.org/docs/stable/amp.html#autocast-op-reference"""
 
@@ -159,35 +158,42 @@ class Autocast:
                 return Cast(result, by_argument=run(dtype=result)[1] is result)
 
 
-class AutocastOfAbsentGpu:
-    """Keeps autocast regions of a GPU that the model opens as they were asked for, where torch turns them off for want of the GPU.
+_ABSENT_GPU = PerThread[bool]()
+"""True in the threads that count for a GPU that is not in this machine."""
+_replaced: list[tuple[Any, Any]] = []
+"""The constructor of torch.autocast, and what stands in for it during runs."""
 
-    ``torch.autocast`` notes in its constructor that a region is off, and asks no mode. Only a profiler sees it. One that was
-    on before goes on, and is alone again at the end.
+
+def autocast_of_absent_gpu() -> AbstractContextManager[None]:
+    """Let the autocast regions of a GPU that this thread makes be as they were asked for, where torch turns them off for want of the GPU.
+
+    ``torch.autocast`` notes in its constructor that a region is off, and asks no mode. So the constructor of all threads passes through
+    here meanwhile; regions of other threads and devices are made as ever. Not reached are regions made before, such as those of
+    decorators, which do not know any more what was asked for.
     """
+    return _ABSENT_GPU.on(True, _replace, _restore)
 
-    def __enter__(self) -> None:
-        self._asked: list[bool] = []
-        self._before: Any = sys.getprofile()
-        sys.setprofile(self._watch)
 
-    def __exit__(self, *exception: Any) -> None:
-        sys.setprofile(None)
-        if hasattr(self._before, "enable"):  # written in C, such as cProfile: setprofile takes only functions
-            self._before.enable()
-        else:
-            sys.setprofile(self._before)
+def _replace() -> None:
+    region: Any = torch.autocast
+    original = region.__init__
 
-    def _watch(self, frame: FrameType, event: str, value: Any) -> None:
-        if frame.f_code is MAKES_REGION:
-            if event == "call":
-                self._asked.append(bool(frame.f_locals.get("enabled", True)))
-            elif event == "return":
-                asked, region = self._asked.pop(), frame.f_locals["self"]
-                if region.device == "cuda" and hasattr(region, "_enabled"):
-                    region._enabled = asked
-        if self._before is not None and not hasattr(self._before, "enable"):
-            self._before(frame, event, value)
+    @wraps(original)
+    def made(self: Any, device_type: Any, dtype: Any = None, enabled: Any = True, cache_enabled: Any = None) -> None:
+        is_ours = device_type == "cuda" and enabled and _ABSENT_GPU.now() and not torch.cuda.is_available()
+        original(self, device_type, dtype, not is_ours and enabled, cache_enabled)
+        if is_ours:
+            self._enabled = bool(enabled)
+
+    region.__init__ = made
+    _replaced.append((original, made))
+
+
+def _restore() -> None:
+    region: Any = torch.autocast
+    original, made = _replaced.pop()
+    if region.__init__ is made:  # else someone replaced it in the meantime, and calls it
+        region.__init__ = original
 
 
 class _Casts(DispatchMode):

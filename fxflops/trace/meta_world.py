@@ -33,7 +33,7 @@ from ..torch_internals import (
     current_graph_task_id,
     is_any_autocast_enabled,
 )
-from .autocast import Autocast, AutocastOfAbsentGpu, open_regions
+from .autocast import Autocast, autocast_of_absent_gpu, open_regions
 from .call_log import CallLog
 from .device_answers import DeviceAnswers
 from .device_kernels import ATTENTION, SPELLED_BY_OPERATOR, DeviceKernels, enabled_kernels
@@ -120,7 +120,7 @@ class MetaWorld(World):
         self._mirror.on_stranger = lambda _: None
 
     def contexts(self) -> Iterable[AbstractContextManager[Any]]:
-        return [AutocastOfAbsentGpu()] if self._kernels.is_absent() else []
+        return [autocast_of_absent_gpu()] if self._kernels.is_absent() else []
 
     # What a call is given, and what it returns
 

@@ -322,7 +322,8 @@ def test_masks_and_positions_keep_their_values_where_weights_have_none() -> None
     )
     mask = "--input input_ids=1,16:i64 --input attention_mask=1,16:i64"
     result = invoke(f"run hf:llama.json {mask} --counts-only")
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.exit_code == 0
+    assert "architectures name no model of transformers, so this is LlamaModel, without a head" in result.stderr
     assert "cpu · eval" in result.stdout
 
 
@@ -347,7 +348,8 @@ def test_the_phases_of_a_training_step_are_told_apart() -> None:
     assert text.count("\nmodule ") == 2
     assert text.index("\nforward\n") < text.index("\nbackward\n")
     assert re.search(r"^backward +matmul ", text, re.M)
-    assert " · eval · grad · " in text
+    assert " · train · grad · " in text
+    assert " · eval · grad · " in out("run model.py:with_args --counts-only --backward --eval")
     assert " · train · grad · " in out("run model.py:with_args --counts-only --backward --train")
     assert "phase" not in out("run model.py:with_args --counts-only --table")
 
@@ -830,12 +832,12 @@ def test_a_card_is_counted_for_and_says_whether_it_fits(counts_only: str) -> Non
         f"run model.py:make_model --input 4,3,64,64 --train --backward --optimizer SGD --device A6000{counts_only}"
     )
     assert "counted on the meta device" in text
-    assert re.search(r"\nRTX A6000: fits: 0\.\d of 47\.5 GiB reserved\n", text)
+    assert re.search(r"\nRTX A6000: fits: 0\.\d of 47\.5 GiB \(0\.\d reserved, 0\.7 CUDA context\)\n", text)
 
 
 def test_a_card_that_is_too_small() -> None:
     text = out("run model.py:make_model --input 100000,3,64,64 --device T4")
-    assert re.search(r"\nT4: does not fit: \d+\.\d of 14\.7 GiB reserved\n", text)
+    assert re.search(r"\nT4: does not fit: \d+\.\d of 14\.7 GiB \(\d+\.\d reserved, 0\.7 CUDA context\)\n", text)
 
 
 def test_the_devices_of_torch_say_nothing_about_cards() -> None:
@@ -867,7 +869,7 @@ def test_predict() -> None:
     text = out("predict model.py:make_model --input 4,3,64,64 --device H100")
     assert text.startswith("H100 SXM: ")
     assert "predicted on the device" in text
-    assert "\nH100 SXM: fits: 0.0 of 79.2 GiB reserved\n" in text
+    assert "\nH100 SXM: fits: 0.7 of 79.2 GiB (0.0 reserved, 0.7 CUDA context)\n" in text
     data = json.loads(out("predict model.py:make_model --input 4,3,64,64 --device H100 --by module --json"))
     assert data["seconds"] >= data["bound_seconds"] > 0
     assert data["memory"]["fits"] is True

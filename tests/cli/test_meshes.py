@@ -57,8 +57,11 @@ def test_meshes_that_fit_and_those_that_do_not(model: str) -> None:
     planned = invoke(model, "--gpus", "16", "--memory", f"{least}B", "--seq", "32").stdout
     assert "checkpointed" in planned  # the mesh that is too large with all activations
     text = invoke(model, "--gpus", "16", "--memory", f"{least}B", "--seq", "32", "--no-checkpoint").stdout
-    assert text.startswith("bound of a step on H100 SXM, 450 GB/s in a node of 8")
-    assert "no step is faster" in text
+    assert text.startswith("training step: batch ")
+    assert " of 32 tokens for each rank of dp" in text.splitlines()[0]
+    assert text.splitlines()[1].startswith(
+        "lower bound on the time of a step, and the predicted time: H100 SXM, 450 GB/s within a node of 8"
+    )
     largest = max(memory, key=memory.__getitem__)
     assert f": {largest} (" in text.splitlines()[-1]
     assert text.splitlines()[-1].startswith("above ")

@@ -133,7 +133,7 @@ def test_meshes_by_layers_are_checked_by_a_whole_model(odd: int | None) -> None:
     found = rank_meshes(step, meshes, links=LINKS, differs=(), layers=LAYERS)
     assert step.ran == [LAYERS, 4, 5, 6, 4, 5, *([] if odd is None else [LAYERS])]
     assert found.layers == (LAYERS if odd is None else None)
-    assert (f"{LAYERS} layers by what each of the first 6 adds" in str(found)) == (odd is None)
+    assert (f"extrapolated to {LAYERS} layers from 6" in str(found)) == (odd is None)
     whole = rank_meshes(step, meshes, links=LINKS, differs=())
     assert [each.figures for each, _ in found.found] == [each.figures for each, _ in whole.found]
     assert [bound[:2] for _, bound in found.found] == [pytest.approx(bound[:2]) for _, bound in whole.found]

@@ -7,7 +7,13 @@ under ``torch.autocast``, with the storages that are alive in it.
 
 from __future__ import annotations
 
+import pstats
+import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from cProfile import Profile
+from functools import partial
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -233,6 +239,126 @@ def test_on_the_cpu_what_a_run_has_alive(backward: bool) -> None:
     assert report.max_memory == pytest.approx(live.peak, rel=0.01)
 
 
+class Scaled(torch.autograd.Function):
+    """A product whose backward runs under the autocast of its forward."""
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cuda")
+    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(a, b)
+        return a @ b
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cuda")
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        a, b = ctx.saved_tensors
+        return grad @ b.T, a.T @ grad
+
+
+def by_name(a: torch.Tensor) -> torch.Tensor:
+    with torch.autocast(device_type="cuda", dtype=torch.bfloat16):
+        return a @ a
+
+
+def by_position(a: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cuda", torch.bfloat16, True, False):
+        return a @ a
+
+
+def of_a_subclass(a: torch.Tensor) -> torch.Tensor:
+    with torch.cuda.amp.autocast(dtype=torch.bfloat16):
+        return a @ a
+
+
+def decorated(a: torch.Tensor) -> torch.Tensor:
+    return torch.autocast("cuda", torch.bfloat16)(lambda b: b @ b)(a)  # type: ignore[no-any-return]
+
+
+def in_a_thread(a: torch.Tensor) -> torch.Tensor:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(by_name, a).result()
+
+
+def turned_off(a: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cuda", torch.bfloat16), torch.autocast("cuda", enabled=False):
+        return a @ a
+
+
+REGIONS = {
+    by_name: "bf16",
+    by_position: "bf16",
+    of_a_subclass: "bf16",
+    decorated: "bf16",
+    in_a_thread: "bf16",
+    turned_off: "f32",
+}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.cuda.amp.autocast
+@pytest.mark.parametrize("region", REGIONS)
+def test_regions_that_a_forward_makes(region: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Made in any way, they cast as on a GPU, and torch warns of none; the same is counted while a profiler of the user's is on."""
+    count = partial(fxflops.count, Calls(region), torch.ones(8, 8), device="cuda")
+    constructor = torch.autocast.__init__
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "CUDA is not available")
+        assert {*count().by_dtype()} == {REGIONS[region]}
+        with Profile() as profiler:
+            assert {*count().by_dtype()} == {REGIONS[region]}
+            region(torch.ones(2, 2)) if torch.cuda.is_available() else None
+    assert any(name == region.__name__ for _, _, name in pstats.Stats(profiler).stats)  # type: ignore[attr-defined]
+    assert torch.autocast.__init__ is constructor
+
+
+def test_a_backward_runs_under_the_autocast_of_its_forward() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(8, 8))
+
+        def forward(self, a: torch.Tensor) -> Any:
+            with torch.autocast("cuda", torch.bfloat16):
+                return Scaled.apply(a, self.weight)
+
+    report = fxflops.count(Net().to("meta"), torch.ones(8, 8, device="meta"), device="cuda", backward=True)
+    products = [call for call in report.calls if call.op in ("mm", "matmul")]
+    assert {call.phase for call in products} >= {"forward", "backward"}
+    assert {call.out.dtype for call in products} == {torch.bfloat16}
+
+
+def test_other_threads_make_their_regions_as_ever() -> None:
+    """While one thread counts for a GPU that is not there, a region that another one makes is off, and torch warns of it."""
+    if torch.cuda.is_available():
+        pytest.skip("torch turns no region off where there is a GPU")
+    seen: list[Any] = []
+
+    def elsewhere() -> None:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            seen.append(torch.autocast("cuda", torch.bfloat16)._enabled)
+            seen.extend(str(each.message) for each in said)
+
+    work, done = Event(), Event()
+
+    def other() -> None:
+        work.wait(60)
+        elsewhere()
+        done.set()
+
+    def forward(a: torch.Tensor) -> torch.Tensor:
+        work.set()
+        done.wait(60)
+        return by_name(a)
+
+    thread = Thread(target=other)
+    thread.start()
+    report = fxflops.count(Calls(forward), torch.ones(4, 4), device="cuda")
+    thread.join()
+    assert {*report.by_dtype()} == {"bf16"}
+    assert seen[0] is False
+    assert "CUDA is not available" in seen[1]
+
+
 @pytest.mark.filterwarnings("ignore:CUDA is not available")
 def test_it_is_the_region_that_a_model_opens_itself() -> None:
     class Own(nn.Module):
@@ -256,10 +382,12 @@ def test_it_is_the_region_that_a_model_opens_itself() -> None:
 
 def test_nothing_of_it_stays() -> None:
     before = [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+    constructor = torch.autocast.__init__
     for device in ("cpu", "cuda"):
         with pytest.raises(fxflops.FxflopsError):
             fxflops.count(Calls(lambda a: a @ a.new_zeros(7)), torch.ones(4, 4), device=device, autocast=torch.float16)
         fxflops.count(Calls(lambda a: a @ a), torch.ones(4, 4), device=device, autocast=torch.float16)
+    assert torch.autocast.__init__ is constructor
     assert [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")] == before
     assert torch.autocast_increment_nesting() == 1
     assert torch.autocast_decrement_nesting() == 0

@@ -136,8 +136,10 @@ def test_it_fits_where_it_does() -> None:
     assert counted.reserved(device(total - 2 * MIB)).fits is False
     assert counted.reserved(device(None)).fits is None
     too_large = str(counted.reserved(device(total - 2 * MIB)))
-    assert "mine: does not fit: 0.5 GiB reserved and 0.7 GiB beside it, of 1.2 GiB" in too_large
-    assert "does not fit: 0.5 of 0.4 GiB reserved" in str(counted.reserved(device(int(0.4 * 2**30))))
+    assert "mine: does not fit: 1.19 of 1.18 GiB (0.5 reserved, 0.7 CUDA context)" in too_large
+    assert "does not fit: 1.2 of 0.4 GiB (0.5 reserved, 0.7 CUDA context)" in str(
+        counted.reserved(device(int(0.4 * 2**30)))
+    )
     assert "memory of mine is not known" in str(counted.reserved(device(None)))
 
 
