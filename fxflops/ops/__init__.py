@@ -22,6 +22,7 @@ from . import (  # noqa: F401  imported for what they register
     fake_quantize,
     fbgemm,
     fft,
+    flash_attn,
     free,
     fused_rnn,
     grouped_mm,
