@@ -29,6 +29,7 @@ from . import (  # noqa: F401  imported for what they register
     internal,
     linalg,
     linear,
+    linear_attention,
     loss,
     margin,
     matmul,
@@ -45,11 +46,13 @@ from . import (  # noqa: F401  imported for what they register
     resample,
     rnn,
     scatter,
+    selective_scan,
     softmax,
     solve,
     statistics,
     transformer,
     vision,
+    xformers,
 )
 from ._apply import apply
 from ._registry import BASE, ESCAPE, QUERY, VIEW, Formula, FormulaRegistry, formula, zero
