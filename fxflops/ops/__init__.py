@@ -14,6 +14,7 @@ from . import (  # noqa: F401  imported for what they register
     conv_transpose,
     copies,
     ctc,
+    deformable,
     distance,
     dropout,
     einsum,
@@ -27,6 +28,7 @@ from . import (  # noqa: F401  imported for what they register
     fused_rnn,
     grouped_mm,
     internal,
+    liger,
     linalg,
     linear,
     linear_attention,
@@ -49,9 +51,12 @@ from . import (  # noqa: F401  imported for what they register
     selective_scan,
     softmax,
     solve,
+    spconv,
     statistics,
     transformer,
+    transformer_engine,
     vision,
+    vllm,
     xformers,
 )
 from ._apply import apply

@@ -33,7 +33,7 @@ class Kernel(NamedTuple):
     ``described(arguments)`` returns the arguments as the formula names them: of a module its weights, of a packed tensor its parts.
     ``facts(arguments)`` returns facts of the result that depend on values; it raises NotImplementedError if these cannot be read.
     ``saved(**arguments)`` returns specs of what the kernel keeps for its backward besides arguments and result.
-    ``writes`` names the arguments that it writes to.
+    ``writes`` names the arguments that it writes to. ``names`` are the parameters of a function written in C, which has no signature.
     """
 
     result: Callable[..., Any] | None = None
@@ -41,6 +41,7 @@ class Kernel(NamedTuple):
     facts: Callable[[Values], Mapping[str, Any]] | None = None
     saved: Callable[..., Sequence[Any]] | None = None
     writes: Sequence[str] = ()
+    names: Sequence[str] = ()
 
 
 KERNELS: dict[str, Kernel] = {}
@@ -82,6 +83,9 @@ class LibraryFunction(Absent):
     @cached_property
     def signature(self) -> inspect.Signature:
         """The parameters of the function; of an ``autograd.Function``'s apply, those of its forward after ``ctx``."""
+        if self.kernel.names:
+            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+            return inspect.Signature([inspect.Parameter(name, kind, default=None) for name in self.kernel.names])
         owner = getattr(self.function, "__self__", None)
         if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
             found = inspect.signature(owner.forward)
@@ -108,17 +112,18 @@ class LibraryFunction(Absent):
 
 
 def library(
-    *names: str,
+    *targets: str,
     op: str | None = None,
     result: Callable[..., Any] | None = None,
     described: Callable[[Values], Values] | None = None,
     facts: Callable[[Values], Mapping[str, Any]] | None = None,
     saved: Callable[..., Sequence[Any]] | None = None,
     writes: Sequence[str] = (),
+    names: Sequence[str] = (),
 ) -> Callable[[Callable[..., S]], Op[..., S]]:
     """Register the decorated function as the formula of library functions, with their rules: see :class:`Kernel`."""
-    KERNELS.update(dict.fromkeys(names, Kernel(result, described, facts, saved, writes)))
-    return formula(*names, op=op)
+    KERNELS.update(dict.fromkeys(targets, Kernel(result, described, facts, saved, writes, names)))
+    return formula(*targets, op=op)
 
 
 def gradients_of(*names: str) -> list[str]:

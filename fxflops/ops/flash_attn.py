@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -33,7 +34,16 @@ SOFTCAP_BACKWARD = Cost(muls=2, adds=1)
 """dS * (1 - tanh * tanh)."""
 ROTATED = Cost(muls=2, adds=1)
 """Of one element in a rotary embedding: x1 * cos - x2 * sin, or x1 * sin + x2 * cos."""
-RENAMED = {"q": "query", "k": "key", "v": "value", "causal": "is_causal", "max_seqlen_q": "max_q", "max_seqlen_k": "max_k"}
+RENAMED = {
+    "q": "query",
+    "k": "key",
+    "v": "value",
+    "causal": "is_causal",
+    "max_seqlen_q": "max_q",
+    "max_seqlen_k": "max_k",
+    "cu_seqlens_q": "cum_seq_q",
+    "cu_seqlens_k": "cum_seq_k",
+}
 UNBOUNDED = (-1, -1)
 
 
@@ -63,9 +73,7 @@ def cost_of(
     return of_pairs(rows, pairs, query[-1], value[-1], masked, dropout_p).plus(scores)
 
 
-def gradients(
-    query: Spec, key: Spec, value: Spec, pairs: int, softcap: float = 0.0, dropout_p: float = 0.0
-) -> Cost:
+def gradients(query: Spec, key: Spec, value: Spec, pairs: int, softcap: float = 0.0, dropout_p: float = 0.0) -> Cost:
     """The cost of the gradients of so many pairs; those of keys are scaled for each head that shares them."""
     rows, keys = math.prod(query[:-1]), math.prod(key[:-2]) * query[-2]
     products = gradients_of_pairs(rows, keys, pairs, query, key, value, dropout_p)
@@ -80,15 +88,17 @@ def pairs_of(out: Any, query: Spec, key: Spec, starts: Any = None, max_q: int = 
     return pairs
 
 
+def differences(ends: Sequence[int]) -> list[int]:
+    return [end - start for start, end in pairwise(ends)]
+
+
 def lengths_of(starts: Any) -> list[int]:
     """The lengths of packed sequences by their cumulative ones."""
     ends = values_of(starts)
-    return [end - start for start, end in zip(ends, ends[1:], strict=False)]
+    return differences(ends)
 
 
-def facts_of(
-    heads: int, lengths: Sequence[tuple[int, int]], values: Values, within: bool = True
-) -> Mapping[str, int]:
+def facts_of(heads: int, lengths: Sequence[tuple[int, int]], values: Values, within: bool = True) -> Mapping[str, int]:
     """The pairs within sequences of such numbers of queries and keys, and what causality and the window leave of them."""
     left, right = values.get("window_size") or UNBOUNDED
     right = 0 if values.get("is_causal") else right
@@ -108,14 +118,14 @@ def packed_facts(values: Values) -> Mapping[str, int]:
     """The pairs of packed sequences. ``seqused`` says how much of each is used; of a paged cache that is all that says it."""
     used = [values.get(f"seqused_{each}") for each in "qk"]
     lengths = [
-        lengths_of(values[f"cu_seqlens_{each}"]) if known is None else values_of(known)
+        lengths_of(values[f"cum_seq_{each}"]) if known is None else values_of(known)
         for each, known in zip("qk", used, strict=True)
     ]
     return facts_of(values["query"].shape[-2], [*zip(*lengths, strict=True)], values)
 
 
 def attention_result(
-    query: Spec, key: Spec, value: Spec, cu_seqlens_q: Any = None, return_attn_probs: bool = False,
+    query: Spec, key: Spec, value: Spec, cum_seq_q: Any = None, return_attn_probs: bool = False,
     return_softmax_lse: bool = False, out: Any = None,
 ) -> Any:  # fmt: skip
     """out[*, h, v]; with ``return_attn_probs`` the logarithms of the softmax's sums too, and an empty tensor."""
@@ -161,21 +171,21 @@ PACKED = f"{V2}:flash_attn_varlen_func", f"{V3}:flash_attn_varlen_func", f"{VLLM
 
 @library(*PACKED, op="attention", described=renamed, facts=packed_facts, result=attention_result, saved=saved)
 def flash_attn_varlen_func(
-    *, query: Spec, key: Spec, value: Spec, cu_seqlens_q: Spec, max_q: int, max_k: int, is_causal: bool = False,
+    *, query: Spec, key: Spec, value: Spec, cum_seq_q: Spec, max_q: int, max_k: int, is_causal: bool = False,
     window_size: Any = UNBOUNDED, softcap: float = 0.0, alibi_slopes: Any = None, dropout_p: float = 0.0, out: Any,
 ) -> Cost:  # fmt: skip
     """query[sum of n, h, d], key[sum of s, h, d], value[sum of s, h, v] -> out[sum of n, h, v]: as attention of each sequence by itself."""
-    pairs = pairs_of(out, query, key, cu_seqlens_q, max_q, max_k)
+    pairs = pairs_of(out, query, key, cum_seq_q, max_q, max_k)
     return cost_of(query, key, value, pairs, is_causal, window_size, softcap, alibi_slopes, dropout_p)
 
 
 @flash_attn_varlen_func.backward(*gradients_of(*PACKED), op="attention_backward")
 def flash_attn_varlen_backward(
-    *, query: Spec, key: Spec, value: Spec, cu_seqlens_q: Spec, max_q: int, max_k: int, softcap: float = 0.0,
+    *, query: Spec, key: Spec, value: Spec, cum_seq_q: Spec, max_q: int, max_k: int, softcap: float = 0.0,
     dropout_p: float = 0.0, out: Any,
 ) -> Cost:  # fmt: skip
     """grad[sum of n, h, v], query[sum of n, h, d], key[sum of s, h, d], value[sum of s, h, v] -> out_q, out_k, out_v: as attention_backward."""
-    return gradients(query, key, value, pairs_of(out, query, key, cu_seqlens_q, max_q, max_k), softcap, dropout_p)
+    return gradients(query, key, value, pairs_of(out, query, key, cum_seq_q, max_q, max_k), softcap, dropout_p)
 
 
 # Queries, keys and values in one tensor, or keys and values
@@ -193,14 +203,15 @@ def parts_of(given: Values) -> Values:
     else:
         shape = tuple(given["kv"].shape)
         parts = [given["query"], *[Spec((*shape[:-3], *shape[-2:]))] * 2]
-    both = {f"cu_seqlens_{each}": given["cu_seqlens"] for each in "qk" if "cu_seqlens" in given}
+    both = {f"cum_seq_{each}": given["cu_seqlens"] for each in "qk" if "cu_seqlens" in given}
     both |= {f"max_{each}": given["max_seqlen"] for each in "qk" if "max_seqlen" in given}
     return {**given, **dict(zip(("query", "key", "value"), parts, strict=True)), **both}
 
 
 def result_of_parts(**given: Any) -> Any:
     dtype = given["qkv" if "qkv" in given else "query"].dtype
-    query, key, value = (Spec(part, dtype) for part in [*map(parts_of(given).get, ("query", "key", "value"))])
+    parts = parts_of(given)
+    query, key, value = (Spec(parts[name], dtype) for name in ("query", "key", "value"))
     return attention_result(query, key, value, return_attn_probs=given.get("return_attn_probs", False))
 
 
@@ -221,7 +232,15 @@ def packed_facts_of_parts(values: Values) -> Mapping[str, int]:
     return packed_facts(parts_of(values))
 
 
-@library(*QKV, KV, op="attention", described=renamed, facts=dense_facts_of_parts, result=result_of_parts, saved=saved_of_parts)
+@library(
+    *QKV,
+    KV,
+    op="attention",
+    described=renamed,
+    facts=dense_facts_of_parts,
+    result=result_of_parts,
+    saved=saved_of_parts,
+)
 def flash_attn_of_parts(*, out: Any, **given: Any) -> Cost:
     """qkv[b, n, 3, h, d], or query[b, n, h, d] and kv[b, s, 2, h, d] -> out[b, n, h, d]: as attention."""
     return _named(flash_attn_func, given, out)
@@ -233,7 +252,15 @@ def flash_attn_of_parts_backward(*, out: Any, **given: Any) -> Cost:
     return _named(flash_attn_backward, given, out)
 
 
-@library(QKV_PACKED, KV_PACKED, op="attention", described=renamed, facts=packed_facts_of_parts, result=result_of_parts, saved=saved_of_parts)
+@library(
+    QKV_PACKED,
+    KV_PACKED,
+    op="attention",
+    described=renamed,
+    facts=packed_facts_of_parts,
+    result=result_of_parts,
+    saved=saved_of_parts,
+)
 def flash_attn_varlen_of_parts(*, out: Any, **given: Any) -> Cost:
     """qkv[sum of n, 3, h, d], or query[sum of n, h, d] and kv[sum of s, 2, h, d] -> out[sum of n, h, d]: as attention of each sequence."""
     return _named(flash_attn_varlen_func, given, out)
@@ -263,7 +290,7 @@ def cached(query: Spec, k_cache: Spec, k: Any, table: Any) -> tuple[int, int]:
 def cache_facts(values: Values) -> Mapping[str, int]:
     """The pairs with the keys that the cache has, and the new ones. Without lengths the whole cache is used."""
     query, k_cache = values["query"], values["k_cache"]
-    if values.get("cu_seqlens_q") is not None:
+    if values.get("cum_seq_q") is not None:
         raise NotImplementedError("packed queries to a cache count as the longest")
     table = values.get("block_table") if values.get("page_table") is None else values["page_table"]
     batch, longest = cached(query, k_cache, values.get("key"), table)

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ._extend import Cost, Spec, contraction, first, summed, times, when
+from ._extend import Cost, Spec, contraction, summed, times, when
 from ._libraries import Given, gradients_of, library
 from .linear import linear, linear_backward
 from .norm import normalized, normalized_backward
@@ -41,7 +41,15 @@ class Scan:
     """
 
     def __init__(
-        self, tokens: int, steps: int, inputs: int, states: int, decays: int, groups: int, sequences: int, **options: Any
+        self,
+        tokens: int,
+        steps: int,
+        inputs: int,
+        states: int,
+        decays: int,
+        groups: int,
+        sequences: int,
+        **options: Any,
     ) -> None:
         self.tokens, self.steps, self.inputs, self.states = tokens, tokens * steps, tokens * inputs, tokens * states
         self.decays, self.parameters = decays * tokens, decays
@@ -74,7 +82,7 @@ class Scan:
             when(self.skip, Cost(muls=2 * self.inputs, adds=2 * self.inputs - self.skips)),
             Cost(macs=self.states, muls=self.states, adds=self.states - self.groups),  # C
             Cost(macs=self.states, muls=self.states + later, adds=later),  # the states
-            Cost(macs=self.states, muls=self.states, adds=self.states - self.decays),  # the decays
+            Cost(muls=self.states, adds=self.states - self.decays),  # the decays
             Cost(muls=3 * self.decays, adds=2 * self.decays - self.steps - self.parameters),  # A, and dt by it
             Cost(macs=self.states, muls=self.states, adds=self.states - self.inputs),  # x * dt
             Cost(macs=self.states, muls=self.states, adds=self.states - self.groups),  # B
@@ -123,7 +131,7 @@ def selective_scan_backward(
     *, u: Spec, A: Spec, B: Spec, C: Spec, D: Spec | None = None, z: Spec | None = None, delta_bias: Spec | None = None,
     delta_softplus: bool = False, out: Any,
 ) -> Cost:  # fmt: skip
-    """grad[b, d, l], u[b, d, l], A[d, n], B[b, n, l], C[b, n, l] -> the gradients of all: 5n multiply-accumulates per output."""
+    """grad[b, d, l], u[b, d, l], A[d, n], B[b, n, l], C[b, n, l] -> the gradients of all: 4n multiply-accumulates per output."""
     return scan_of(u, A, B, C, D=D, z=z, dt_bias=delta_bias, dt_softplus=delta_softplus).backward()
 
 
@@ -158,7 +166,7 @@ def chunk_scan(*, x: Spec, A: Spec, B: Spec, out: Any, **given: Any) -> Cost:
 
 @chunk_scan.backward(*gradients_of(CHUNKS), op="selective_scan_backward")
 def chunk_scan_backward(*, x: Spec, A: Spec, B: Spec, out: Any, **given: Any) -> Cost:
-    """grad[b, l, h, p], x[b, l, h, p], dt[b, l, h], A[h], B[b, l, g, n], C[b, l, g, n] -> the gradients of all: 5n multiply-accumulates per output."""
+    """grad[b, l, h, p], x[b, l, h, p], dt[b, l, h], A[h], B[b, l, g, n], C[b, l, g, n] -> the gradients of all: 4n multiply-accumulates per output."""
     return heads_of(x, B, A, **{name: given.get(name) for name in OPTIONS}).backward()
 
 
@@ -167,14 +175,19 @@ def step_result(x: Spec) -> Spec:
 
 
 @library(
-    f"{SSM}.triton.selective_state_update:selective_state_update", op="selective_scan", result=step_result, writes=("state",)
+    f"{SSM}.triton.selective_state_update:selective_state_update",
+    op="selective_scan",
+    result=step_result,
+    writes=("state",),
 )
 def state_update(*, state: Spec, x: Spec, A: Spec, B: Spec, out: Any, **given: Any) -> Cost:
     """state[b, d, n], x[b, d], A[d, n], B[b, n], C[b, n] -> out[b, d]: a token of selective_scan; with heads [b, h, p, n] likewise."""
     n = state[-1]
     channels = state.numel() // state[0] // n
     options = {name: given.get(name) for name in OPTIONS}
-    return Scan(x.numel() // channels, channels, channels, channels * n, channels * n, n, x.numel() // channels, **options).forward()
+    return Scan(
+        x.numel() // channels, channels, channels, channels * n, channels * n, n, x.numel() // channels, **options
+    ).forward()
 
 
 # Convolutions
@@ -203,7 +216,9 @@ def convolved(outputs: int, width: int, bias: Any, activation: Any) -> Cost:
     return product.plus(when(activation, times(outputs, ACTIVATION)))
 
 
-def convolved_backward(outputs: int, weight: Spec, bias: Any, activation: Any, needs: Sequence[str], to_input: bool) -> Cost:
+def convolved_backward(
+    outputs: int, weight: Spec, bias: Any, activation: Any, needs: Sequence[str], to_input: bool
+) -> Cost:
     d, width = weight[0], weight[-1]
     return summed(
         when(activation, times(outputs, ACTIVATION_BACKWARD)),
@@ -232,13 +247,20 @@ def conv_update(*, x: Spec, weight: Spec, bias: Spec | None = None, activation: 
 # A whole layer in one call
 
 
-def inner_of(xz: Spec, A: Spec, x_proj_weight: Spec, delta_proj_weight: Spec, given: Mapping[str, Any]) -> dict[str, Any]:
+def inner_of(
+    xz: Spec, A: Spec, x_proj_weight: Spec, delta_proj_weight: Spec, given: Mapping[str, Any]
+) -> dict[str, Any]:
     batch, both, length = xz
     d, n = both // 2, A[1]
     rank = delta_proj_weight[1]
     tokens = batch * length
     u, BC = Spec((batch, d, length)), Spec((batch, n, length))
-    options = {"D": given.get("D"), "z": u, "dt_bias": given.get("delta_bias"), "dt_softplus": given.get("delta_softplus", True)}
+    options = {
+        "D": given.get("D"),
+        "z": u,
+        "dt_bias": given.get("delta_bias"),
+        "dt_softplus": given.get("delta_softplus", True),
+    }
     return {
         "u": u, "conv": Spec((d, given["conv1d_weight"][-1])), "scan": scan_of(u, A, BC, BC, **options),
         "projections": [
@@ -301,8 +323,18 @@ def split_of(zxbcdt: Spec, A: Spec, D: Spec, given: Mapping[str, Any]) -> dict[s
     n = (width - 2 * d - h) // (2 * groups)
     gated = given.get("rmsnorm_weight") is None
     x, B = Spec((batch, length, h, p)), Spec((batch, length, groups, n))
-    options = {"D": D, "z": x if gated else None, "dt_bias": given["dt_bias"], "dt_softplus": True, "dt_limit": given.get("dt_limit")}
-    return {"convolved": batch * length * (d + 2 * groups * n), "scan": heads_of(x, B, A, **options), "rows": Spec((batch * length, d))}
+    options = {
+        "D": D,
+        "z": x if gated else None,
+        "dt_bias": given["dt_bias"],
+        "dt_softplus": True,
+        "dt_limit": given.get("dt_limit"),
+    }
+    return {
+        "convolved": batch * length * (d + 2 * groups * n),
+        "scan": heads_of(x, B, A, **options),
+        "rows": Spec((batch * length, d)),
+    }
 
 
 def split_result(zxbcdt: Spec, A: Spec, B: Any = None, D: Any = None, headdim: int | None = None, outproj_weight: Any = None, return_final_states: bool = False, ngroups: int = 1) -> Any:  # fmt: skip
@@ -323,7 +355,9 @@ def split_conv_scan(*, zxbcdt: Spec, A: Spec, D: Spec, out: Any, **given: Any) -
     parts, weight = split_of(zxbcdt, A, D, given), given.get("rmsnorm_weight")
     rows, last = parts["rows"], given.get("outproj_weight")
     return summed(
-        convolved(parts["convolved"], given["conv1d_weight"][-1], given.get("conv1d_bias"), given.get("activation", "silu")),
+        convolved(
+            parts["convolved"], given["conv1d_weight"][-1], given.get("conv1d_bias"), given.get("activation", "silu")
+        ),
         parts["scan"].forward(),
         when(weight is not None, normalized(rows, weight, None).plus(times(rows.numel(), GATE))),
         Cost() if last is None else projected(rows, last, given.get("outproj_bias")),
@@ -339,9 +373,14 @@ def split_conv_scan_backward(*, zxbcdt: Spec, A: Spec, D: Spec, needs: Sequence[
     kernel, bias = given["conv1d_weight"], given.get("conv1d_bias")
     learns = (True, "outproj_weight" in needs, given.get("outproj_bias") is not None and "outproj_bias" in needs)
     return summed(
-        convolved_backward(parts["convolved"], kernel, bias, given.get("activation", "silu"), of_conv, "zxbcdt" in needs),
+        convolved_backward(
+            parts["convolved"], kernel, bias, given.get("activation", "silu"), of_conv, "zxbcdt" in needs
+        ),
         parts["scan"].backward(),
-        when(weight is not None, times(rows.numel(), GATE_BACKWARD).plus(_of_norm(rows, weight, "rmsnorm_weight" in needs))),
+        when(
+            weight is not None,
+            times(rows.numel(), GATE_BACKWARD).plus(_of_norm(rows, weight, "rmsnorm_weight" in needs)),
+        ),
         Cost() if last is None else linear_backward(rows, Spec((rows[0], last[0])), last, learns, out=None),
     )
 
@@ -385,7 +424,9 @@ def add_norm_backward(
     dropout_p: float = 0.0, needs: Sequence[str], out: Any,
 ) -> Cost:  # fmt: skip
     """grad[*, k], x[*, k], weight[k] -> out[*, k], out_weight[k], out_bias[k]: as that of the norm; 1 add for the gradient of a kept sum."""
-    of_norm = _of_norm(x, weight, "weight" in needs, bias=bias is not None and "bias" in needs, centered=not is_rms_norm)
+    of_norm = _of_norm(
+        x, weight, "weight" in needs, bias=bias is not None and "bias" in needs, centered=not is_rms_norm
+    )
     return of_norm.plus(Cost(adds=x.numel() * prenorm, muls=x.numel() * (dropout_p > 0)))
 
 

@@ -18,7 +18,7 @@ from ._extend import Cost, Spec
 from ._libraries import Values, gradients_of, library
 from ._masks import window_pairs
 from .attention import gradients_of_pairs, of_pairs
-from .flash_attn import WITHIN
+from .flash_attn import WITHIN, differences
 
 FMHA = "xformers.ops.fmha"
 ATTENTION = f"{FMHA}:memory_efficient_attention", f"{FMHA}:memory_efficient_attention_forward"
@@ -52,7 +52,7 @@ def _lengths(info: Any) -> list[int] | None:
     if starts is None:
         return None
     padded = getattr(info, "seqlen_py", None)
-    return [end - start for start, end in zip(starts, starts[1:], strict=False)] if padded is None else [*padded]
+    return differences(starts) if padded is None else [*padded]
 
 
 def heads_in(query: Any) -> int:

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -184,7 +184,9 @@ def _replace(name: str) -> _Replaced | None:
         found = found.__func__
     if isinstance(found, FunctionType):
         return _replace_code(name, found)
-    if isinstance(found, BuiltinFunctionType):
+    if isinstance(
+        found, (BuiltinFunctionType, MethodType)
+    ):  # written in C, or an autograd.Function's apply by another name
         return _replace_builtin(name, sys.modules[module], found)
     return None
 

@@ -1321,6 +1321,8 @@ class Observer:
     def _result_of_library(self, entry: Formula | None, func: LibraryFunction, given: Arguments, out: Any) -> Any:
         """Return the spec of the result of a library's function, with the facts that depend on its arguments' values."""
         result, facts = spec_of(out), func.kernel.facts
+        if out is None and func.kernel.writes:  # what it has written, by its last name for it
+            result = spec_of(func.arguments(*given).get(func.kernel.writes[0]))
         if facts is None or not any(True for _ in specs_in(result)):
             return result
         try:
