@@ -38,7 +38,7 @@ RMS = f"{LIGER}.rms_norm:LigerRMSNormFunction.apply"
 @library(RMS, op="rms_norm", result=like_x)
 def liger_rms_norm(*, X: Spec, W: Spec | None = None, offset: float = 0.0, out: Any) -> Cost:
     """x[*, k], weight[k] -> out[*, k]: as rms_norm; an offset is 1 add per weight."""
-    return normalized(X, W, None).plus(when(offset and W is not None, Cost(adds=X[-1])))
+    return normalized(X, W, None, centered=False).plus(when(offset and W is not None, Cost(adds=X[-1])))
 
 
 @liger_rms_norm.backward(*gradients_of(RMS), op="rms_norm_backward")

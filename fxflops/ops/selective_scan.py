@@ -359,7 +359,7 @@ def split_conv_scan(*, zxbcdt: Spec, A: Spec, D: Spec, out: Any, **given: Any) -
             parts["convolved"], given["conv1d_weight"][-1], given.get("conv1d_bias"), given.get("activation", "silu")
         ),
         parts["scan"].forward(),
-        when(weight is not None, normalized(rows, weight, None).plus(times(rows.numel(), GATE))),
+        when(weight is not None, normalized(rows, weight, None, centered=False).plus(times(rows.numel(), GATE))),
         Cost() if last is None else projected(rows, last, given.get("outproj_bias")),
     )
 
@@ -411,11 +411,20 @@ NORMS = f"{SSM}.triton.layer_norm:layer_norm_fn", f"{SSM}.triton.layer_norm:rms_
 
 @library(*NORMS, op="layer_norm", result=norm_result)
 def add_norm(
-    *, x: Spec, weight: Spec, bias: Spec | None = None, residual: Spec | None = None, dropout_p: float = 0.0, out: Any
+    *,
+    x: Spec,
+    weight: Spec,
+    bias: Spec | None = None,
+    residual: Spec | None = None,
+    dropout_p: float = 0.0,
+    is_rms_norm: bool = True,
+    out: Any,
 ) -> Cost:
     """x[*, k], residual[*, k], weight[k] -> out[*, k]: 1 add for the residual, then as rms_norm or layer_norm."""
     n = x.numel()
-    return normalized(x, weight, bias).plus(Cost(adds=n * (residual is not None), muls=n * (dropout_p > 0)))
+    return normalized(x, weight, bias, not is_rms_norm).plus(
+        Cost(adds=n * (residual is not None), muls=n * (dropout_p > 0))
+    )
 
 
 @add_norm.backward(*gradients_of(*NORMS), op="layer_norm_backward")
@@ -434,9 +443,11 @@ GATED = f"{SSM}.triton.layernorm_gated:rmsnorm_fn", f"{SSM}.triton.layernorm_gat
 
 
 @library(*GATED, op="rms_norm", result=step_result)
-def gated_norm(*, x: Spec, weight: Spec, bias: Spec | None = None, z: Spec | None = None, out: Any) -> Cost:
+def gated_norm(
+    *, x: Spec, weight: Spec, bias: Spec | None = None, z: Spec | None = None, is_rms_norm: bool | None = None, out: Any
+) -> Cost:
     """x[*, k], z[*, k], weight[k] -> out[*, k]: as rms_norm, and 2 for the gate."""
-    return normalized(x, weight, bias).plus(when(z is not None, times(x.numel(), GATE)))
+    return normalized(x, weight, bias, is_rms_norm is False).plus(when(z is not None, times(x.numel(), GATE)))
 
 
 @gated_norm.backward(*gradients_of(*GATED), op="rms_norm_backward")

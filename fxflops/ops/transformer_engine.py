@@ -105,10 +105,11 @@ NORM_LINEAR = f"{TE}.module.layernorm_linear:LayerNormLinear.forward"
 @library(NORM_LINEAR, op="layer_norm_linear", described=described, result=result)
 def te_norm_linear(
     *, x: Spec, weight: Spec, bias: Spec | None = None, norm_weight: Spec | None = None, norm_bias: Spec | None = None,
-    return_bias: bool = False, out: Any,
+    normalization: str = "", return_bias: bool = False, out: Any,
 ) -> Cost:  # fmt: skip
     """input[*, i], weight[o, i] -> out[*, o]: as layer_norm or rms_norm, then as linear."""
-    return normalized(x, norm_weight, norm_bias).plus(layer(x, weight, None if return_bias else bias))
+    normed = normalized(x, norm_weight, norm_bias, normalization != "RMSNorm")
+    return normed.plus(layer(x, weight, None if return_bias else bias))
 
 
 @te_norm_linear.backward(*gradients_of(NORM_LINEAR), op="layer_norm_linear_backward")
@@ -128,12 +129,13 @@ MLP = f"{TE}.module.layernorm_mlp:LayerNormMLP.forward"
 @library(MLP, op="layer_norm_mlp", described=described, result=result)
 def te_mlp(
     *, x: Spec, fc1_weight: Spec, fc2_weight: Spec, fc1_bias: Spec | None = None, fc2_bias: Spec | None = None,
-    norm_weight: Spec | None = None, norm_bias: Spec | None = None, activation: str = "", return_bias: bool = False, out: Any,
+    norm_weight: Spec | None = None, norm_bias: Spec | None = None, activation: str = "",
+    normalization: str = "", return_bias: bool = False, out: Any,
 ) -> Cost:  # fmt: skip
     """input[*, i], fc1_weight[f, i], fc2_weight[o, f] -> out[*, o]: the norm, two linear layers, and the activation between; a gate is f of 2f."""
     hidden = Spec((*x[:-1], fc2_weight[1]))
     return summed(
-        normalized(x, norm_weight, norm_bias),
+        normalized(x, norm_weight, norm_bias, normalization != "RMSNorm"),
         layer(x, fc1_weight, fc1_bias),
         times(hidden.numel(), ACTIVATION.plus(Cost(muls=1 if activation in GATED else 0))),
         layer(hidden, fc2_weight, None if return_bias else fc2_bias),
