@@ -114,6 +114,11 @@ class Tape:
         out = self._made(a.shape, _times(a.size, each), a)
         return self._then(out, lambda: self._give(a, _times(a.size, derivative)))
 
+    def pointwise_rows(self, a: Variable, cost: Cost, derivative: Cost) -> Variable:
+        """f of whole rows, at this cost for all of them, and its gradient at that."""
+        out = self._made(a.shape, cost, a)
+        return self._then(out, lambda: self._give(a, derivative))
+
     def exp(self, a: Variable) -> Variable:
         return self.pointwise(a, Cost(others=1), Cost(muls=1))
 

@@ -54,13 +54,16 @@ class Recurrence:
         states, keys, values = self.states, self.keys, self.values
         later = states - self.first
         decayed = len(self.decays) + self.fixed
+        taken = (
+            states if self.decays else later
+        )  # what was there before the first token needs no gradient, but for its decay
         delta = summed(
             Cost(muls=values),  # the value by beta
             Cost(muls=values, adds=values - self.beta),  # beta
             Cost(
                 macs=states, muls=states, adds=states - keys + keys
             ),  # the key by what it took away, added to its other part
-            Cost(macs=states, muls=states, adds=states),  # the state by what was taken from it
+            Cost(macs=taken, muls=taken, adds=taken),  # the state by what was taken from it
         )
         return summed(
             when(self.unit, times(2, unit_rows_backward(self.rows, self.k))),
