@@ -13,6 +13,7 @@ import torch
 
 from ._extend import Cost, Spec, summed, times, when
 from ._libraries import gradients_of, library
+from .activation import gelu_backward
 from .linear import linear, linear_backward
 from .loss import cross_entropy
 from .norm import normalized, normalized_backward
@@ -21,8 +22,6 @@ LIGER = "liger_kernel.ops"
 GATE = Cost(muls=1, others=1)
 """f(a) * b."""
 SILU_BACKWARD = Cost(muls=3, adds=2, others=1)
-TANH_GELU_BACKWARD = Cost(muls=11, adds=5, others=1)
-"""As gelu_backward by tanh: 17."""
 ROTATED = Cost(muls=2, adds=1)
 SOFTMAX_LESS_TARGET = Cost(muls=1, others=2)
 """The gradient of cross-entropy by a logit: its exponential over the sum, times the gradient of the loss."""
@@ -83,8 +82,8 @@ def liger_swiglu_backward(*, a: Spec, out: Any) -> Cost:
 
 @liger_glu.backward(*gradients_of(GEGLU), op="glu_backward")
 def liger_geglu_backward(*, a: Spec, out: Any) -> Cost:
-    """grad[*], a[*], b[*] -> out_a[*], out_b[*]: grad * gelu(a), and grad * b by gelu's derivative, by tanh: 19 per element."""
-    return times(a.numel(), TANH_GELU_BACKWARD.plus(Cost(muls=2)))
+    """grad[*], a[*], b[*] -> out_a[*], out_b[*]: grad * gelu(a), and grad * b by gelu's derivative, by tanh."""
+    return gelu_backward(a, a, approximate="tanh", out=a).plus(Cost(muls=2 * a.numel()))
 
 
 ROPE = f"{LIGER}.rope:LigerRopeFunction.apply"
