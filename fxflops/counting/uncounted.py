@@ -64,8 +64,15 @@ def recipe(counted: Iterable[Counted]) -> str:
 def _recipe_for(call: Call) -> str:
     """Return the lines to paste after :data:`IMPORT`: a formula that counts one operation per output element, a guess."""
     name = call.op.rpartition("::")[2].rpartition(".")[2]
+    if call.op.startswith(TRITON):  # it returns nothing: the last tensor that it is given stands for its result
+        given = [parameter for parameter, value in call.kwargs.items() if isinstance(value, Spec)] or ["out"]
+        name = call.op.removeprefix(TRITON)
+        return (
+            f'@fxflops.formula("{call.op}")\n'
+            f"def {name}(*, {given[-1]}, out, **kwargs): return {given[-1]}.numel()  # 1 per element: a guess"
+        )
     if ":" in call.op and "::" not in call.op:
-        target, name = repr(call.op), call.op.partition(":")[2].replace(".", "_")
+        target, name = f'"{call.op}"', call.op.partition(":")[2].replace(".", "_")
     elif "::" in call.op:
         target = "torch.ops." + call.op.replace("::", ".")
     else:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..names import Absent
 from ..ops._libraries import LibraryFunction
 from ..ops._registry import is_method
 from ..records import OPERATOR, specs_in
@@ -34,7 +35,7 @@ def qualified_name(func: Any) -> str:
         return str(func._qualified_op_name)
     if isinstance(func, str):
         return func
-    if isinstance(func, LibraryFunction):
+    if isinstance(func, Absent) and "::" not in func.name:  # a library's function, or a Triton kernel
         return func.name
     name = getattr(func, "__name__", None) or type(func).__name__
     if is_method(func):

@@ -41,18 +41,17 @@ def grid_of(kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, 
     """Return the grid of a launch; "a function" for one that depends on what an autotuner or a heuristic chooses."""
     if not callable(grid):
         return tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
-    names = getattr(jit_of(kernel), "arg_names", ())
     try:
-        return tuple(grid({**dict(zip(names, args, strict=False)), **kwargs}))
+        return tuple(grid({**dict(zip(names_of(kernel), args, strict=False)), **kwargs}))
     except KeyError:
         return "a function"
 
 
-def jit_of(kernel: Any) -> Any:
-    """Return the kernel itself, without autotuners and heuristics."""
+def names_of(kernel: Any) -> tuple[str, ...]:
+    """Return the names of a kernel's parameters, whatever autotuners and heuristics are around it."""
     while hasattr(kernel, "fn") and not hasattr(kernel, "arg_names"):
         kernel = kernel.fn
-    return kernel
+    return tuple(getattr(kernel, "arg_names", ()))
 
 
 def _replace(interface: Any) -> None:

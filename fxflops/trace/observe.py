@@ -31,6 +31,7 @@ from ..meters.live_storages import LiveStorages
 from ..meters.stopwatch import MODULE, PhaseTimes, Stopwatch
 from ..model.pytree import caches_in, device_of, tensors_given, tensors_in, walk
 from ..model.snapshot import threads_counting
+from ..names import Absent
 from ..ops import ESCAPE, QUERY, VIEW, Formula, FormulaRegistry
 from ..ops._libraries import LibraryFunction
 from ..ops._registry import TRITON
@@ -80,7 +81,7 @@ from .functions import (
     unguarded,
     with_callables,
 )
-from .kernel_launches import function_of, grid_of, launches_noted
+from .kernel_launches import function_of, grid_of, launches_noted, names_of
 from .leaves import Hooks, Leaves, ModuleSettings, Settings, holds_tensors
 from .library_functions import (
     handed_to,
@@ -1380,15 +1381,19 @@ class Observer:
             if self._in_call or self._inside_leaf():
                 return launch() if computes else None
             function = function_of(kernel)
-            name = f"{TRITON}{function.__name__}"
-            entries = (self._registry.find(kernel), self._registry.find(function), self._registry.get(name))
-            entry = next((each for each in entries if each is not None), None)
+            named = Absent(f"{TRITON}{function.__name__}")
+            own = next((each for each in (kernel, function) if self._registry.find(each) is not None), None)
             start = self.stopwatch.now()
-            out = launch() if computes else None
+            with self._within(True, self._in_node):
+                out = launch() if computes else None
             with self.lock:
                 self._unwritten.wrote((args, kwargs))
-                made = spec_of(args), {**spec_of(kwargs), "grid": grid_of(kernel, grid, args, kwargs)}, None
-                self._record(entry, name if entry is None else kernel, made, self.stopwatch.now() - start)
+                # The parameters of a formula for the kernel itself go by position, of one for its name by their names.
+                names = () if own is not None else names_of(kernel)[: len(args)]
+                by_name = {**dict(zip(names, spec_of(args), strict=False)), **spec_of(kwargs)}
+                made = spec_of(args[len(names) :]), {**by_name, "grid": grid_of(kernel, grid, args, kwargs)}, None
+                target = named if own is None else kernel
+                self._record(self._registry.find(own or named), target, made, self.stopwatch.now() - start)
             return out
 
     def _begin_function(self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
