@@ -100,6 +100,18 @@ def run_without_values(function: LibraryFunction, arguments: Mapping[str, Any]) 
     return _filled(result, outs, arguments)
 
 
+def result_by_rule(function: LibraryFunction, specs: Mapping[str, Any]) -> Any:
+    """Return the specs of a result, given those of the arguments."""
+    assert function.kernel.result is not None
+    return _named(_with_names(function.kernel.result, specs), specs)
+
+
+def _named(result: Any, specs: Mapping[str, Any]) -> Any:
+    if isinstance(result, (tuple, list)) and not isinstance(result, Spec):
+        return tuple(_named(part, specs) for part in result)
+    return specs[result] if isinstance(result, Given) else result
+
+
 def tensors_of(value: Any) -> list[torch.Tensor]:
     """Return the tensors among arguments, and in lists and tuples of them."""
     if isinstance(value, torch.Tensor):

@@ -88,6 +88,7 @@ from .library_functions import (
     has_values,
     nodes_between,
     replace,
+    result_by_rule,
     run_original,
     run_without_values,
     tensors_of,
@@ -103,7 +104,7 @@ from .modes import (
     function_mode_on,
     transformed,
 )
-from .phases import BACKWARD, FORWARD, OPTIMIZER, Phases, is_comparing
+from .phases import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, Phases, is_comparing
 from .processes import Collectives, communicates, copies_gathered, has_shards, is_between_processes, runs_in_parts
 from .python_functions import PlainFunctions
 from .real_world import QUERY_KEY_VALUE, is_like
@@ -628,8 +629,13 @@ class Observer:
         """Run one function call that reached the mode, and record it."""
         world = self._world
         self._follow_imports()
-        if func in world.unrecorded or self._in_library:
+        if func in world.unrecorded:
             return func(*args, **kwargs)
+        if self._in_library:  # its backward may first run a checkpointed forward again
+            if self.phases.now() != RECOMPUTE:
+                return func(*args, **kwargs)
+            with self._outside_library():
+                return self.function(func, args, kwargs)
         if func in world.answers and not self._owners.follows_backward and not transformed():
             return world.answers[func]
         if world.meets_tensors and not self._stack.leaf_depth:
@@ -1246,6 +1252,12 @@ class Observer:
         """Handle that a call in the module of this path raised; of a function, ``entry`` is the formula."""
         # Checkpoint stops recomputing by an exception inside a call: the operators that ran until then are calls.
         if isinstance(sys.exc_info()[1], of_checkpoint(STOPS_RECOMPUTING)):
+            if type(target) is LibraryFunction and target.kernel.result is not None:
+                _, specs = self._specs_of(target, *given)
+                result = self._facts_of_library(entry, target, given, result_by_rule(target, specs))
+                self.log.call(entry, target, ((), specs, result), path, 0.0)
+                self._parts.clear()
+                return
             for func, (*specs, out) in self._parts:
                 part = self._registry.find(func)
                 if entry is not None and part is not None and entry.op == part.op == ATTENTION:
@@ -1321,9 +1333,13 @@ class Observer:
 
     def _result_of_library(self, entry: Formula | None, func: LibraryFunction, given: Arguments, out: Any) -> Any:
         """Return the spec of the result of a library's function, with the facts that depend on its arguments' values."""
-        result, facts = spec_of(out), func.kernel.facts
-        if out is None and func.kernel.writes:  # what it has written, by its last name for it
+        result = spec_of(out)
+        if out is None and func.kernel.writes:  # what it has written
             result = spec_of(func.arguments(*given).get(func.kernel.writes[0]))
+        return self._facts_of_library(entry, func, given, result)
+
+    def _facts_of_library(self, entry: Formula | None, func: LibraryFunction, given: Arguments, result: Any) -> Any:
+        facts = func.kernel.facts
         if facts is None or not any(True for _ in specs_in(result)):
             return result
         try:
@@ -1332,6 +1348,16 @@ class Observer:
             if self._must_read_masks and entry is not None and entry.op == ATTENTION:
                 raise
             return result
+
+    @contextmanager
+    def _outside_library(self) -> Iterator[None]:
+        """Record calls in this block, though the backward of a library's function is under way."""
+        self._in_library = False
+        try:
+            with self._within(False, self._in_node):
+                yield
+        finally:
+            self._in_library = True
 
     def _follow_backward(
         self, func: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any], made: Made, out: Any

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+import fxflops
 from fxflops.records import Cost
-from tests.library_stand_ins import counts, library
+from tests.library_stand_ins import Calls, counts, library
 from tests.oracle import Tally, numbers, tallying
 
 V2 = "flash_attn.flash_attn_interface"
@@ -262,3 +263,14 @@ def test_pages_of_a_cache(flash: Any) -> None:
     assert counts(find, given, backward=False).forward.macs == 4 * 2 * 3 * 16 * 12
     filled = given | {"cache_seqlens": torch.tensor([17, 40], dtype=torch.int32)}
     assert counts(find, filled, backward=False).forward.macs == 4 * (17 + 40) * 12
+
+
+def test_flop_counter_mode_does_not_see_it(flash: Any) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    given = {name: torch.randn(2, 3, 4, 5) for name in "qkv"}
+    report = fxflops.count(Calls(flash(f"{V2}:flash_attn_func"), given, {}), convention="torch")
+    with FlopCounterMode(display=False) as counter:
+        given["q"] * 1  # all that it sees of such a model
+    assert report.total_flops == counter.get_total_flops() == 0
+    assert report.total_macs == 2 * 4 * 3 * 3 * 10

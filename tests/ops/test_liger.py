@@ -67,6 +67,7 @@ def both(counted: Any) -> tuple[int, int]:
 
 def positional(function: Any, *names: str) -> Any:
     """A Function's apply takes no keywords."""
+
     def call(**given: Any) -> Any:
         first = [given.pop(name) for name in names]
         return function(*first, **given)
