@@ -61,5 +61,5 @@ def deformable_attention_backward(*, value: Spec, sampling_locations: Spec, out:
     ),
 )  # fmt: skip
 def extension_backward(*, value: Spec, sampling_locations: Spec, out: Any) -> Cost:
-    """As deformable_attention_backward, called by the Function of a model's own."""
+    """grad[b, q, hd], value[b, s, h, d], locations[b, q, h, l, p, 2] -> out_value, out_locations, out_weights: as deformable_attention_backward."""
     return deformable_attention_backward(value=value, sampling_locations=sampling_locations, out=out)

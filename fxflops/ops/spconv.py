@@ -15,8 +15,8 @@ from ._extend import Cost, Spec, added_up, first, summed, when
 from ._libraries import Values, gradients_of, library
 
 FUNCTIONS, OPS = "spconv.pytorch.functional", "spconv.pytorch.ops"
-PAIRS = "points"
-"""The fact of the pairs of points in a rulebook."""
+PAIRS, PLACES = "points", "places"
+"""The facts of a rulebook: its pairs of points, and the places of the kernel that have any."""
 INDICES = (
     *(f"{FUNCTIONS}:{name}" for name in ("indice_conv", "indice_subm_conv", "indice_inverse_conv", "implicit_gemm")),
     *(f"{OPS}:{name}" for name in ("indice_conv", "implicit_gemm")),
@@ -25,12 +25,11 @@ INDICES = (
 
 def facts(values: Values) -> Mapping[str, int]:
     """The pairs of all places of the kernel: those that are listed, or entries of its table that name a point."""
-    table = values.get("pair_fwd")
+    # [places, points], with the number of an input for each, -1 where there is none.
+    inputs = values["indice_pairs"][0] if values.get("pair_fwd") is None else values["pair_fwd"]
     with DisableTorchFunction(), disable_current_modes():
-        if table is not None:
-            return {PAIRS: int((table >= 0).sum())}
-        pairs = values["indice_pairs"]  # [inputs and outputs, places, points], -1 where there is none
-        return {PAIRS: int((pairs[0] >= 0).sum())}
+        pairs = (inputs >= 0).sum(-1)
+        return {PAIRS: int(pairs.sum()), PLACES: int((pairs > 0).sum())}
 
 
 @library(*INDICES, op="sparse_conv", facts=facts)
@@ -48,6 +47,6 @@ def sparse_conv_backward(*, grad: Any, features: Spec, filters: Spec, needs: Seq
     products = fact_in(grad, PAIRS, 0) * features[-1] * filters[0]
     return summed(
         when("features" in needs, added_up(products, features.numel())),
-        when("filters" in needs, added_up(products, filters.numel())),
+        when("filters" in needs, added_up(products, fact_in(grad, PLACES, 0) * features[-1] * filters[0])),
         when("bias" in needs, Cost(adds=outputs - filters[0])),
     )

@@ -52,7 +52,6 @@ SCANS = [(1, 2, 1, 1, 1), (2, 3, 4, 2, 1), (1, 4, 5, 3, 2), (3, 2, 3, 4, 1), (2,
 
 def scanned(tape: Tape, b: int, d: int, length: int, n: int, g: int, skip: bool = True, gate: bool = True, soft: bool = True, inputs: Any = None) -> list[Variable]:  # fmt: skip
     """h = exp(dt A) h + dt x B', y = h C: token by token. ``inputs`` are x, dt, B, C and z of each token, made by other operations."""
-    per = "g" if g > 1 else ""
     A, D, bias = tape.leaf(1, d, n), tape.leaf(1, d), tape.leaf(1, d)
     h = tape.leaf(b, d, n, needs=False)
     outs = []

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from tests.library_stand_ins import counts, library, tensors
 from tests.ops.test_flash_attn import SHAPES, gradients, summed, textbook, times, whole
