@@ -26,8 +26,8 @@ INDICES = (
 def facts(values: Values) -> Mapping[str, int]:
     """The pairs of all places of the kernel: those that are listed, or entries of its table that name a point."""
     # [places, points], with the number of an input for each, -1 where there is none.
-    inputs = values["indice_pairs"][0] if values.get("pair_fwd") is None else values["pair_fwd"]
     with DisableTorchFunction(), disable_current_modes():
+        inputs = values["indice_pairs"][0] if values.get("pair_fwd") is None else values["pair_fwd"]
         pairs = (inputs >= 0).sum(-1)
         return {PAIRS: int(pairs.sum()), PLACES: int((pairs > 0).sum())}
 

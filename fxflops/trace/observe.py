@@ -1375,19 +1375,21 @@ class Observer:
         facts = next((spec.facts for spec in specs_in(result)), {})
         grads = with_facts(tuple(specs[name] for name in needs), **facts)
         ran = (), {"grad": result, **specs, "needs": needs}, grads
-        begun, before = set[int](), list[tuple[bool, bool]]()
+        rows, before = dict[int, int](), list[tuple[bool, bool, float]]()  # of each backward pass the number of its call
 
         def begin(*_: Any) -> None:
-            if (task := current_graph_task_id()) not in begun:
-                begun.add(task)
+            if (task := current_graph_task_id()) not in rows:
                 with self.lock, DisableTorchFunction():
+                    rows[task] = len(self.calls)
                     self.log.call(entry, func.backward, ran, self._here(), 0.0)
-            before.append((self._in_call, self._in_library))
+            before.append((self._in_call, self._in_library, self.stopwatch.now()))
             self._in_call = self._in_library = True
 
         def end(*_: Any) -> None:
             if before:
-                self._in_call, self._in_library = before.pop()
+                self._in_call, self._in_library, start = before.pop()
+                call = self.calls[(row := rows[current_graph_task_id()])]
+                self.calls[row] = call._replace(seconds=(call.seconds or 0.0) + self.stopwatch.now() - start)
 
         self._owners.own_nodes(len(self.calls) - 1, nodes)
         for node in nodes:
