@@ -1375,7 +1375,8 @@ class Observer:
         facts = next((spec.facts for spec in specs_in(result)), {})
         grads = with_facts(tuple(specs[name] for name in needs), **facts)
         ran = (), {"grad": result, **specs, "needs": needs}, grads
-        rows, before = dict[int, int](), list[tuple[bool, bool, float]]()  # of each backward pass the number of its call
+        rows = dict[int, int]()  # the number of the call of each backward pass
+        before = list[tuple[bool, bool, float]]()
 
         def begin(*_: Any) -> None:
             if (task := current_graph_task_id()) not in rows:
