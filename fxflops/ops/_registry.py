@@ -76,7 +76,8 @@ class FormulaRegistry:
         self.functions: set[int] = set()
         self._users: dict[Any, str] = {}
         self.python_functions: dict[Any, FunctionType] = {} if parent is None else dict(parent.python_functions)
-        self.library_functions: dict[str, None] = {} if parent is None else dict(parent.library_functions)
+        # Names of functions of other libraries, by their modules: few of these are imported.
+        self.library_functions: dict[str, tuple[str, ...]] = {} if parent is None else dict(parent.library_functions)
 
     def add(self, target: Any, entry: Formula) -> None:
         """Count ``target`` by ``entry`` from now on."""
@@ -86,7 +87,8 @@ class FormulaRegistry:
                 self._users.setdefault(key, (self._counting(target, key) or entry).op)
             self.entries[key] = entry
             if is_library_function(key):
-                self.library_functions[key] = None
+                module = key.partition(":")[0]
+                self.library_functions[module] = (*self.library_functions.get(module, ()), key)
         if isinstance(target, FunctionType) and target.__module__.partition(".")[0] != "torch":
             self.python_functions[target.__code__] = target
 

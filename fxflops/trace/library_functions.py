@@ -47,17 +47,20 @@ class _Replaced:
 
 
 @contextmanager
-def handed_to(handler: Handler, names: Iterable[str]) -> Iterator[None]:
-    """Call ``handler(function, args, kwargs)`` for each call of a library's function of these names that this thread makes."""
+def handed_to(handler: Handler, names: Mapping[str, Iterable[str]]) -> Iterator[None]:
+    """Call ``handler(function, args, kwargs)`` for each call of a library's function that this thread makes.
+
+    ``names`` are those of the functions, by their modules.
+    """
     with _HANDLERS.on(handler, lambda: None, _restore):
         replace(names)
         yield
 
 
-def replace(names: Iterable[str]) -> None:
+def replace(names: Mapping[str, Iterable[str]]) -> None:
     """Replace those of the functions whose modules have been imported since the last time."""
     with _LOCK:
-        for name in names:
+        for name in [name for module in names if module in sys.modules for name in names[module]]:
             if name not in _REPLACED and (replaced := _replace(name)) is not None:
                 _REPLACED[name] = replaced
 
@@ -187,8 +190,6 @@ def _filled(result: Any, outs: Iterator[torch.Tensor], arguments: Mapping[str, A
 def _replace(name: str) -> _Replaced | None:
     """Replace the function of this name; None if it is not imported, or cannot be replaced."""
     module, _, qualname = name.partition(":")
-    if module not in sys.modules:
-        return None
     if qualname.endswith(".apply"):
         return _replace_apply(name, looked_up(name.removesuffix(".apply")))
     found = looked_up(name)
