@@ -366,7 +366,7 @@ def split_conv_scan(*, zxbcdt: Spec, A: Spec, D: Spec, out: Any, **given: Any) -
 
 @split_conv_scan.backward(*gradients_of(SPLIT), op="mamba_inner_backward")
 def split_conv_scan_backward(*, zxbcdt: Spec, A: Spec, D: Spec, needs: Sequence[str], out: Any, **given: Any) -> Cost:
-    """grad[b, l, o], zxbcdt[b, l, 2hp + 2gn + h] -> the gradients of all."""
+    """grad[b, l, o], zxbcdt[b, l, 2hp + 2gn + h] -> the gradients of all: those of the convolution, the scan, the norm, its gate and the projection."""
     parts, weight = split_of(zxbcdt, A, D, given), given.get("rmsnorm_weight")
     rows, last = parts["rows"], given.get("outproj_weight")
     of_conv = [part for part in ("weight", "bias") if f"conv1d_{part}" in needs]

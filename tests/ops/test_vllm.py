@@ -20,8 +20,11 @@ FUNCTIONS = {
     f"{OPS}:paged_attention_v1": f"out, query, key_cache, value_cache, {REST}",
     f"{OPS}:paged_attention_v2": f"out, exp_sum, max_logits, tmp_out, query, key_cache, value_cache, {REST}",
     f"{OPS}:reshape_and_cache": "key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale, v_scale",
+    f"{OPS}:rms_norm": "out, input, weight, epsilon",
+    f"{OPS}:fused_add_rms_norm": "input, residual, weight, epsilon",
+    f"{OPS}:rotary_embedding": "positions, query, key, head_size, cos_sin_cache, is_neox",
 }
-V1, V2, WRITE = FUNCTIONS
+V1, V2, WRITE, RMS_NORM, ADD_RMS_NORM, ROTARY = FUNCTIONS
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +70,28 @@ def test_a_token_meets_the_keys_of_its_sequence(vllm: Any, lengths: list[int], s
 def test_lengths_without_values_count_as_the_longest(vllm: Any) -> None:
     model = Decodes(vllm, torch.tensor([3, 5], dtype=torch.int32), 4, 8).to("meta")
     assert fxflops.count(model, torch.randn(2, 4, 8, device="meta")).total_macs == 4 * 2 * 50 * 16
+
+
+class Writes(nn.Module):
+    """A kernel that writes its result to what it is given."""
+
+    def __init__(self, call: Any) -> None:
+        super().__init__()
+        self.call, self.weight = call, nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        self.call(out, x, self.weight)
+        return out
+
+
+def test_norms_and_rotary_embeddings_are_torchs(vllm: Any) -> None:
+    x = torch.randn(5, 8)
+    wanted = fxflops.count(nn.RMSNorm(8), x).total_flops
+    own = fxflops.count(Writes(lambda out, x, w: vllm(RMS_NORM)(out, x, w, 1e-6)), x)
+    assert (own.complete, own.total_flops) == (True, wanted)
+    added = fxflops.count(Writes(lambda out, x, w: vllm(ADD_RMS_NORM)(x, out, w, 1e-6)), x)
+    assert (added.complete, added.total_flops) == (True, wanted + 5 * 8)
+    angles, positions = torch.randn(9, 4), torch.arange(5)
+    turned = fxflops.count(Writes(lambda out, x, w: vllm(ROTARY)(positions, x, out, 4, angles, True)), x)
+    assert turned.total_flops == 3 * 2 * 5 * 8  # x1 * cos - x2 * sin, or x1 * sin + x2 * cos, of queries and keys
