@@ -274,3 +274,17 @@ def test_flop_counter_mode_does_not_see_it(flash: Any) -> None:
         given["q"] * 1  # all that it sees of such a model
     assert report.total_flops == counter.get_total_flops() == 0
     assert report.total_macs == 2 * 4 * 3 * 3 * 10
+
+
+def test_it_is_predicted_as_torchs_own_attention(flash: Any) -> None:
+    """Its heads stand before the width, torch's before the length: the seconds are those of the same work."""
+    given = {name: torch.randn(2, 512, 8, 64, dtype=torch.bfloat16) for name in "qkv"}
+    own = fxflops.count(Calls(flash(f"{V2}:flash_attn_func"), given, {"causal": True}))
+    shuffled = {
+        name: tensor.transpose(1, 2).contiguous()
+        for name, tensor in zip(("query", "key", "value"), given.values(), strict=True)
+    }
+    torchs = fxflops.count(
+        Calls(torch.nn.functional.scaled_dot_product_attention, shuffled, {"is_causal": True}), device="cuda"
+    )
+    assert own.predict("H100 SXM").seconds == pytest.approx(torchs.predict("H100 SXM").seconds)
