@@ -105,7 +105,9 @@ def untested(family: str) -> dict[str, list[str]]:
     spellings: dict[str, set[str]] = {}
     for row in FORMULAS:
         if row.family == family and row.targets:  # without targets it is an operator of another torch
-            names = {row.op, *(re.split(r"\.|::", target)[-1] for target in row.targets)}
+            # Of a library's function, package.module:function, or Function.apply, and of its backward, the function's own name.
+            bare = [re.sub(r"(\.(apply|forward|backward))+$", "", target) for target in row.targets]
+            names = {row.op, *(re.split(r"\.|:+", target)[-1] for target in bare)}
             spellings.setdefault(row.doc, set()).update(names)
     return {
         doc: sorted(names)

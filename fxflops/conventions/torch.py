@@ -21,6 +21,7 @@ import torch
 
 from ..ops._apply import arguments, tensors
 from ..ops._cost import COMPLEX, first
+from ..ops._libraries import is_library
 from ..ops.einsum import steps
 from ..records import Cost, FormulaFunction, Operation, Spec, specs_in
 from ..torch_internals import OpOverload, OpOverloadPacket
@@ -71,6 +72,8 @@ def _is_counted(ran: Operation) -> bool:
     if ran.op not in COUNTED or name in OMITTED or name.startswith(OMITTED_FAMILIES) or name.endswith("_"):
         return False
     if isinstance(target, (OpOverload, OpOverloadPacket)) and not str(target).startswith("aten."):
+        return False
+    if is_library(target):
         return False
     if ran.op == "matmul":
         return _operands(ran)[1].ndim > 1

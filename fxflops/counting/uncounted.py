@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..errors import InputError
+from ..ops._registry import TRITON
 from ..records import Call, Counted, Spec
+from ..units import size
 
 IMPORT = "import fxflops"
 NO_FORMULA = "no formula"
@@ -42,6 +44,10 @@ def missing_in(counted: Iterable[Counted]) -> tuple[Missing, ...]:
 def _missing(op: str, counted: list[Counted]) -> Missing:
     first = counted[0]
     shapes = f"{', '.join(map(repr, first.call.inputs()))} -> {first.call.out!r}"
+    if op.startswith(TRITON):  # it returns nothing: what it is launched on, and the bytes of all its tensors
+        tensors = [*first.call.inputs()]
+        nbytes = size(sum(spec.nbytes for spec in tensors))
+        shapes = f"{', '.join(map(repr, tensors))}, grid {first.call.kwargs.get('grid')}, {nbytes}"
     return Missing(op, len(counted), first.call.path, shapes, first.call.site, first.missing)
 
 
@@ -58,7 +64,16 @@ def recipe(counted: Iterable[Counted]) -> str:
 def _recipe_for(call: Call) -> str:
     """Return the lines to paste after :data:`IMPORT`: a formula that counts one operation per output element, a guess."""
     name = call.op.rpartition("::")[2].rpartition(".")[2]
-    if "::" in call.op:
+    if call.op.startswith(TRITON):  # it returns nothing: the last tensor that it is given stands for its result
+        given = [parameter for parameter, value in call.kwargs.items() if isinstance(value, Spec)] or ["out"]
+        name = call.op.removeprefix(TRITON)
+        return (
+            f'@fxflops.formula("{call.op}")\n'
+            f"def {name}(*, {given[-1]}, out, **kwargs): return {given[-1]}.numel()  # 1 per element: a guess"
+        )
+    if ":" in call.op and "::" not in call.op:
+        target, name = f'"{call.op}"', call.op.partition(":")[2].replace(".", "_")
+    elif "::" in call.op:
         target = "torch.ops." + call.op.replace("::", ".")
     else:
         target = repr(name) if call.op.startswith("Tensor.") else call.op

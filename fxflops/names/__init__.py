@@ -52,7 +52,7 @@ def target_of(name: str) -> Any:
 
     found = found_in_torch(name)
     if found is None and "::" not in name:
-        found = _looked_up(name)
+        found = looked_up(name)
         found = found if callable(found) and not isinstance(found, type) else None
     return Absent(name) if found is None else found
 
@@ -73,14 +73,14 @@ class Classes(dict[str, type]):
         self._descriptions = descriptions
 
     def __missing__(self, name: str) -> type:
-        there = _looked_up(name)
+        there = looked_up(name)
         self[name] = there if isinstance(there, type) else self._stand_in(name)
         return self[name]
 
     def _stand_in(self, name: str) -> type:
         about = self._descriptions.get(name, {"bases": [], "forward": None})
         # No stand-in gets a user's class as a base: its __init_subclass__ would run. Only torch's are taken as they are.
-        bases = tuple(_looked_up(base) if _is_torchs(base) else self._stand_in(base) for base in about["bases"])
+        bases = tuple(looked_up(base) if _is_torchs(base) else self._stand_in(base) for base in about["bases"])
         module, _, qualname = name.partition(":")
         body: dict[str, Any] = {"__module__": module, "__qualname__": qualname}
         if about["forward"] is not None:
@@ -129,10 +129,10 @@ def _bases(cls: type) -> list[type]:
 
 def _is_torchs(name: str) -> bool:
     """Return whether a class is torch's own, which every process that reads a report has."""
-    return name.startswith(("torch.", "torch:", "builtins:")) and _looked_up(name) is not None
+    return name.startswith(("torch.", "torch:", "builtins:")) and looked_up(name) is not None
 
 
-def _looked_up(name: str) -> Any:
+def looked_up(name: str) -> Any:
     """Return what an imported module has under this name, without running a ``__getattr__`` or property; else None."""
     module, _, qualname = name.partition(":")
     found: Any = sys.modules.get(module)

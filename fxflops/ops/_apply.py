@@ -143,6 +143,8 @@ def names_of(target: Any) -> tuple[str, ...]:
     if type(target) is FunctionType:
         return parameters_of(target)[0]
     found = target_of(target) if isinstance(target, str) else target
+    if isinstance(names := getattr(found, "arg_names", None), (list, tuple)):  # a Triton kernel's
+        return tuple(names)
     if isinstance(found, HigherOrderOperator):
         return parameters_of(type(found).__call__)[0][1:]
     if isinstance(found, (OpOverload, OpOverloadPacket)):

@@ -79,6 +79,17 @@ def triangle(n: int, s: int, corner: int) -> int:
     return _kept(n + shift, s) - _kept(shift, s)
 
 
+def window_pairs(n: int, s: int, left: int, right: int, shift: int | None = None) -> int:
+    """Return the pairs of n queries and s keys within a window: query i sees keys from i + shift - ``left`` to i + shift + ``right``.
+
+    Without a ``shift`` the last query's place is that of the last key: FlashAttention's ``window_size``. A negative number is no bound.
+    """
+    shift = s - n if shift is None else shift
+    above = n * s if right < 0 else _kept(n + shift + right, s) - _kept(shift + right, s)
+    below = 0 if left < 0 else _kept(n + shift - left - 1, s) - _kept(shift - left - 1, s)
+    return above - below
+
+
 def _kept(last: int, s: int) -> int:
     """Return the pairs with s keys of queries up to the ``last``, of which the i-th sees the first i keys."""
     rising = min(max(last, 0), s)

@@ -26,6 +26,8 @@ Q = ParamSpec("Q")
 R = TypeVar("R", bound=Cost | int, covariant=True)
 S = TypeVar("S", bound=Cost | int)
 Style = Literal["op", "module", "mapping"]
+TRITON = "triton:"
+"""The beginning of the name of a Triton kernel, before that of its function."""
 VIEW, QUERY, ESCAPE = "view", "query", "escape"
 """Reasons why an op is free: it returns a view, or answers a question. ESCAPE is that of an op that hands data to code that torch does not see: it is free, but what comes of it is unknown."""
 
@@ -75,6 +77,8 @@ class FormulaRegistry:
         self.functions: set[int] = set()
         self._users: dict[Any, str] = {}
         self.python_functions: dict[Any, FunctionType] = {} if parent is None else dict(parent.python_functions)
+        # Names of functions of other libraries, by their modules: few of these are imported.
+        self.library_functions: dict[str, tuple[str, ...]] = {} if parent is None else dict(parent.library_functions)
 
     def add(self, target: Any, entry: Formula) -> None:
         """Count ``target`` by ``entry`` from now on."""
@@ -83,6 +87,9 @@ class FormulaRegistry:
             if not entry.is_ours:
                 self._users.setdefault(key, (self._counting(target, key) or entry).op)
             self.entries[key] = entry
+            if is_library_function(key):
+                module = key.partition(":")[0]
+                self.library_functions[module] = (*self.library_functions.get(module, ()), key)
         if isinstance(target, FunctionType) and target.__module__.partition(".")[0] != "torch":
             self.python_functions[target.__code__] = target
 
@@ -127,7 +134,10 @@ class FormulaRegistry:
         entry = self.get(function)
         if entry is not None:
             return entry
-        if isinstance(function, Absent) and "::" in function.name:
+        if isinstance(function, Absent) and "::" not in function.name:
+            own = getattr(function, "function", None)  # a user's formula may be for the function itself
+            return (None if own is None else self.get(own)) or self.get(function.name)
+        if isinstance(function, Absent):
             packet = function.name.partition(".")[0]
             return self.get(function.name) or self.get(packet) or self.get(packet.rstrip("_"))
         if isinstance(function, OpOverload):
@@ -138,7 +148,10 @@ class FormulaRegistry:
         if isinstance(function, OpOverloadPacket):
             name = function._qualified_op_name
             return self.get(name) or self.get(name.rstrip("_"))
-        return self.get(("method" if is_method(function) else "function", getattr(function, "__name__", "")))
+        name = getattr(function, "__name__", "")
+        if isinstance(function, FunctionType):  # one that a file names, and its library is imported
+            entry = self.get(f"{function.__module__}:{function.__qualname__}")
+        return entry or self.get(("method" if is_method(function) else "function", name))
 
     @staticmethod
     def operator(name: str) -> Any:
@@ -207,7 +220,8 @@ class Op(Protocol[P, R]):
 def formula(*targets: Any, op: str | None = None, traits: Iterable[Trait] = ()) -> Callable[[Callable[Q, S]], Op[Q, S]]:
     """Register the decorated function as the formula of ``targets``.
 
-    A target is a module class, a function, an ``OpOverload`` or its packet, a qualified name such as ``"aten::add"``, or the
+    A target is a module class, a function, an ``OpOverload`` or its packet, a qualified name such as ``"aten::add"``,
+    ``"package.module:function"`` for a function of a library that need not be imported, ``"triton:name"`` for a Triton kernel, or the
     name of an op in ``report.by_operator()`` or of a ``torch.Tensor`` method: all its spellings. The function takes the op's own parameters by their names, each tensor as a
     :class:`~fxflops.records.Spec`, and keyword ``out``, the spec of the result. Its positional parameters are the op's
     first; its keyword-only ones are found by name wherever the op has them; what it does not name is not passed. Where
@@ -252,6 +266,11 @@ def zero(reason: str, *targets: Any, op: str | None = None, traits: Iterable[Tra
             trait.update((entry.op, target))
 
 
+def is_library_function(key: Any) -> bool:
+    """Return whether a key is the name of a library's function, ``package.module:function``."""
+    return isinstance(key, str) and ":" in key and "::" not in key and not key.startswith(TRITON)
+
+
 def is_method(target: Any) -> bool:
     """Return True for a method of ``torch.Tensor``: a descriptor of it, or a Python function written in it."""
     return hasattr(target, "__objclass__") or getattr(target, "__qualname__", "").startswith(("Tensor.", "TensorBase."))
@@ -287,7 +306,7 @@ def _keys(target: Any) -> list[Any]:
     if isinstance(target, tuple) and len(target) == 2:
         return [target]
     if isinstance(target, str):
-        if "::" in target:
+        if ":" in target:
             return [target]
         replaced = ((op, key) for key, (_, op) in BASE.users().items())  # what a user counts keeps its name
         ops = grouped([*((entry.op, key) for key, entry in BASE.items()), *replaced])
@@ -295,8 +314,8 @@ def _keys(target: Any) -> list[Any]:
             return [getattr(torch.Tensor, target), *named(target)]
         if target not in ops:
             raise FormulaError(
-                f"torch.Tensor has no method {target!r}, and no op has that name{near(target, ops)}; give the function, the class "
-                f"or 'namespace::name'"
+                f"torch.Tensor has no method {target!r}, and no op has that name{near(target, ops)}; give the function, the class, "
+                f"'namespace::name', 'package.module:function' or 'triton:name'"
             )
         return ops[target]
     if isinstance(target, type) and not _is_module_class(target):
@@ -317,6 +336,6 @@ def _keys(target: Any) -> list[Any]:
     if not callable(target) and not hasattr(target, "run"):
         raise FormulaError(
             f"cannot count {target!r}: a target is a module class, a function, an OpOverload, a Triton kernel, "
-            f"the name of a Tensor method or a qualified name such as 'aten::add'"
+            f"the name of a Tensor method or a qualified name such as 'aten::add', 'package.module:function' or 'triton:name'"
         )
     return [target, *([REACHED_AS[target]] if target in REACHED_AS else [])]

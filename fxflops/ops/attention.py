@@ -44,7 +44,11 @@ def attention(
 
 def dense(batch: int, n: int, s: int, d: int, v: int, masked: bool, dropout_p: float, out: Any) -> Cost:
     """The cost of ``n`` queries and ``s`` keys of ``d`` elements, values of ``v``, in each of ``batch`` heads of all samples."""
-    rows, pairs = batch * n, pairs_in(out, batch * n * s)
+    return of_pairs(batch * n, pairs_in(out, batch * n * s), d, v, masked, dropout_p)
+
+
+def of_pairs(rows: int, pairs: int, d: int, v: int, masked: bool, dropout_p: float) -> Cost:
+    """The cost of ``pairs`` of queries and keys of ``d`` elements, added up to ``rows`` outputs of ``v``."""
     softmax = Cost(others=2 * pairs, adds=max(pairs - rows, 0))
     pointwise = Cost(muls=pairs * (1 + (dropout_p > 0)), adds=pairs * masked)
     return contraction(d, pairs).plus(pointwise).plus(softmax).plus(added_up(pairs * v, rows * v))
@@ -134,10 +138,18 @@ def products_of(
 ) -> Cost:
     """The products of the backward pass, for ``heads`` of all samples, each with ``n`` queries and ``s`` keys; the pairs are those
     that the mask leaves."""
-    rows, d, v = heads * n, query[-1], value[-1]
+    rows = heads * n
     pairs = pairs_in(out, rows * s)
     # The heads of a group share a key, whose gradient has as many parts to scale: torch's plain products copy the key for each head.
-    scaled = rows * d + heads * s * d
+    return gradients_of_pairs(rows, heads * s, pairs, query, key, value, dropout_p, bias)
+
+
+def gradients_of_pairs(
+    rows: int, keys: int, pairs: int, query: Spec, key: Spec, value: Spec, dropout_p: float, bias: Spec | None = None
+) -> Cost:
+    """The gradients of ``pairs`` of ``rows`` queries and ``keys`` keys, those of all heads together."""
+    d, v = query[-1], value[-1]
+    scaled = (rows + keys) * d
     return summed(
         contraction(v, pairs),
         Cost(muls=pairs * (2 + (dropout_p > 0)) + scaled, adds=max(2 * pairs - rows, 0)),

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ._extend import Cost, Spec, contraction, formula, summed, times, when
+from ._libraries import Given, Values, gradients_of, library
 from .optim import SCALED_ADD
 
 QUANTIZE = Cost(muls=1, others=2)
@@ -162,3 +163,36 @@ def int8_double_quant(A: Spec, *, threshold: float = 0.0, out: Any) -> Cost:
 def int8_vectorwise_dequant(A: Spec, *, out: Any) -> Cost:
     """q[r, *], stats[r] -> out[r, *]: 2 multiplies per element."""
     return times(A.numel(), Cost(muls=2))
+
+
+def weight_described(values: Values) -> Values:
+    """The arguments, with the shape of the weight that is packed."""
+    state = values.pop("quant_state")
+    return {**values, "weight_shape": tuple(state.shape)}
+
+
+def product_result(A: Spec, weight_shape: Sequence[int], out: Any = None) -> Any:
+    """out[*, o], where it is not given."""
+    return Spec((*A[:-1], weight_shape[0]), A.dtype) if out is None else Given("out")
+
+
+MATMUL_4BIT = "bitsandbytes.autograd._functions:matmul_4bit"
+
+
+@library(MATMUL_4BIT, op="linear", described=weight_described, result=product_result)
+def matmul_4bit(*, A: Spec, weight_shape: Sequence[int], bias: Spec | None = None, out: Any) -> Cost:
+    """input[*, i], packed weight of shape [o, i] -> out[*, o]: 1 multiply per weight to dequantize it, then as linear."""
+    return linear_4bit(A, shapeB=weight_shape, bias=bias, out=out)
+
+
+@matmul_4bit.backward(*gradients_of(MATMUL_4BIT), op="linear_backward")
+def matmul_4bit_backward(
+    *, A: Spec, weight_shape: Sequence[int], bias: Spec | None = None, needs: Sequence[str], out: Any
+) -> Cost:
+    """grad[*, o], packed weight of shape [o, i] -> out[*, i], out_bias[o]: 1 multiply per weight, o multiply-adds per out; it does not learn."""
+    outputs, inputs = weight_shape
+    rows = A.numel() // inputs
+    return summed(
+        when("A" in needs, times(outputs * inputs, DEQUANTIZE).plus(contraction(outputs, A.numel()))),
+        when("bias" in needs, Cost(adds=max(rows - 1, 0) * outputs)),
+    )

@@ -164,9 +164,9 @@ def weight_norm_backward(*, saved_v: Spec, saved_norms: Spec, out: Any) -> Cost:
     return Cost(muls=3 * n + rows, adds=max(n - rows, 0) + n, others=3 * rows)
 
 
-def normalized(out: Any, weight: Spec | None, bias: Spec | None) -> Cost:
-    """The subtraction, the division, the weight and the bias of each element."""
-    each = Cost(muls=0 if weight is None else 1, adds=1 if bias is None else 2, others=1)
+def normalized(out: Any, weight: Spec | None, bias: Spec | None, centered: bool = True) -> Cost:
+    """The subtraction, the division, the weight and the bias of each element; only what is ``centered`` subtracts a mean."""
+    each = Cost(muls=0 if weight is None else 1, adds=centered + (bias is not None), others=1)
     return times(first(out).numel(), each)
 
 

@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 from ..counting.collectives import collectives
+from ..ops._libraries import is_library
 from ..records import COMMUNICATION, Counted, Spec, specs_in
 from ..records.pairs import ATTENTION
 from ..roofline.traffic import compute_dtype, traffic_of
@@ -103,7 +104,7 @@ def _attention(counted: Counted, dtype: str) -> Kernel | None:
     tensors = [spec for spec in call.inputs() if len(spec) >= 3]
     if len(tensors) != 3:
         return None
-    query, key, _ = tensors
+    query, key, _ = map(heads_first, tensors) if is_library(call.target) else tensors
     arguments = [*call.args, *[None] * 6]
     causal = bool(call.kwargs.get("is_causal", arguments[5]))
     sequences = math.prod(query[:-3])
@@ -119,6 +120,11 @@ def _attention(counted: Counted, dtype: str) -> Kernel | None:
     )
 
 
+def heads_first(tensor: Spec) -> Spec:
+    """Return the shape [batch, heads, length, width] of a tensor of FlashAttention's, [batch, length, heads, width], or packed ones."""
+    return Spec((*(tensor[:-3] or (1,)), tensor[-2], tensor[-3], tensor[-1]), tensor.dtype)
+
+
 def _attention_backward(counted: Counted, dtype: str) -> Kernel | None:
     """Return the backward pass of fused attention, whose arguments begin with the gradient, query, key and value.
 
@@ -127,7 +133,7 @@ def _attention_backward(counted: Counted, dtype: str) -> Kernel | None:
     tensors = [spec for spec in counted.call.inputs() if len(spec) == 4]
     if len(tensors) < 4:
         return None
-    _, query, key, _ = tensors[:4]
+    _, query, key, _ = map(heads_first, tensors[:4]) if is_library(counted.call.target) else tensors[:4]
     sequences, heads, queries, size = query
     pairs = sequences * heads * queries * key[-2]
     causal = counted.macs < 0.75 * PRODUCTS_OF_BACKWARD * pairs * size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,6 +39,9 @@ class NoOwners:
         """Do nothing."""
 
     def own_function(self, owner: int, out: Any) -> None:
+        """Do nothing."""
+
+    def own_nodes(self, owner: int, nodes: Iterable[Any]) -> None:
         """Do nothing."""
 
     def placed(self, path: str, calls: Sequence[Call], is_gradient: bool = True) -> str:
@@ -85,6 +88,13 @@ class AutogradOwners(NoOwners):
             if self._follows:
                 self._handles.append(node.register_prehook(lambda *_, owner=owner: self._enter(owner)))
             found.extend(earlier for earlier, _ in node.next_functions)
+
+    def own_nodes(self, owner: int, nodes: Iterable[Any]) -> None:
+        """Give ``owner`` these nodes, which are all parts of one call, also those of an ``autograd.Function``."""
+        for node in nodes:
+            node.metadata.setdefault(self._key, owner)
+            if self._follows:
+                self._handles.append(node.register_prehook(lambda *_: self._enter(owner)))
 
     @contextmanager
     def following(self, enter: Callable[[Any], None]) -> Iterator[None]:

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from ..names import Absent
+from ..ops._libraries import LibraryFunction
 from ..ops._registry import is_method
 from ..records import OPERATOR, specs_in
 from ..torch_internals import HigherOrderOperator, OpOverload, OpOverloadPacket
@@ -33,6 +35,8 @@ def qualified_name(func: Any) -> str:
         return str(func._qualified_op_name)
     if isinstance(func, str):
         return func
+    if isinstance(func, Absent) and "::" not in func.name:  # a library's function, or a Triton kernel
+        return func.name
     name = getattr(func, "__name__", None) or type(func).__name__
     if is_method(func):
         return f"Tensor.{name}"
@@ -53,6 +57,8 @@ def writes(func: Any, kwargs: Mapping[str, Any]) -> bool:
     """Return whether a call may write to its arguments: in-place names, item assignment, ``out=``."""
     if isinstance(func, OpOverload):
         return bool(func._schema.is_mutable) or func in UNDECLARED
+    if isinstance(func, LibraryFunction):
+        return bool(func.kernel.writes)
     name = getattr(func, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__")
     sets = name in ("__setitem__", "__set__") or name.startswith("__i")

@@ -1,30 +1,29 @@
-"""Launches of Triton kernels where there is no device for them: each is noted, and does nothing."""
+"""Launches of Triton kernels: each is noted, and made where there is a device for it and something to compute."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from .per_thread import PerThread
 
-Note = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
+Note = Callable[[Any, Any, tuple[Any, ...], dict[str, Any], Callable[[], Any]], Any]
 _NOTES = PerThread[Note]()
 """Who notes the launches of a thread."""
 
 
 @contextmanager
 def launches_noted(note: Note) -> Iterator[None]:
-    """Call ``note(kernel, args, kwargs)`` in place of each launch of this thread, on a machine where none can be run.
+    """Call ``note(kernel, grid, args, kwargs, launch)`` in place of each launch of this thread; ``launch()`` makes it.
 
-    Meanwhile launches of all threads pass through here, which raise without a driver anyway. Where Triton has a driver, or is
-    not loaded, nothing is changed.
+    Meanwhile launches of all threads pass through here. Where Triton is not loaded, nothing is changed.
     """
     jit: Any = sys.modules.get("triton.runtime.jit")
     interface = getattr(jit, "KernelInterface", None)
-    if interface is None or _has_driver():
+    if interface is None:
         yield
         return
     with _NOTES.on(note, partial(_replace, interface), partial(_restore, interface)):
@@ -38,19 +37,31 @@ def function_of(kernel: Any) -> Any:
     return kernel
 
 
-def _has_driver() -> bool:
+def grid_of(kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return the grid of a launch; "a function" for one that depends on what an autotuner or a heuristic chooses."""
+    if not callable(grid):
+        return tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
     try:
-        return sys.modules["triton.runtime"].driver.active is not None
-    except Exception:  # "0 active drivers", or what a driver without its library raises
-        return False
+        return tuple(grid({**dict(zip(names_of(kernel), args, strict=False)), **kwargs}))
+    except KeyError:
+        return "a function"
+
+
+def names_of(kernel: Any) -> tuple[str, ...]:
+    """Return the names of a kernel's parameters, whatever autotuners and heuristics are around it."""
+    while hasattr(kernel, "fn") and not hasattr(kernel, "arg_names"):
+        kernel = kernel.fn
+    return tuple(getattr(kernel, "arg_names", ()))
 
 
 def _replace(interface: Any) -> None:
     launch = interface.__getitem__
 
     def launched(kernel: Any, grid: Any) -> Any:
-        note = _NOTES.now()
-        return launch(kernel, grid) if note is None else lambda *args, **kwargs: note(kernel, args, kwargs)
+        note, made = _NOTES.now(), launch(kernel, grid)
+        if note is None:
+            return made
+        return lambda *args, **kwargs: note(kernel, grid, args, kwargs, partial(made, *args, **kwargs))
 
     launched.__wrapped__ = launch  # type: ignore[attr-defined]
     interface.__getitem__ = launched

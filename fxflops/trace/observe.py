@@ -24,12 +24,17 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import handle_torch_function
+from torch.utils.hooks import RemovableHandle
 
 from ..meters.live_storages import LiveStorages
 from ..meters.stopwatch import MODULE, PhaseTimes, Stopwatch
 from ..model.pytree import caches_in, device_of, tensors_given, tensors_in, walk
 from ..model.snapshot import threads_counting
+from ..names import Absent
 from ..ops import ESCAPE, QUERY, VIEW, Formula, FormulaRegistry
+from ..ops._libraries import LibraryFunction
+from ..ops._registry import TRITON
 from ..ops._rules import UNWATCHED
 from ..ops._traits import EMPTY
 from ..ops.einsum import PATH, path_taken
@@ -50,7 +55,9 @@ from ..torch_internals import (
     is_any_autocast_enabled,
     is_below_autograd,
     is_control_flow,
+    is_torch_function_enabled,
     is_tracing,
+    len_torch_function_stack,
     of_checkpoint,
     python_kernel,
 )
@@ -74,8 +81,18 @@ from .functions import (
     unguarded,
     with_callables,
 )
-from .kernel_launches import function_of, launches_noted
+from .kernel_launches import function_of, grid_of, launches_noted, names_of
 from .leaves import Hooks, Leaves, ModuleSettings, Settings, holds_tensors
+from .library_functions import (
+    handed_to,
+    has_values,
+    nodes_between,
+    replace,
+    result_by_rule,
+    run_original,
+    run_without_values,
+    tensors_of,
+)
 from .memo import NONE, Begun, Ended, Known, LeafLookup, Unknown, call_key
 from .modes import (
     AtenMode,
@@ -87,7 +104,7 @@ from .modes import (
     function_mode_on,
     transformed,
 )
-from .phases import BACKWARD, FORWARD, OPTIMIZER, Phases, is_comparing
+from .phases import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, Phases, is_comparing
 from .processes import Collectives, communicates, copies_gathered, has_shards, is_between_processes, runs_in_parts
 from .python_functions import PlainFunctions
 from .real_world import QUERY_KEY_VALUE, is_like
@@ -165,6 +182,7 @@ class Observer:
         self._settings = Settings(self._world.forms_of_own, self._world.spec)
         self._collectives = Collectives(modules)
         self._hooks = Hooks()
+        self._library_hooks: list[RemovableHandle] = []
         self._unwritten = Unwritten()
         self._spelling = Spelling()
         self._unguarded = cache(unguarded)
@@ -189,6 +207,8 @@ class Observer:
         # Operators are part of a recorded call; part of a node of the recorded graph; called by a higher-order operator.
         self._in_call = self._in_node = self._in_higher_order = False
         self._is_learning_function = False
+        # The backward of a library's function is under way: what its nodes call is part of it.
+        self._in_library = False
         # The function without formula that dispatches operators now, and functions whose bodies run under observation.
         self._inside: Any = None
         self._bodies_under_way: set[Any] = set()
@@ -205,6 +225,8 @@ class Observer:
             running.let_go()
         self.switch_off(*exception)
         self._hooks.detach()
+        for handle in self._library_hooks:
+            handle.remove()
         for record in self._records.values():
             record.leave()
         self.phases.leave()
@@ -227,6 +249,8 @@ class Observer:
         self._modes.enter_context(beneath_others(self.mode))
         self._modes.enter_context(self._plain_functions)
         self._modes.enter_context(self._launches_noted())
+        self._modes.enter_context(handed_to(self._library_function, self._registry.library_functions))
+        self._imported = len(sys.modules)
         self._modes.enter_context(handed_over(self._task, self._thread_of_calls))
         for context in of_world:
             self._modes.enter_context(context)
@@ -336,6 +360,7 @@ class Observer:
     def _begin_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Begin a module call."""
         stack, record = self._stack, self._records[id(module)]
+        self._follow_imports()
         if not stack.open:
             self._begin_step(args, kwargs)
         running = stack.enter(module, record.path)
@@ -603,13 +628,19 @@ class Observer:
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one function call that reached the mode, and record it."""
         world = self._world
+        self._follow_imports()
         if func in world.unrecorded:
             return func(*args, **kwargs)
+        if self._in_library:  # its backward may first run a checkpointed forward again
+            if self.phases.now() != RECOMPUTE:
+                return func(*args, **kwargs)
+            with self._outside_library():
+                return self.function(func, args, kwargs)
         if func in world.answers and not self._owners.follows_backward and not transformed():
             return world.answers[func]
         if world.meets_tensors and not self._stack.leaf_depth:
             self._meet(args, kwargs)
-        if world.memo is None or not self._metadata_suffices(in_handler=True):
+        if world.memo is None or type(func) is LibraryFunction or not self._metadata_suffices(in_handler=True):
             return self._observed(func, args, kwargs)
         target = self._spelling.of(func) if func in WRITTEN_AS else func
         try:
@@ -810,7 +841,8 @@ class Observer:
         copies = self._unwritten.is_copied_by(entry, *given)
         if not (copies or in_parts):
             self._check(entry, func, *given)
-        specs, kwspecs, node_args = spec_of(args), spec_of(kwargs), self._before(args, kwargs)
+        specs, kwspecs = self._specs_of(func, args, kwargs)
+        node_args = self._before(args, kwargs)
         target = self._spelling.of(func) if func in WRITTEN_AS else func
         self._parts.clear()
         start = self.stopwatch.now()
@@ -827,6 +859,8 @@ class Observer:
         if entry is not None:
             made = specs, kwspecs, self._result(entry, func, given, out)
             self._record(entry, target, made, self.stopwatch.now() - start, origin_of(func))
+            if type(func) is LibraryFunction:
+                self._follow_backward(func, args, kwargs, made, out)
             self._owns((out, args))
             if entry.op in EMPTY or copies:
                 self._unwritten.add(out)
@@ -1070,6 +1104,8 @@ class Observer:
         return self._track(out)
 
     def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if type(func) is LibraryFunction:
+            return self._run_library(func, args, kwargs)
         if type(func) is OpOverload and is_below_autograd():
             kernel = composing_kernel(func, args, kwargs, self._world.device if self._world.is_meta else None)
             if kernel is not None:
@@ -1184,6 +1220,8 @@ class Observer:
 
     def _result(self, entry: Formula | None, func: Any, given: Arguments, out: Any) -> Any:
         """Return the spec of a result, with the facts about it that its shape does not tell."""
+        if type(func) is LibraryFunction:
+            return self._result_of_library(entry, func, given, out)
         if entry is not None and entry.op in ATTENTIONS:
             must = self._must_read_masks and entry.op == ATTENTION  # the backward pass has the pairs of its forward
             return self._masks.with_pairs_left(entry, func, self._with_values(given), out, must)
@@ -1214,6 +1252,12 @@ class Observer:
         """Handle that a call in the module of this path raised; of a function, ``entry`` is the formula."""
         # Checkpoint stops recomputing by an exception inside a call: the operators that ran until then are calls.
         if isinstance(sys.exc_info()[1], of_checkpoint(STOPS_RECOMPUTING)):
+            if type(target) is LibraryFunction and target.kernel.result is not None:
+                _, specs = self._specs_of(target, *given)
+                result = self._facts_of_library(entry, target, given, result_by_rule(target, specs))
+                self.log.call(entry, target, ((), specs, result), path, 0.0)
+                self._parts.clear()
+                return
             for func, (*specs, out) in self._parts:
                 part = self._registry.find(func)
                 if entry is not None and part is not None and entry.op == part.op == ATTENTION:
@@ -1250,23 +1294,139 @@ class Observer:
     def _inside_leaf(self) -> bool:
         return self._plain_functions.running is not None or self._stack.inside_leaf()
 
+    # Functions of other libraries
+
+    def _follow_imports(self) -> None:
+        """Replace the functions of libraries that the model's own code has imported since the last call."""
+        if len(sys.modules) != self._imported:
+            self._imported = len(sys.modules)
+            replace(self._registry.library_functions)
+
+    def _library_function(self, func: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call of a library's function that this thread makes."""
+        func.arguments(args, kwargs)  # raises the TypeError of arguments that it does not take
+        if is_torch_function_enabled() and len_torch_function_stack():
+            return handle_torch_function(func, (), *args, **kwargs)
+        if self._in_call or self._inside_leaf():  # what it calls is part of another call
+            with self._within(True, self._in_node):
+                return self._run_library(func, args, kwargs)
+        return self.function(func, args, kwargs)
+
+    def _run_library(self, func: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a library's function; where tensors have no values, return what its rule says."""
+        if func.kernel.result is not None:
+            arguments = self._described(func, args, kwargs)
+            if not has_values(arguments):
+                return run_without_values(func, arguments)
+        return self.stopwatch.run(run_original, (func, args, kwargs), {}, work=func)
+
+    def _described(self, func: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a library's function as its formula names them, with this world's tensors."""
+        _, arguments = self._world.replace((), func.described(args, kwargs), func)
+        return arguments
+
+    def _specs_of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """Return the specs of a call's arguments."""
+        if type(func) is LibraryFunction:
+            return (), spec_of(self._described(func, args, kwargs))
+        return spec_of(args), spec_of(kwargs)
+
+    def _result_of_library(self, entry: Formula | None, func: LibraryFunction, given: Arguments, out: Any) -> Any:
+        """Return the spec of the result of a library's function, with the facts that depend on its arguments' values."""
+        result = spec_of(out)
+        if out is None and func.kernel.writes:  # what it has written
+            result = spec_of(func.arguments(*given).get(func.kernel.writes[0]))
+        return self._facts_of_library(entry, func, given, result)
+
+    def _facts_of_library(self, entry: Formula | None, func: LibraryFunction, given: Arguments, result: Any) -> Any:
+        facts = func.kernel.facts
+        if facts is None or not any(True for _ in specs_in(result)):
+            return result
+        try:
+            return with_facts(result, **facts(func.described(*self._with_values(given))))
+        except NotImplementedError:
+            if self._must_read_masks and entry is not None and entry.op == ATTENTION:
+                raise
+            return result
+
+    @contextmanager
+    def _outside_library(self) -> Iterator[None]:
+        """Record calls in this block, though the backward of a library's function is under way."""
+        self._in_library = False
+        try:
+            with self._within(False, self._in_node):
+                yield
+        finally:
+            self._in_library = True
+
+    def _follow_backward(
+        self, func: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any], made: Made, out: Any
+    ) -> None:
+        """Record the backward of a library's function as one call, whatever operators its nodes of the autograd graph run."""
+        entry = self._registry.find(func.backward)
+        if not torch.is_grad_enabled() or (entry is None and func.kernel.result is None):
+            return
+        arguments = self._described(func, args, kwargs)
+        needs = tuple(name for name, value in arguments.items() if any(t.requires_grad for t in tensors_of(value)))
+        nodes = nodes_between(out, arguments) if needs else []
+        if not nodes:
+            return
+        _, specs, result = made
+        facts = next((spec.facts for spec in specs_in(result)), {})
+        grads = with_facts(tuple(specs[name] for name in needs), **facts)
+        ran = (), {"grad": result, **specs, "needs": needs}, grads
+        rows = dict[int, int]()  # the number of the call of each backward pass
+        before = list[tuple[bool, bool, float]]()
+
+        def begin(*_: Any) -> None:
+            if (task := current_graph_task_id()) not in rows:
+                with self.lock, DisableTorchFunction():
+                    rows[task] = len(self.calls)
+                    self.log.call(entry, func.backward, ran, self._here(), 0.0)
+            before.append((self._in_call, self._in_library, self.stopwatch.now()))
+            self._in_call = self._in_library = True
+
+        def end(*_: Any) -> None:
+            if before:
+                self._in_call, self._in_library, start = before.pop()
+                call = self.calls[(row := rows[current_graph_task_id()])]
+                self.calls[row] = call._replace(seconds=(call.seconds or 0.0) + self.stopwatch.now() - start)
+
+        self._owners.own_nodes(len(self.calls) - 1, nodes)
+        for node in nodes:
+            self._library_hooks += node.register_prehook(begin), node.register_hook(end)
+
     # Triton kernels, and plain Python functions with a formula of the user's, from sys.setprofile
 
     def _launches_noted(self) -> AbstractContextManager[None]:
-        # A run on real tensors needs the values that a kernel would compute.
-        return launches_noted(self._launched) if self._world.is_meta else nullcontext()
+        return launches_noted(self._launched)
 
-    def _launched(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Record the launch of a Triton kernel that could not be run; what it was given may now be written."""
-        function = function_of(kernel)
-        entry = next((each for part in (kernel, function) if (each := self._registry.find(part)) is not None), None)
-        with self.lock, DisableTorchFunction():
-            self._unwritten.wrote((args, kwargs))
-            made = spec_of(args), spec_of(kwargs), None
-            self._record(entry, kernel if entry is not None else qualified_name(function), made, 0.0)
+    def _launched(
+        self, kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any], launch: Callable[[], Any]
+    ) -> Any:
+        """Record the launch of a Triton kernel, and make it where there is something to compute; what it was given may now be written."""
+        with DisableTorchFunction():
+            computes = not self._world.is_meta and has_values((args, kwargs))
+            if self._in_call or self._inside_leaf():
+                return launch() if computes else None
+            function = function_of(kernel)
+            named = Absent(f"{TRITON}{function.__name__}")
+            own = next((each for each in (kernel, function) if self._registry.find(each) is not None), None)
+            start = self.stopwatch.now()
+            with self._within(True, self._in_node):
+                out = launch() if computes else None
+            with self.lock:
+                self._unwritten.wrote((args, kwargs))
+                # The parameters of a formula for the kernel itself go by position, of one for its name by their names.
+                names = () if own is not None else names_of(kernel)[: len(args)]
+                by_name = {**dict(zip(names, spec_of(args), strict=False)), **spec_of(kwargs)}
+                made = spec_of(args[len(names) :]), {**by_name, "grid": grid_of(kernel, grid, args, kwargs)}, None
+                target = named if own is None else kernel
+                self._record(self._registry.find(own or named), target, made, self.stopwatch.now() - start)
+            return out
 
     def _begin_function(self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._stack.inside_leaf():
+        if self._stack.inside_leaf() or self._in_call:
             return None
         with DisableTorchFunction():
             return spec_of(args), spec_of(kwargs), self._before(args, kwargs), self.stopwatch.now()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from fxflops import count, profile
 from fxflops.ops import BASE, apply
 from fxflops.records import Cost, Operation
 from fxflops.records.tensors import spec_of
+from tests.library_stand_ins import counts, library
 from tests.oracle import numbers, tallying
+from tests.tape import Tape
 
 SHAPE = (3, 4)
 SCHEMAS = {
@@ -191,3 +194,94 @@ def test_models_and_steps_that_call_them_are_complete(operators: Any) -> None:
     with profile() as p:
         operators.optimizer_update_32bit(*update("adam"))
     assert (p.report.total_flops, p.report.complete) == (textbook("adam").flops, True)
+
+
+class Quantized(nn.Module):
+    """A frozen layer with packed weights, as bitsandbytes calls its product, and adapters of low rank beside it."""
+
+    def __init__(self, matmul: Any, inputs: int, outputs: int, rank: int, bias: bool = False) -> None:
+        super().__init__()
+        self.matmul, self.state = matmul, SimpleNamespace(shape=torch.Size((outputs, inputs)))
+        self.register_buffer("packed", torch.zeros(outputs * inputs // 2, 1, dtype=torch.uint8))
+        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+        self.down, self.up = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, outputs, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.matmul(x, self.packed.t(), bias=self.bias, quant_state=self.state) + self.up(self.down(x))
+
+
+@pytest.fixture
+def matmul_4bit() -> Iterator[Any]:
+    parameters = "A, B, quant_state, out=None, bias=None"
+    with library({"bitsandbytes.autograd._functions:matmul_4bit": parameters}) as find:
+        yield find("bitsandbytes.autograd._functions:matmul_4bit")
+
+
+PRODUCTS = [(1, 2, 2), (3, 4, 6), (5, 8, 2), (2, 16, 4), (7, 6, 10)]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", PRODUCTS)
+def test_a_product_with_4_bits_is_dequantizing_and_a_product(
+    matmul_4bit: Any, shape: tuple[int, ...], bias: bool
+) -> None:
+    n, i, o = shape
+    given = {"A": torch.randn(n, i), **({"bias": torch.randn(o)} if bias else {})}
+    counted = counts(
+        matmul_4bit, given, B=torch.zeros(1, i * o // 2, dtype=torch.uint8), quant_state=SimpleNamespace(shape=(o, i))
+    )
+    tape = Tape()
+    x, packed = tape.leaf(n, i), tape.leaf(o, i, needs=False)
+    weight = tape.pointwise(packed, Cost(muls=1), Cost())
+    y = tape.contract("ni,oi->no", x, weight)
+    y = tape.add(y, tape.leaf(1, o)) if bias else y
+    assert counted.out == (n, o)
+    assert counted.forward == tape.forward
+    assert counted.backward == tape.backward(y).plus(Cost(muls=o * i))  # the weight is unpacked once more
+
+
+def test_a_step_of_qlora_by_hand(matmul_4bit: Any) -> None:
+    """Two layers of 8 to 8 with adapters of rank 2, on 6 rows: forward, backward and the optimizer's step."""
+    model = nn.Sequential(*(Quantized(matmul_4bit, 8, 8, 2) for _ in range(2)))
+    learns = [p for p in model.parameters() if p.requires_grad]
+    report = count(model, torch.randn(6, 8), backward=True, optimizer=torch.optim.SGD(learns, lr=0.1))
+    assert report.complete
+    n, width, rank, layers = 6, 8, 2, 2
+    product, adapters = n * width * width, n * width * rank * 2
+    assert report.total_macs == layers * (product + adapters)
+    unpack, joined = width * width, n * width
+    forward = unpack + n * width * (2 * width - 1) + n * rank * (2 * width - 1) + n * width * (2 * rank - 1) + joined
+    assert report.total_flops == layers * forward
+    # Frozen weights have no gradient: the first layer, whose input learns nothing, has only those of its adapters.
+    macs = sum(each.macs for each in report.counted if each.call.phase == "backward")
+    first = 2 * n * width * rank + n * width * rank  # up: both, down: its weight
+    second = product + 2 * adapters
+    assert macs == first + second
+    steps = [each for each in report.counted if each.call.phase == "optimizer"]
+    weights = layers * 2 * width * rank
+    assert sum(each.flops for each in steps) == 2 * weights  # w - lr * g
+
+
+@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+@pytest.mark.parametrize("shape", PRODUCTS[1:])
+def test_the_library_s_layer_is_held_to_its_operators(shape: tuple[int, ...]) -> None:
+    """The one row of the layer counts as the operators that the library dispatches for it, each by a formula of its own."""
+    import bitsandbytes
+
+    n, i, o = shape
+    layer = bitsandbytes.nn.Linear4bit(i * 8, o * 8, compute_dtype=torch.float32, bias=True).to("cpu").train()
+    x = torch.randn(n, i * 8, requires_grad=True)
+    whole = count(layer, x, backward=True)
+    assert whole.complete
+    assert whole.total_macs == n * i * o * 64
+    state = layer.weight.quant_state
+    weight = layer.weight.detach()
+
+    class Operators(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.bitsandbytes.gemm_4bit(
+                x, weight, list(state.shape), state.absmax, state.blocksize, state.quant_type, layer.bias.detach()
+            )
+
+    apart = count(Operators(), x.detach())
+    assert (whole.total_macs, whole.total_flops) == (apart.total_macs, apart.total_flops)

@@ -1,0 +1,150 @@
+"""Functions of other libraries by name, ``package.module:function``: their kernels are counted, and nothing is imported for it.
+
+A library's function stands for everything that it calls. Besides a formula it has a rule for its result, so that it need not run on
+meta, and what its record takes from its arguments where their shapes do not say enough.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from types import FunctionType
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from ..names import Absent
+from ..records import Cost
+from ..torch_internals import DisableTorchFunction, disable_current_modes, is_fake
+from ._registry import Op, formula
+
+S = TypeVar("S", bound=Cost | int)
+Values = dict[str, Any]
+"""The arguments of a call by name."""
+
+
+class Kernel(NamedTuple):
+    """The rules of a library's function besides its formula.
+
+    ``result(**arguments)`` returns the specs of the result, nested as the function returns it; :class:`Given` names an argument that is
+    returned itself. It gets the arguments that it names, each tensor as a spec. None where the function's own Python code runs on
+    meta: it is called.
+    ``described(arguments)`` returns the arguments as the formula names them: of a module its weights, of a packed tensor its parts.
+    ``facts(arguments)`` returns facts of the result that depend on values; it raises NotImplementedError if these cannot be read.
+    ``saved(**arguments)`` returns specs of what the kernel keeps for its backward besides arguments and result.
+    ``writes`` names the arguments that it writes to. ``names`` are the parameters of a function written in C, which has no signature.
+    """
+
+    result: Callable[..., Any] | None = None
+    described: Callable[[Values], Values] | None = None
+    facts: Callable[[Values], Mapping[str, Any]] | None = None
+    saved: Callable[..., Sequence[Any]] | None = None
+    writes: Sequence[str] = ()
+    names: Sequence[str] = ()
+
+
+KERNELS: dict[str, Kernel] = {}
+"""The rules of functions by name."""
+BACKWARD = ".backward"
+"""The end of the name under which the backward of a function is recorded."""
+PLAIN_CALL = Kernel()
+
+
+class Given(str):
+    """The argument of this name, in the place of a spec in a result."""
+
+    __slots__ = ()
+
+
+class LibraryFunction(Absent):
+    """A function of a library by its ``name``, by which two are equal; ``function`` is the function itself, where it is imported."""
+
+    def __init__(self, name: str, function: Any = None) -> None:
+        super().__init__(name)
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return LibraryFunction, (self.name,)
+
+    @property
+    def kernel(self) -> Kernel:
+        """Its rules."""
+        return KERNELS.get(self.name, PLAIN_CALL)
+
+    @property
+    def backward(self) -> LibraryFunction:
+        """The function that computes its gradients."""
+        return LibraryFunction(self.name + BACKWARD)
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        """The parameters of the function; of an ``autograd.Function``'s apply, those of its forward after ``ctx``."""
+        if self.kernel.names:
+            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+            return inspect.Signature([inspect.Parameter(name, kind, default=None) for name in self.kernel.names])
+        owner = getattr(self.function, "__self__", None)
+        if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
+            found = inspect.signature(owner.forward)
+            return found.replace(parameters=[*found.parameters.values()][1:])
+        return inspect.signature(self.function)
+
+    def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Values:
+        """Return the arguments of a call by name, defaults included. Raises TypeError if the function does not take them."""
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        values: Values = {}
+        for name, value in bound.arguments.items():
+            if self.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+                values.update(value)
+            else:
+                values[name] = value
+        return values
+
+    def described(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Values:
+        """Return the arguments of a call as its formula names them."""
+        values = self.arguments(args, kwargs)
+        describe = self.kernel.described
+        return values if describe is None else describe(values)
+
+
+def library(
+    *targets: str,
+    op: str | None = None,
+    result: Callable[..., Any] | None = None,
+    described: Callable[[Values], Values] | None = None,
+    facts: Callable[[Values], Mapping[str, Any]] | None = None,
+    saved: Callable[..., Sequence[Any]] | None = None,
+    writes: Sequence[str] = (),
+    names: Sequence[str] = (),
+) -> Callable[[Callable[..., S]], Op[..., S]]:
+    """Register the decorated function as the formula of library functions, with their rules: see :class:`Kernel`."""
+    KERNELS.update(dict.fromkeys(targets, Kernel(result, described, facts, saved, writes, names)))
+    return formula(*targets, op=op)
+
+
+def gradients_of(*names: str) -> list[str]:
+    """The names under which the backward of these functions is recorded. Its formula gets ``grad``, the spec of the result, the
+    arguments of the forward, and as ``needs`` the names of those whose gradients, ``out``, it computes."""
+    return [name + BACKWARD for name in names]
+
+
+def is_library(target: Any) -> bool:
+    """Return whether a target is a function of a library that is known by name, or the backward of one."""
+    if isinstance(target, Absent):
+        return target.name.removesuffix(BACKWARD) in KERNELS
+    return type(target) is FunctionType and f"{target.__module__}:{target.__qualname__}" in KERNELS
+
+
+def values_of(tensor: Any) -> list[Any]:
+    """The elements of a tensor that a fact depends on. Raises NotImplementedError for one without values."""
+    if not isinstance(tensor, torch.Tensor):
+        return list(tensor)
+    if tensor.device.type == "meta" or is_fake(type(tensor)):
+        raise NotImplementedError("a tensor on the meta device, or a fake one, has no values to read")
+    with DisableTorchFunction(), disable_current_modes():
+        values: list[Any] = tensor.tolist()
+        return values

@@ -1,0 +1,284 @@
+"""Functions of other libraries while a run is on: each hands its calls to the observer of its thread.
+
+No mode of torch sees such a function, and on meta its kernel cannot run. However a model has got hold of it, it calls the same
+function object: that gets another code for the time of the run, with the same parameters. Other threads, and calls that a function
+makes of others, go the way that they always go. An ``autograd.Function`` gets an ``apply`` of its own, and a function written in C
+is replaced in its module.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+
+from ..names import looked_up
+from ..ops._libraries import Given, LibraryFunction
+from ..ops._rules import parameters_of
+from ..records import Spec
+from ..records.tensors import spec_of
+from ..torch_internals import DisableTorchFunction, is_fake
+from .autograd_owners import node_of
+from .per_thread import PerThread
+from .whole_kernels import Whole
+
+Handler = Callable[[LibraryFunction, tuple[Any, ...], dict[str, Any]], Any]
+_HANDLERS = PerThread[Handler]()
+_LOCK = threading.Lock()
+_REPLACED: dict[str, _Replaced] = {}
+"""What is replaced now, by name."""
+_RUNNING = threading.local()
+"""Whether this thread runs a library's function: what that calls is part of it."""
+
+
+class _Replaced:
+    """A function that hands its calls over: itself, a copy that does what it did before, and how to put that back."""
+
+    def __init__(self, function: LibraryFunction, original: Callable[..., Any], restore: Callable[[], None]) -> None:
+        self.function = function
+        self.original = original
+        self.restore = restore
+
+
+@contextmanager
+def handed_to(handler: Handler, names: Mapping[str, Iterable[str]]) -> Iterator[None]:
+    """Call ``handler(function, args, kwargs)`` for each call of a library's function that this thread makes.
+
+    ``names`` are those of the functions, by their modules.
+    """
+    with _HANDLERS.on(handler, lambda: None, _restore):
+        replace(names)
+        yield
+
+
+def replace(names: Mapping[str, Iterable[str]]) -> None:
+    """Replace those of the functions whose modules have been imported since the last time."""
+    with _LOCK:
+        for name in [name for module in names if module in sys.modules for name in names[module]]:
+            if name not in _REPLACED and (replaced := _replace(name)) is not None:
+                _REPLACED[name] = replaced
+
+
+def called(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Make a call of a function that is replaced."""
+    replaced = _REPLACED[name]
+    handler = None if getattr(_RUNNING, "is_on", False) else _HANDLERS.now()
+    return replaced.original(*args, **kwargs) if handler is None else handler(replaced.function, args, kwargs)
+
+
+def run_original(function: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a library's function as it does without an observer."""
+    replaced = _REPLACED.get(function.name)
+    original = function.function if replaced is None else replaced.original
+    before, _RUNNING.is_on = getattr(_RUNNING, "is_on", False), True
+    try:
+        return original(*args, **kwargs)
+    finally:
+        _RUNNING.is_on = before
+
+
+def has_values(arguments: Any) -> bool:
+    """Return whether tensors have values: none is on meta, or fake."""
+    with DisableTorchFunction():  # a run on meta answers for the device that it stands for
+        return not any(tensor.is_meta or is_fake(type(tensor)) for tensor in tensors_of(arguments))
+
+
+def run_without_values(function: LibraryFunction, arguments: Mapping[str, Any]) -> Any:
+    """Return the result of a library's function by its rule, with a node in the autograd graph like the library's own."""
+    rule = function.kernel
+    assert rule.result is not None
+    with DisableTorchFunction():  # a run on meta answers for the device that it stands for
+        specs, tensors = {name: spec_of(value) for name, value in arguments.items()}, tensors_of(arguments)
+        device = tensors[0].device
+    result = _with_names(rule.result, specs)
+    saved = [] if rule.saved is None else _with_names(rule.saved, specs)
+    made = [*_specs_in(result)]
+    outs = iter(StandIn.apply(made, saved, device, *tensors) if made else ())
+    return _filled(result, outs, arguments)
+
+
+def result_by_rule(function: LibraryFunction, specs: Mapping[str, Any]) -> Any:
+    """Return the specs of a result, given those of the arguments."""
+    assert function.kernel.result is not None
+    return _named(_with_names(function.kernel.result, specs), specs)
+
+
+def _named(result: Any, specs: Mapping[str, Any]) -> Any:
+    if isinstance(result, (tuple, list)) and not isinstance(result, Spec):
+        return tuple(_named(part, specs) for part in result)
+    return specs[result] if isinstance(result, Given) else result
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """Return the tensors among arguments, and in lists and tuples of them."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return [tensor for part in parts for tensor in tensors_of(part)]
+
+
+def nodes_between(out: Any, given: Any) -> list[Any]:
+    """Return the nodes of the autograd graph from a result back to the tensors that the call was given."""
+    stops = [node for tensor in tensors_of(given) if tensor.requires_grad and (node := node_of(tensor)) is not None]
+    waiting: list[Any] = [node_of(tensor) for tensor in tensors_of(out) if tensor.requires_grad]
+    nodes: list[Any] = []
+    for node in waiting:
+        is_end = node is None or type(node).__name__ == "AccumulateGrad" or any(node is stop for stop in stops)
+        if not is_end and not any(node is other for other in nodes):
+            nodes.append(node)
+            waiting.extend(earlier for earlier, _ in node.next_functions)
+    return nodes
+
+
+class StandIn(Whole):
+    """A kernel of a library on tensors without values: it makes its results, and gradients like the tensors that it was given."""
+
+    @staticmethod
+    def forward(ctx: Any, made: list[Spec], saved: list[Spec], device: torch.device, *tensors: torch.Tensor) -> Any:
+        with DisableTorchFunction():
+            outs, others = (
+                [torch.empty(tuple(spec), dtype=spec.dtype, device=device) for spec in specs] for specs in (made, saved)
+            )
+        ctx.save_for_backward(*tensors, *outs, *others)
+        ctx.given = len(tensors)
+        ctx.mark_non_differentiable(*(out for out in outs if not (out.is_floating_point() or out.is_complex())))
+        ctx.set_materialize_grads(False)
+        return tuple(outs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        given, needs = ctx.saved_tensors[: ctx.given], ctx.needs_input_grad[3:]
+        with DisableTorchFunction():
+            of_given = [torch.empty_like(tensor) if asked else None for tensor, asked in zip(given, needs, strict=True)]
+        return None, None, None, *of_given
+
+
+def _with_names(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """Return what a function returns of those of the values that it names; of all if it takes any."""
+    names, keywords, _, takes_all = parameters_of(function)
+    return function(**{name: value for name, value in values.items() if takes_all or name in (*names, *keywords)})
+
+
+def _specs_in(result: Any) -> Iterator[Spec]:
+    if isinstance(result, Spec):
+        yield result
+    elif isinstance(result, (tuple, list)):
+        for part in result:
+            yield from _specs_in(part)
+
+
+def _filled(result: Any, outs: Iterator[torch.Tensor], arguments: Mapping[str, Any]) -> Any:
+    """Return a result with tensors in place of its specs, and arguments in place of their names."""
+    if isinstance(result, Spec):
+        return next(outs)
+    if isinstance(result, Given):
+        return arguments[result]
+    if isinstance(result, (tuple, list)):
+        return type(result)(_filled(part, outs, arguments) for part in result)
+    return result
+
+
+# Replacing
+
+
+def _replace(name: str) -> _Replaced | None:
+    """Replace the function of this name; None if it is not imported, or cannot be replaced."""
+    module, _, qualname = name.partition(":")
+    if qualname.endswith(".apply"):
+        return _replace_apply(name, looked_up(name.removesuffix(".apply")))
+    found = looked_up(name)
+    if isinstance(found, (staticmethod, classmethod)):
+        found = found.__func__
+    if isinstance(found, FunctionType):
+        return _replace_code(name, found)
+    if isinstance(
+        found, (BuiltinFunctionType, MethodType)
+    ):  # written in C, or an autograd.Function's apply by another name
+        return _replace_builtin(name, sys.modules[module], found)
+    return None
+
+
+def _replace_code(name: str, function: FunctionType) -> _Replaced | None:
+    code = function.__code__
+    original = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    original.__kwdefaults__ = function.__kwdefaults__
+    handing = _handing_over(name, code)
+    if handing is None:
+        return None
+
+    def restore() -> None:
+        function.__code__ = code
+
+    function.__code__ = handing
+    return _Replaced(LibraryFunction(name, function), original, restore)
+
+
+def _handing_over(name: str, code: CodeType) -> CodeType | None:
+    """Return a code with the parameters and free variables of another one, that hands its call to :func:`called`.
+
+    None if a function cannot have it: the free variables of both must be the same, in the same order.
+    """
+    count, names, free = code.co_argcount, code.co_varnames, code.co_freevars
+    positional, keywords = names[:count], names[count : count + code.co_kwonlyargcount]
+    rest = list(names[count + len(keywords) :])
+    star = rest.pop(0) if code.co_flags & inspect.CO_VARARGS else ""
+    stars = rest.pop(0) if code.co_flags & inspect.CO_VARKEYWORDS else ""
+    header = [*positional]
+    if code.co_posonlyargcount:
+        header.insert(code.co_posonlyargcount, "/")
+    header += [f"*{star}"] if star else ["*"] if keywords else []
+    header += [*keywords, *([f"**{stars}"] if stars else [])]
+    args = "".join(f"{each}, " for each in [*positional, *([f"*{star}"] if star else [])])
+    kwargs = "".join(f"{each!r}: {each}, " for each in keywords) + (f"**{stars}" if stars else "")
+    lines = [
+        f"def outer({', '.join(free)}):",
+        f"    def handing({', '.join(header)}):",
+        f"        from {__name__} import called as _called",
+        *([f"        if 0: {', '.join(free)}"] if free else []),
+        f"        return _called({name!r}, ({args}), {{{kwargs}}})",
+        "    return handing",
+    ]
+    made: dict[str, Any] = {}
+    exec(compile("\n".join(lines), f"<{name}, handed over>", "exec"), made)
+    handing: CodeType = made["outer"](*free).__code__
+    return handing if handing.co_freevars == free else None
+
+
+def _replace_apply(name: str, cls: Any) -> _Replaced | None:
+    if not (isinstance(cls, type) and issubclass(cls, torch.autograd.Function)) or "apply" in vars(cls):
+        return None
+    original = cls.apply
+
+    def apply(*args: Any, **kwargs: Any) -> Any:
+        return called(name, args, kwargs)
+
+    def restore() -> None:
+        del cls.apply
+
+    cls.apply = staticmethod(apply)
+    return _Replaced(LibraryFunction(name, original), original, restore)
+
+
+def _replace_builtin(name: str, module: ModuleType, original: Any) -> _Replaced:
+    attribute = name.partition(":")[2]
+
+    def handing(*args: Any, **kwargs: Any) -> Any:
+        return called(name, args, kwargs)
+
+    def restore() -> None:
+        setattr(module, attribute, original)
+
+    setattr(module, attribute, handing)
+    return _Replaced(LibraryFunction(name, original), original, restore)
+
+
+def _restore() -> None:
+    with _LOCK:
+        while _REPLACED:
+            _REPLACED.popitem()[1].restore()
