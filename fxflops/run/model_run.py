@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from contextlib import nullcontext
 from functools import partial
@@ -16,7 +17,7 @@ from ..errors import FxflopsError, InputError, RunError
 from ..meters.accelerator import accelerator_of
 from ..meters.live_storages import LiveStorages
 from ..model.holders import Holders
-from ..model.modules import parameters_of
+from ..model.modules import Called, parameters_of
 from ..model.optimizer import (
     INSTEAD,
     OptimizerLike,
@@ -56,6 +57,17 @@ unoptimized = torch.jit.optimized_execution  # type: ignore[attr-defined]
 """TorchScript's optimizer computes, too, in the first calls of a module."""
 GIVE = ": give a model with real tensors"
 ON_META, ON_FAKE = "counted on the meta device", "counted on fake tensors"
+
+
+class OwnBackwardError(Exception):
+    """What was called runs a backward pass itself: it has to be run with gradients, and without another backward pass.
+
+    It never reaches the user: the run is begun again.
+    """
+
+
+OWN_BACKWARD = "does not require grad and does not have a grad_fn|backward through the graph a second time"
+"""Torch's errors where a callable runs its own backward pass: without gradients, or before another one."""
 
 
 def watch_of(subject: Subject, registry: FormulaRegistry, world: World | None = None, **options: Any) -> Watch:
@@ -348,12 +360,16 @@ def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
         with uncompiled(), unoptimized(False), observer:
             with subject.region():
                 out = run_to_end(subject.model(*args, **kwargs))
-            if subject.backward:
+            if observer.phases.ran_backward and not subject.own_backward and isinstance(subject.model, Called):
+                raise OwnBackwardError
+            if subject.runs_backward():
                 observer.backward(out, backward_from)
             return out
-    except FxflopsError:
+    except (FxflopsError, OwnBackwardError):
         raise
     except Exception as error:
+        if isinstance(subject.model, Called) and not subject.own_backward and re.search(OWN_BACKWARD, str(error)):
+            raise OwnBackwardError from error
         whole = type(subject.model).__name__, "", (spec_of(args), spec_of(kwargs))
         op, path, (given, named) = observer.failed or whole
         where, advice = f"module {path!r}" if path else "", line_that_raised(error) + _advice(error)
