@@ -35,8 +35,8 @@ from .records import FormulaFunction
 from .report.model_summary import COLUMNS, DEPTH, ModelSummary
 from .report.report import Report
 from .run.model_run import OwnBackwardError, counted_run
-from .run.passes import analysis
 from .run.outcome import Run
+from .run.passes import analysis
 from .run.progress import progress_bar
 from .run.running import running
 from .run.trace_run import run_of_trace
@@ -229,7 +229,12 @@ def count(
     optimizer = checked_optimizer(optimizer, backward)
     registry, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
-    own, given, count_for, casts = as_model(model, models, args, kwargs), optimizer, checked_device(device), checked_autocast(autocast)
+    own, given, count_for, casts = (
+        as_model(model, models, args, kwargs),
+        optimizer,
+        checked_device(device),
+        checked_autocast(autocast),
+    )
 
     def counted_once(backward: bool, own_backward: bool) -> Run:
         if own_backward and given is not None:

@@ -61,7 +61,8 @@ def as_model(
     if isinstance(model, type) or not callable(model):
         raise of_kind(InputError(wrong), *kinds)
     if type(model) is MethodType and model.__func__ is nn.Module.__call__ and isinstance(model.__self__, nn.Module):
-        return model.__self__
+        own: nn.Module = model.__self__
+        return own
     found = Search(model)
     found.look_into_inputs(args, kwargs or {})
     found.run()
@@ -79,8 +80,14 @@ def named_models(models: Any) -> dict[str, nn.Module]:
     if isinstance(models, nn.Module):
         return {"": original_of(models)}
     if isinstance(models, str) or not isinstance(models, Iterable):
-        raise of_kind(InputError(f"models is a module, a list or a dict of them, not {type(models).__name__}"), TypeError)
-    named = models.items() if isinstance(models, Mapping) else [(f"{type(m).__name__}_{i}", m) for i, m in enumerate(models)]
+        raise of_kind(
+            InputError(f"models is a module, a list or a dict of them, not {type(models).__name__}"), TypeError
+        )
+    named = (
+        models.items()
+        if isinstance(models, Mapping)
+        else [(f"{type(m).__name__}_{i}", m) for i, m in enumerate(models)]
+    )
     found = {str(name): original_of(model) for name, model in named if isinstance(model, nn.Module)}
     if not found:
         raise InputError(f"there is no torch.nn.Module in models={models!r:.80}")
@@ -160,9 +167,7 @@ class Search:
 
     def roots(self) -> dict[str, nn.Module]:
         """Return the modules by path; those that are inside others come last, where they are further names of them."""
-        inside = {
-            id(part) for _, module in self.modules for part in all_modules(module) if part is not module
-        }
+        inside = {id(part) for _, module in self.modules for part in all_modules(module) if part is not module}
         found: dict[str, nn.Module] = {}
         groups: set[str] = set()
         for path, module in sorted(self.modules, key=lambda each: id(each[1]) in inside):
@@ -231,10 +236,9 @@ class Search:
             self.reached.append(vars(function))
         if depth and _is_installed(code.co_filename):
             return  # a library's own variables are not the user's
-        names, rebound = names_of(code)
-        bound = function.__globals__
-        self.reached += [Variable(bound, name) for name in rebound]
-        for name in code_order(_globals_of(code), bound):
+        names, bound = _names_in(code), function.__globals__
+        self.reached += [Variable(bound, name) for name in names_of(code)[1]]
+        for name in [name for name, is_global in names.items() if is_global and name in bound]:
             self._enter_global((*around, name), bound[name], names, depth)
         if owner is not None:
             self._enter_members(owner, names, around, depth)
@@ -244,8 +248,8 @@ class Search:
         kind = type(value)
         if kind is ModuleType:
             if not _is_installed(getattr(value, "__file__", None) or "<built-in>"):
-                for name in code_order(names, vars(value)):
-                    if type(vars(value)[name]) is not ModuleType:
+                for name in names:
+                    if type(vars(value).get(name, value)) is not ModuleType:
                         self._enter((*path[:-1], name), vars(value)[name], depth + 1)
         elif issubclass(kind, type):
             self._enter_members(value, names, path, depth)
@@ -257,7 +261,7 @@ class Search:
         for base in cls.__mro__:
             if base in (object, nn.Module) or str(base.__module__).startswith("torch."):
                 continue
-            for name in code_order(names, vars(base)):
+            for name in [name for name in names if name in vars(base)]:
                 value = vars(base)[name]
                 value = value.fget if type(value) is property else getattr(value, "__func__", value)
                 if type(value) is FunctionType:
@@ -267,16 +271,16 @@ class Search:
                     self._enter((*path, name), value, depth + 1)
 
 
-def code_order(names: Iterable[str], held: Mapping[str, Any]) -> list[str]:
-    """Return the names that a mapping has, sorted: those of code come from a set."""
-    return sorted(name for name in names if name in held)
-
-
 @cache
-def _globals_of(code: CodeType) -> frozenset[str]:
-    """Return the names of the global variables that code reads, and the functions written in it."""
-    names = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    return frozenset(names).union(*(_globals_of(each) for each in code.co_consts if type(each) is CodeType))
+def _names_in(code: CodeType) -> dict[str, bool]:
+    """Return the names that code uses, and the functions written in it, in their order: True for global variables, False for
+    those that it reads as attributes alone."""
+    names = dict.fromkeys(code.co_names, False)
+    names |= {each.argval: True for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    for inner in [each for each in code.co_consts if type(each) is CodeType]:
+        for name, is_global in _names_in(inner).items():
+            names[name] = names.get(name, False) or is_global
+    return names
 
 
 def _class_of(value: Any) -> type:
@@ -288,7 +292,9 @@ def _held_by(value: Any) -> Iterator[tuple[str, Any]]:
     kind = type(value)
     if issubclass(kind, MAPPINGS):
         pairs = pairs_of(value)
-        yield from ((str(key) if type(key) in (str, int) else str(i), item) for i, (key, item) in enumerate(pairs[:FEW]))
+        yield from (
+            (str(key) if type(key) in (str, int) else str(i), item) for i, (key, item) in enumerate(pairs[:FEW])
+        )
     elif issubclass(kind, SEQUENCES + SETS):
         items = items_of(value)
         yield from ((str(i), item) for i, item in enumerate(items[:FEW]))

@@ -126,5 +126,7 @@ def run_to_end(out: Any) -> Any:
     """
     if isinstance(out, Coroutine):
         out.close()
-        raise InputError("the call made a coroutine, which runs when it is awaited: use fxflops.profile around the await")
+        raise InputError(
+            "the call made a coroutine, which runs when it is awaited: use fxflops.profile around the await"
+        )
     return list(out) if isinstance(out, Iterator) else out
