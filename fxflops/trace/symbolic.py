@@ -30,8 +30,15 @@ class SymbolicTracer(fx.Tracer):
     run as usual.
     """
 
-    def __init__(self, registry: FormulaRegistry | None = None, constants: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        registry: FormulaRegistry | None = None,
+        constants: Mapping[str, Any] | None = None,
+        called: Callable[..., Any] | None = None,
+    ) -> None:
+        """``called`` is the function or method that is traced, if it is not the forward of the model."""
         super().__init__(autowrap_functions=tuple(registry.python_functions.values()) if registry else ())
+        self._called = called
         self._registry = registry
         self._constants = constants or {}
         self._thread = threading.get_ident()
@@ -69,8 +76,8 @@ class SymbolicTracer(fx.Tracer):
         return not customised and super().is_leaf_module(m, module_qualified_name)
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
-        if isinstance(self.root, Called):
-            return self._args_of_callable(self.root.forward, concrete_args)
+        if self._called is not None:
+            return self._args_of_callable(self._called, concrete_args)
         function, args = super().create_args_for_root(root_fn, is_module, concrete_args)
         return function, self._with_constants(root_fn, args)
 
@@ -109,12 +116,13 @@ def symbolic(
     """
     if leaf_formula(model, registry) is not None:
         return leaf_graph(model, constants)
-    tracer = SymbolicTracer(registry, constants)
+    called = model.forward if isinstance(model, Called) else None
+    tracer = SymbolicTracer(registry, constants, called)
     tracer.record_stack_traces, tracer.before_write = stack_traces, before_write
     try:
         # A lock, since two tracers at once would restore each other's replaced methods.
         with locked([fx.Tracer]), BeforeWriteMode(before_write):
-            graph = tracer.trace(model)
+            graph = tracer.trace(model.roots.get("", model) if isinstance(model, Called) else model)
             tracer.restore_attributes()
         graph.lint()  # a deep copy of a proxy has a graph of its own
         return graph_module(tracer.root, graph, type(model).__name__)
