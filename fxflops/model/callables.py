@@ -194,7 +194,7 @@ class Search:
         self._seen[id(value)] = value
         if issubclass(kind, nn.Module):
             self.modules.append((path, original_of(value)))
-        elif issubclass(kind, torch.Tensor):
+        elif issubclass(kind, (torch.Tensor, torch.Generator)):
             self.reached.append(value)
         elif kind is FunctionType:
             self._visit_function(path, value, depth, owner)

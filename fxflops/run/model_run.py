@@ -35,12 +35,14 @@ from ..ops import FormulaRegistry
 from ..records import specs_in
 from ..records.tensors import spec_of
 from ..torch_internals import in_fake_mode, is_fake
-from ..trace.autograd_owners import AutogradOwners, backward_from
+from ..trace.autograd_owners import AutogradOwners, backward_from, requires_gradient
 from ..trace.dtypes import MixedDtypesError
 from ..trace.forwards import is_hooked
 from ..trace.memo import Memo
 from ..trace.meta_mirror import MetaMirror
 from ..trace.meta_world import MetaWorld
+from ..trace.observe import Observer
+from ..trace.phases import BACKWARD
 from ..trace.processes import is_sharded
 from ..trace.record import Recorder
 from ..trace.source import line_that_raised
@@ -360,7 +362,7 @@ def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
         with uncompiled(), unoptimized(False), observer:
             with subject.region():
                 out = run_to_end(subject.model(*args, **kwargs))
-            if observer.phases.ran_backward and not subject.own_backward and isinstance(subject.model, Called):
+            if isinstance(subject.model, Called) and not subject.own_backward and _has_ended(observer, out, subject):
                 raise OwnBackwardError
             if subject.runs_backward():
                 observer.backward(out, backward_from)
@@ -374,6 +376,15 @@ def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
         op, path, (given, named) = observer.failed or whole
         where, advice = f"module {path!r}" if path else "", line_that_raised(error) + _advice(error)
         raise run_error(op, where, given, named, error, advice) from error
+
+
+def _has_ended(observer: Observer, out: Any, subject: Subject) -> bool:
+    """Return whether what was called has run the backward pass: ``loss.backward()``, or gradients that it took without an output
+    from which another pass could begin."""
+    if observer.phases.ran_backward:
+        return True
+    took = any(call.phase == BACKWARD for call in observer.calls)
+    return subject.backward and took and not requires_gradient(out)
 
 
 def _advice(error: Exception) -> str:
