@@ -243,7 +243,7 @@ def whisper() -> Call:
 
 @call("transformers: generate, vision (a ViT and GPT-2)", "transformers")
 def captioning() -> Call:
-    from transformers import GPT2Config, ViTConfig, VisionEncoderDecoderConfig, VisionEncoderDecoderModel
+    from transformers import GPT2Config, VisionEncoderDecoderConfig, VisionEncoderDecoderModel, ViTConfig
 
     vit = ViTConfig(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=32, patch_size=8
@@ -265,7 +265,7 @@ def words() -> Any:
     from transformers import PreTrainedTokenizerFast
 
     vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghijklmnopqrstuvwxyz"])}
-    tokens = Tokens(WordLevel(vocabulary, unk_token="[UNK]"))  # noqa: S106
+    tokens = Tokens(WordLevel(vocabulary, unk_token="[UNK]"))
     tokens.pre_tokenizer = Whitespace()  # type: ignore[assignment]
     return PreTrainedTokenizerFast(
         tokenizer_object=tokens, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from os import PathLike
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import torch
 from torch import fx, nn
@@ -35,7 +34,6 @@ from .records import FormulaFunction
 from .report.model_summary import COLUMNS, DEPTH, ModelSummary
 from .report.report import Report
 from .run.model_run import OwnBackwardError, counted_run
-from .run.outcome import Run
 from .run.passes import analysis
 from .run.progress import progress_bar
 from .run.running import running
@@ -58,7 +56,6 @@ Formulas = Mapping[Any, FormulaFunction]
 Model = nn.Module | Callable[..., Any]
 """A model, or anything else that is called."""
 Models = nn.Module | Sequence[nn.Module] | Mapping[str, Any]
-T = TypeVar("T")
 
 
 def analyze(
@@ -161,28 +158,22 @@ def analyzed(
         raise InputError(f"repeats must be 'auto' or a whole number from 0, not {repeats!r}")
     registry, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
-
-    def analyzed_once(backward: bool, own_backward: bool) -> tuple[Run, fx.GraphModule]:
-        with (
-            running(model, args, kwargs, mode, backward, own_backward=own_backward) as subject,
-            progress_bar(progress, type(subject.model).__name__) as tick,
-        ):
-            places = {tensor.device.type for _, tensor in subject.held["inputs"]}
-            if places == {"meta"} != {subject.device.type}:
-                wrong = f"the input is on meta, the model on {subject.device}: give a real tensor, or use count()"
-                raise InputError(wrong)
-            run, traced = analysis(subject, registry, trace, repeats, tick, kernels)
-        return run, traced.graph_module
-
-    run, graph = _with_own_backward(analyzed_once, backward)
-    return Report(run, found, registry, reference_to(model), attention), graph
-
-
-def _with_own_backward(run: Callable[[bool, bool], T], backward: bool) -> T:
-    """Return the result of a run; of a second one, with gradients, if the first shows that what is called runs a backward pass."""
-    with suppress(OwnBackwardError):
-        return run(backward, False)
-    return run(True, True)
+    own_backward = False
+    while True:
+        try:
+            with (
+                running(model, args, kwargs, mode, backward or own_backward, own_backward=own_backward) as subject,
+                progress_bar(progress, type(subject.model).__name__) as tick,
+            ):
+                places = {tensor.device.type for _, tensor in subject.held["inputs"]}
+                if places == {"meta"} != {subject.device.type}:
+                    wrong = f"the input is on meta, the model on {subject.device}: give a real tensor, or use count()"
+                    raise InputError(wrong)
+                run, traced = analysis(subject, registry, trace, repeats, tick, kernels)
+            break
+        except OwnBackwardError:
+            own_backward = True
+    return Report(run, found, registry, reference_to(model), attention), traced.graph_module
 
 
 def count(
@@ -229,33 +220,29 @@ def count(
     optimizer = checked_optimizer(optimizer, backward)
     registry, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
-    own, given, count_for, casts = (
-        as_model(model, models, args, kwargs),
-        optimizer,
-        checked_device(device),
-        checked_autocast(autocast),
-    )
-
-    def counted_once(backward: bool, own_backward: bool) -> Run:
-        if own_backward and given is not None:
-            raise InputError(
-                f"{type(own).__name__} runs a backward pass itself, so optimizer= has no place: let it call optimizer.step(), too"
-            )
-        with running(
-            own,
-            args,
-            kwargs,
-            mode,
-            backward,
-            lazy=True,
-            optimizer=given,
-            count_for=count_for,
-            autocast=casts,
-            own_backward=own_backward,
-        ) as subject:
-            return counted_run(subject, registry, must_read_masks=attention == "exact")
-
-    run = _with_own_backward(counted_once, backward)
+    own, count_for, casts = as_model(model, models, args, kwargs), checked_device(device), checked_autocast(autocast)
+    own_backward = False
+    while True:
+        try:
+            with running(
+                own,
+                args,
+                kwargs,
+                mode,
+                backward or own_backward,
+                lazy=True,
+                optimizer=optimizer,
+                count_for=count_for,
+                autocast=casts,
+                own_backward=own_backward,
+            ) as subject:
+                run = counted_run(subject, registry, must_read_masks=attention == "exact")
+            break
+        except OwnBackwardError:
+            own_backward = True
+        if optimizer is not None:
+            said = f"{type(own).__name__} runs a backward pass itself, so optimizer= has no place"
+            raise InputError(f"{said}: let it call optimizer.step(), too")
     return Report(run, found, registry, reference_to(own), attention).checked(strict)
 
 
