@@ -98,7 +98,7 @@ def verdict(row: dict[str, Any]) -> str:
         wrong.append("MACs differ from FlopCounterMode's")
     if said["profiled"] != [said["macs"], said["flops"]]:
         wrong.append(f"profile has {said['profiled']}")
-    if said["params"] != said["expected params"]:
+    if said["params"] < said["expected params"]:  # a step may lead to more: an average of the model
         wrong.append(f"params {said['params']} of {said['expected params']}")
     if said["after"] != row["oracle"]["macs"]:
         wrong.append("runs differently afterwards")
