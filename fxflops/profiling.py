@@ -356,9 +356,10 @@ def one_model(models: Any) -> nn.Module:
     """Return the model, or one that has these: a list of them, or a mapping by name in which other values are left out."""
     if models is None:
         return Models()
-    if isinstance(models, nn.Module | str | type) or not (isinstance(models, Iterable) or callable(models)):
+    is_called = callable(models) and not isinstance(models, nn.Module | type)
+    if isinstance(models, nn.Module | str | type) or not (isinstance(models, Iterable) or is_called):
         return checked_model(models)
-    if not isinstance(models, Iterable):
+    if is_called:
         models = as_model(models).roots
         if "" in models:
             return checked_model(models[""])

@@ -17,7 +17,7 @@ from torch import nn
 
 from ..errors import InputError, of_kind
 from ..records.containers import MAPPINGS, SEQUENCES, SETS, items_of, pairs_of
-from ..torch_internals import original_of
+from ..torch_internals import original_of, script_module_of
 from .modules import Called, all_modules, unique
 from .outside import names_of
 from .pytree import attributes_in, value_at, walk
@@ -55,10 +55,11 @@ def as_model(
         raise of_kind(InputError("models= names the modules of a function: a torch.nn.Module has its own"), *kinds)
     if isinstance(model, nn.Module):
         return model
-    wrong = f"model must be a torch.nn.Module or a callable, not {type(model).__name__} ({model!r:.60}): {TAKES}"
     if isinstance(model, type):
         wrong = f"model is the class {model.__name__}, not an instance: give {model.__name__}(...)"
-    if isinstance(model, type) or not callable(model):
+        raise of_kind(InputError(wrong), *kinds)
+    if not callable(model):
+        wrong = f"model must be a torch.nn.Module or a callable, not {type(model).__name__} ({model!r:.60}): {TAKES}"
         raise of_kind(InputError(wrong), *kinds)
     if type(model) is MethodType and model.__func__ is nn.Module.__call__ and isinstance(model.__self__, nn.Module):
         own: nn.Module = model.__self__
@@ -71,7 +72,7 @@ def as_model(
     whole = [module for _, root in found.modules for module in all_modules(root)]
     unnamed = unique(module for module in whole if id(module) not in known)
     # A class of its own, as torch.fx makes for each GraphModule: wherever a model is named by its class, this is named so.
-    return type(name_of(model), (Called,), {})(model, roots, found.reached, unnamed, found.classes)
+    return type(name_of(model), (Called,), {})(as_function(model), roots, found.reached, unnamed, found.classes)
 
 
 def named_models(models: Any) -> dict[str, nn.Module]:
@@ -94,15 +95,29 @@ def named_models(models: Any) -> dict[str, nn.Module]:
     return found
 
 
+def as_function(called: Any) -> Callable[..., Any]:
+    """Return the method that a call of an object of the user's runs; anything else as it is.
+
+    To ask the object itself for its signature would run the ``__getattr__`` of its class.
+    """
+    if type(called) is partial and (own := as_function(called.func)) is not called.func:
+        return partial(own, *called.args, **called.keywords)
+    call = next((vars(base)["__call__"] for base in type(called).__mro__ if "__call__" in vars(base)), None)
+    is_own = type(call) is FunctionType and not issubclass(type(called), (FunctionType, MethodType, partial))
+    return MethodType(call, called) if is_own else called  # type: ignore[no-any-return, arg-type]
+
+
 def name_of(called: Any) -> str:
-    """Return the name of a callable, that of a method with its class: ``GPT2LMHeadModel.generate``."""
-    while issubclass(type(called), partial):
-        called = called.func
-    name = getattr(called, "__name__", None)
-    if type(called) is MethodType and isinstance(name, str):
+    """Return the name of a callable, that of a method with its class, ``GPT2LMHeadModel.generate``, of an object that of its class."""
+    kind = type(called)
+    if issubclass(kind, partial):
+        return name_of(called.func)
+    if kind is MethodType:
         owner = called.__self__
-        return f"{owner.__name__ if isinstance(owner, type) else type(owner).__name__}.{name}"
-    return name if isinstance(name, str) and name else type(called).__name__
+        return f"{owner.__name__ if isinstance(owner, type) else type(owner).__name__}.{name_of(called.__func__)}"
+    is_named = kind is FunctionType or str(kind.__module__).startswith(("builtins", "torch"))
+    name = getattr(called, "__name__", None) if is_named else None
+    return name if isinstance(name, str) and name else kind.__name__
 
 
 def label_of(model: nn.Module) -> str:
@@ -155,7 +170,7 @@ class Search:
     def look_into_inputs(self, args: Any, kwargs: Mapping[str, Any]) -> None:
         """Enter modules among the inputs, by the names of the parameters that they are given for."""
         given = args if type(args) is tuple else (args,)
-        names = _names_of_arguments(self._called, len(given))
+        names = _names_of_arguments(as_function(self._called), len(given))
         for name, value in (*zip(names, given, strict=True), *kwargs.items()):
             for steps, part in walk(value):
                 if issubclass(type(part), nn.Module):
@@ -204,10 +219,11 @@ class Search:
         elif issubclass(kind, partial):
             func, args, keywords = (vars(partial)[name].__get__(value) for name in ("func", "args", "keywords"))
             self._enter(path, func, depth)
-            for name, held in (*zip(_names_of_arguments(func, len(args)), args, strict=True), *keywords.items()):
+            names = _names_of_arguments(as_function(func), len(args))
+            for name, held in (*zip(names, args, strict=True), *keywords.items()):
                 self._enter((*path, name), held, depth + 1)
-        elif kind.__name__ == "ScriptMethod":
-            self._enter(path, getattr(value, "owner", None), depth)
+        elif kind is torch.ScriptMethod:
+            self._enter(path, script_module_of(value), depth)
         elif not (issubclass(kind, ENDS) or is_torchs_subclass(kind) or str(kind.__module__).startswith(INTERNAL)):
             self.reached.append(value)
             self.classes.setdefault(".".join(map(_as_name, path)), kind.__name__)
@@ -248,9 +264,8 @@ class Search:
         kind = type(value)
         if kind is ModuleType:
             if not _is_installed(getattr(value, "__file__", None) or "<built-in>"):
-                for name in names:
-                    if type(vars(value).get(name, value)) is not ModuleType:
-                        self._enter((*path[:-1], name), vars(value)[name], depth + 1)
+                for name in [name for name in names if name in vars(value) and depth < DEPTH]:
+                    self._enter_global((*path[:-1], name), vars(value)[name], names, depth + 1)
         elif issubclass(kind, type):
             self._enter_members(value, names, path, depth)
         elif not (kind is FunctionType and _is_installed(value.__code__.co_filename)):

@@ -214,7 +214,11 @@ def test_a_method_of_a_tensor_and_a_scripted_function() -> None:
     assert fxflops.count(X.matmul, torch.ones(8, 3)).total_macs == 4 * 8 * 3
     with pytest.warns(match="deprecated") if torch.__version__ >= "2.14" else _nothing():
         scripted = torch.jit.script(_product)  # type: ignore[no-untyped-call]
+        module = torch.jit.script(Net())  # type: ignore[no-untyped-call]
     assert fxflops.count(scripted, (X, torch.ones(8, 3))).total_macs == 4 * 8 * 3
+    method = fxflops.count(module.forward, X)
+    assert method.total_macs == MACS
+    assert method.params == fxflops.count(module, X).params
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -543,6 +547,35 @@ def test_nothing_holds_the_model_afterwards() -> None:
     gc.collect()
     assert reference() is None
     assert report.recount("fvcore").total_flops > 0
+
+
+class Hostile:
+    """Every method that could be asked for raises but the call."""
+
+    def __init__(self) -> None:
+        self.net = Net()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.net(x)
+        return out
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+    def _raise(self, *_: Any) -> Any:
+        raise RuntimeError
+
+    __eq__ = __iter__ = __len__ = __bool__ = __repr__ = __hash__ = _raise
+
+
+def test_no_code_of_an_object_runs_but_its_call() -> None:
+    hostile = Hostile()
+    for called, path in ((hostile, "net"), (lambda x: hostile(x), "hostile.net"), (functools.partial(hostile), "net")):
+        assert fxflops.count(called, X)[path].macs == MACS
+        assert fxflops.analyze(called, X, repeats=1)[path].macs == MACS
+    with fxflops.profile(hostile) as p:
+        hostile(X)
+    assert p.report["net"].macs == MACS
 
 
 def test_vast_objects_are_not_searched_to_the_end() -> None:
