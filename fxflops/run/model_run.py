@@ -97,7 +97,9 @@ def watch_of(subject: Subject, registry: FormulaRegistry, world: World | None = 
     watch.storages.counts_random_states = subject.count_for.type == "cpu"
     if subject.count_for.type == "cpu" and isinstance(watch.owners, AutogradOwners):
         watch.owners.keep = watch.storages.add
-    watch.observer.phases.on_step = partial(_stepping, snapshot, watch.storages, watch.world.is_meta)
+    # A step that the callable makes after its own backward pass on meta finds its gradients there; a hook's does not.
+    finds_none = watch.world.is_meta and not subject.own_backward
+    watch.observer.phases.on_step = partial(_stepping, snapshot, watch.storages, finds_none)
     watch.storages.was_there = snapshot.was_there
     watch.observer.on_leaf = snapshot.meet_leaf if subject.backward else lambda tensor: None
     if not watch.world.is_meta and any(tensor.is_meta and not is_fake(type(tensor)) for tensor in subject.state):
@@ -109,15 +111,15 @@ def _is_on_fake(subject: Subject) -> bool:
     return in_fake_mode() or any(map(is_fake, {*map(type, subject.state)}))
 
 
-def _stepping(snapshot: Snapshot, storages: LiveStorages, is_on_meta: bool, optimizer: Optimizer) -> None:
+def _stepping(snapshot: Snapshot, storages: LiveStorages, finds_none: bool, optimizer: Optimizer) -> None:
     """Keep the state of an optimizer that steps within the run, as hooks of parameters let it, and enter its memory.
 
-    Raises InputError if it would step real parameters in a run on meta: it finds no gradients there.
+    Raises InputError if it would step real parameters in a run on meta and ``finds_none`` of their gradients there.
     """
     stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if not is_on_meta and all(map(storages.was_made, stepped)):
+    if not finds_none and all(map(storages.was_made, stepped)):
         return  # the forward made it for an inner loop: there is nothing to put back, and to keep it would hold its memory
-    if is_on_meta and not all(parameter.is_meta for parameter in stepped):
+    if finds_none and not all(parameter.is_meta for parameter in stepped):
         raise InputError(f"{type(optimizer).__name__} makes steps within the run, on the model's real parameters")
     snapshot.before_step(optimizer, holders_in(optimizer))
     storages.add_held(states_of(optimizer), "optimizer")

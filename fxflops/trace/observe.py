@@ -759,7 +759,9 @@ class Observer:
         world, given = self._world, (args, kwargs)
         if func == GIVES_MEMORY:
             self._storages.may_leave(args[0])
-        if not belongs_to_tensor(func):
+        if belongs_to_tensor(func):
+            args = world.holding_gradient(func, args)
+        else:
             args, kwargs = world.replace(args, kwargs, func)
             # Autograd and checkpoint compare devices too, but of the meta tensors: they need the real answer.
             if world.is_meta and not (
