@@ -19,7 +19,7 @@ from torch.profiler import ProfilerAction
 from .conventions import Convention, check_attention, find_convention
 from .counting.steps import NO_MODEL, OUTSIDE
 from .errors import OF_PROFILERS, SCHEDULED, FxflopsError, InputError, check_flags, not_taken, warn
-from .model.callables import as_model
+from .model.callables import as_model, named_models
 from .model.inputs import checked_model, is_compiled
 from .model.inventory import Inventory
 from .model.modules import ByIdentity, all_modules, children_of, named_buffers, named_parameters
@@ -363,10 +363,7 @@ def one_model(models: Any) -> nn.Module:
         models = as_model(models).roots
         if "" in models:
             return checked_model(models[""])
-    if isinstance(models, Mapping):
-        named = {name: checked_model(model) for name, model in models.items() if isinstance(model, nn.Module)}
-    else:
-        named = {f"{type(model).__name__}_{i}": checked_model(model) for i, model in enumerate(models)}
+    named = named_models(models)
     if not named:
         raise InputError(f"profile() needs a model, or several; there is no torch.nn.Module in {models!r:.80}")
     several = Models()

@@ -18,6 +18,7 @@ from torch import nn
 from ..errors import InputError, of_kind
 from ..records.containers import MAPPINGS, SEQUENCES, SETS, items_of, pairs_of
 from ..torch_internals import original_of, script_module_of
+from .inputs import checked_model
 from .modules import Called, all_modules, unique
 from .outside import names_of
 from .pytree import attributes_in, value_at, walk
@@ -67,32 +68,37 @@ def as_model(
     found = Search(model)
     found.look_into_inputs(args, kwargs or {})
     found.run()
-    roots = found.roots() if models is None else named_models(models)
+    roots = found.roots() if models is None else given_models(models)
     known = {id(module) for root in roots.values() for module in all_modules(root)}
     whole = [module for _, root in found.modules for module in all_modules(root)]
     unnamed = unique(module for module in whole if id(module) not in known)
     # A class of its own, as torch.fx makes for each GraphModule: wherever a model is named by its class, this is named so.
-    return type(name_of(model), (Called,), {})(as_function(model), roots, found.reached, unnamed, found.classes)
+    made = type(name_of(model), (Called,), {})
+    stand_in: nn.Module = made(as_function(model), roots, found.reached, unnamed, found.classes)
+    return stand_in
 
 
-def named_models(models: Any) -> dict[str, nn.Module]:
-    """Return the modules in ``models=`` by path: "" for a single one, class and number in a list, the keys of a mapping, without its
-    other values. Raises InputError if there is none."""
+def given_models(models: Any) -> dict[str, nn.Module]:
+    """Return the modules in ``models=`` by path, "" for a single one. Raises InputError for anything else, and for none."""
     if isinstance(models, nn.Module):
-        return {"": original_of(models)}
+        return {"": checked_model(models)}
     if isinstance(models, str) or not isinstance(models, Iterable):
-        raise of_kind(
-            InputError(f"models is a module, a list or a dict of them, not {type(models).__name__}"), TypeError
-        )
-    named = (
-        models.items()
-        if isinstance(models, Mapping)
-        else [(f"{type(m).__name__}_{i}", m) for i, m in enumerate(models)]
-    )
-    found = {str(name): original_of(model) for name, model in named if isinstance(model, nn.Module)}
-    if not found:
+        wrong = f"models is a module, a list or a dict of them, not {type(models).__name__}"
+        raise of_kind(InputError(wrong), TypeError)
+    named = named_models(models)
+    if not named:
         raise InputError(f"there is no torch.nn.Module in models={models!r:.80}")
-    return found
+    return named
+
+
+def named_models(models: Iterable[Any]) -> dict[str, nn.Module]:
+    """Return the models in a mapping by their names, without its other values; those in a list by class and number.
+
+    Raises InputError for an item of a list that is no module.
+    """
+    if isinstance(models, Mapping):
+        return {str(name): checked_model(model) for name, model in models.items() if isinstance(model, nn.Module)}
+    return {f"{type(model).__name__}_{i}": checked_model(model) for i, model in enumerate(models)}
 
 
 def as_function(called: Any) -> Callable[..., Any]:
@@ -104,7 +110,7 @@ def as_function(called: Any) -> Callable[..., Any]:
         return partial(own, *called.args, **called.keywords)
     call = next((vars(base)["__call__"] for base in type(called).__mro__ if "__call__" in vars(base)), None)
     is_own = type(call) is FunctionType and not issubclass(type(called), (FunctionType, MethodType, partial))
-    return MethodType(call, called) if is_own else called  # type: ignore[no-any-return, arg-type]
+    return MethodType(call, called) if is_own else called  # type: ignore[arg-type]
 
 
 def name_of(called: Any) -> str:
@@ -118,11 +124,6 @@ def name_of(called: Any) -> str:
     is_named = kind is FunctionType or str(kind.__module__).startswith(("builtins", "torch"))
     name = getattr(called, "__name__", None) if is_named else None
     return name if isinstance(name, str) and name else kind.__name__
-
-
-def label_of(model: nn.Module) -> str:
-    """Return the name of what is called, for an error message: ``Net.forward``, or that of a function."""
-    return type(model).__name__ if isinstance(model, Called) else f"{type(model).__name__}.forward"
 
 
 def reference_to(model: nn.Module) -> Callable[[], nn.Module | None]:

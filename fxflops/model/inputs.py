@@ -15,8 +15,7 @@ from torch import nn
 
 from ..errors import CAST, INTEGERS, UNBATCHED, InputError, near, of_kind
 from ..torch_internals import COMPILER, original_of
-from .callables import label_of
-from .modules import parameters_of
+from .modules import label_of, parameters_of
 from .pytree import attributes_of, fill, template_of, tensors_in, walk
 
 FORM = "inputs go in a tuple args=(a, b) by position and kwargs={...} by name"

@@ -106,6 +106,11 @@ class Group(nn.Module):
     """Holds the modules that an object, a list or a mapping leads to, under the name of that; it is never called."""
 
 
+def label_of(model: nn.Module) -> str:
+    """Return the name of what is called, for an error message: ``Net.forward``, or that of a function."""
+    return type(model).__name__ if isinstance(model, Called) else f"{type(model).__name__}.forward"
+
+
 def modules_of(model: nn.Module) -> tuple[ByIdentity[str], dict[str, str]]:
     """Return all modules with their first path, in the order of ``named_modules()``; and the other paths, each with the first."""
     paths, aliases = dict[int, tuple[nn.Module, str]](), dict[str, str]()

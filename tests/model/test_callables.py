@@ -275,6 +275,10 @@ def test_modules_may_be_given() -> None:
     assert [listed["Linear_0"].total.macs, listed["Net_1"].total.macs] == [4 * 8 * 8, MACS]
     with pytest.raises(InputError, match="models is a module, a list or a dict of them, not int"):
         fxflops.count(called, X, models=3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"must be a torch\.nn\.Module, not int"):
+        fxflops.count(called, X, models=[3])  # type: ignore[list-item]
+    with pytest.raises(InputError, match=r"no torch\.nn\.Module in models="):
+        fxflops.count(called, X, models={"a": 3})  # type: ignore[dict-item]
     with pytest.raises(InputError, match="has its own"):
         fxflops.count(net, X, models=net)
 
