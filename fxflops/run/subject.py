@@ -84,6 +84,10 @@ class Subject:
         self.bytes_before = accelerator.live if accelerator is not None and accelerator.has_statistics else 0
         unnamed, reached = state_of(model)
         self.snapshot = Snapshot([*inventory.paths, *unnamed], (args, kwargs), lazy, self.holders, reached)
+        known = {*map(id, self.state)}
+        for each in reached if backward else ():
+            if issubclass(type(each), torch.Tensor) and each.requires_grad and each.is_leaf and id(each) not in known:
+                self.snapshot.meet_leaf(each)
 
     def is_on_meta(self) -> bool:
         """Return whether all of the model's tensors and inputs are on meta, and none of them is a fake tensor of a device."""

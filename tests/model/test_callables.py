@@ -498,6 +498,68 @@ def test_a_gradient_in_the_loss_is_followed_by_the_backward_pass() -> None:
     )
 
 
+@pytest.mark.parametrize("size", [5, 3_000_000])
+def test_a_tensor_in_its_closure_is_trained(size: int) -> None:
+    weight = torch.randn(size, requires_grad=True)
+    before = weight.detach().clone()
+    optimizer = torch.optim.Adam([weight])
+
+    def by_hand() -> None:
+        (weight * 2).sum().backward()
+        assert weight.grad is not None
+        with torch.no_grad():
+            weight.sub_(weight.grad, alpha=0.1)
+            weight.grad.zero_()
+
+    def by_optimizer() -> None:
+        optimizer.zero_grad()
+        (weight * 2).sum().backward()
+        optimizer.step()
+
+    for called in (by_hand, by_optimizer):
+        report = fxflops.count(called)
+        assert torch.equal(weight.detach(), before)
+        assert weight.grad is None
+        assert not optimizer.state
+        assert report.total_backward_flops == size
+        # sub_ with a factor: a product and a difference for each element; Adam's step is that of the model's own parameters
+        assert report.total_flops == size + size - 1 + 2 * size * (called is by_hand)
+        alone = fxflops.count(_Scaled(size), torch.ones(()), backward=True, optimizer=torch.optim.Adam)
+        assert report.total_optimizer_flops == (alone.total_optimizer_flops if called is by_optimizer else None)
+
+
+class _Scaled(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.weight * 2).sum()
+
+
+def test_gradients_on_the_parameters_are_read_as_the_code_reads_them() -> None:
+    net = Net()
+
+    def step(x: torch.Tensor) -> None:
+        net(x).sum().backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        with torch.no_grad():
+            for parameter in net.parameters():
+                if parameter.grad is not None:
+                    parameter.add_(parameter.grad, alpha=-0.1)
+        net.zero_grad()
+        assert all(parameter.grad is None for parameter in net.parameters())
+
+    report = fxflops.count(step, X)
+    assert report.trace == "counted on the meta device"
+    before = [parameter.tolist() for parameter in net.parameters()]
+    fxflops.count(step, X)
+    assert [parameter.tolist() for parameter in net.parameters()] == before
+    with fxflops.profile(net) as p:
+        step(X)
+    assert report.total_flops == p.report.total_flops > fxflops.count(lambda x: net(x).sum(), X).total_flops
+
+
 def test_state_is_put_back_after_an_error() -> None:
     net, seen = Net(), list[int]()
     before = net.fc.bias.tolist()
