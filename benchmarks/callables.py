@@ -137,8 +137,10 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, "", f"{good} of {len(rows)} rows are equal in everything.", ""])
 
 
-KEPT = "equal but for the 872 sums with the gradients of the step before, which a count begins without"
+KEPT = "equal but for sums with the gradients of the step before, which a count begins without"
 NOTES = {
+    "step · opacus: private SGD": KEPT,
+    "step · vector_quantize_pytorch: VQ with EMA codes": KEPT,
     "step · fastai: its Adam": KEPT,
     "step · torch_optimizer: Lookahead of Yogi": KEPT,
     "diffusers: flow matching, FluxPipeline": "equal but for torch.outer's 528 products, which FlopCounterMode does not count",

@@ -99,7 +99,8 @@ def watch_of(subject: Subject, registry: FormulaRegistry, world: World | None = 
         watch.owners.keep = watch.storages.add
     # A step that the callable makes after its own backward pass on meta finds its gradients there; a hook's does not.
     finds_none = watch.world.is_meta and not subject.own_backward
-    watch.observer.phases.on_step = partial(_stepping, snapshot, watch.storages, finds_none)
+    is_training = isinstance(subject.model, Called) and not subject.own_backward
+    watch.observer.phases.on_step = partial(_stepping, snapshot, watch.storages, finds_none, is_training)
     watch.storages.was_there = snapshot.was_there
     watch.observer.on_leaf = snapshot.meet_leaf if subject.backward else lambda tensor: None
     if not watch.world.is_meta and any(tensor.is_meta and not is_fake(type(tensor)) for tensor in subject.state):
@@ -111,14 +112,18 @@ def _is_on_fake(subject: Subject) -> bool:
     return in_fake_mode() or any(map(is_fake, {*map(type, subject.state)}))
 
 
-def _stepping(snapshot: Snapshot, storages: LiveStorages, finds_none: bool, optimizer: Optimizer) -> None:
+def _stepping(
+    snapshot: Snapshot, storages: LiveStorages, finds_none: bool, is_training: bool, optimizer: Optimizer
+) -> None:
     """Keep the state of an optimizer that steps within the run, as hooks of parameters let it, and enter its memory.
 
     Raises InputError if it would step real parameters in a run on meta and ``finds_none`` of their gradients there.
     """
     stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if not finds_none and all(map(storages.was_made, stepped)):
+    if (is_training or not finds_none) and all(map(storages.was_made, stepped)):
         return  # the forward made it for an inner loop: there is nothing to put back, and to keep it would hold its memory
+    if is_training:  # code that asks whether its loss requires a gradient runs no backward pass without gradients, and raises nothing
+        raise OwnBackwardError
     if finds_none and not all(parameter.is_meta for parameter in stepped):
         raise InputError(f"{type(optimizer).__name__} makes steps within the run, on the model's real parameters")
     snapshot.before_step(optimizer, holders_in(optimizer))
@@ -196,7 +201,9 @@ def counted_run(
         return _on_real(subject, registry, "its parameters are shared with other processes")
     if (run := _run_of_loaded_weights(subject, registry)) is not None:
         return run
-    observe_dispatch = subject.backward or any(issubclass(cls, torch.jit.ScriptModule) for cls in classes)
+    # An optimizer's step, which a callable may make, shows itself to dispatch modes alone.
+    observe_dispatch = subject.backward or isinstance(subject.model, Called)
+    observe_dispatch = observe_dispatch or any(issubclass(cls, torch.jit.ScriptModule) for cls in classes)
     on_meta = any(tensor.device.type == "meta" for tensor in subject.state)
     # On meta, hooks are given stand-ins: one that asks which parameter it has would not step.
     if subject.backward and not on_meta and (stepped := held_by_hooks(parameters_of(subject.model))) is not None:

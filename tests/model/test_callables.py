@@ -537,6 +537,21 @@ class _Scaled(nn.Module):
         return (self.weight * 2).sum()
 
 
+def test_a_step_that_asks_first_whether_its_loss_has_a_gradient() -> None:
+    loop = Loop(torch.optim.AdamW)
+
+    def step(x: torch.Tensor) -> None:
+        loss = loop.model(x).sum()
+        if loss.requires_grad:
+            loss.backward()
+        loop.optimizer.step()
+
+    report = fxflops.count(step, X)
+    alone = fxflops.count(lambda x: loop.model(x).sum(), X, backward=True, optimizer=torch.optim.AdamW)
+    assert report.total_backward_flops == alone.total_backward_flops > 0
+    assert report.total_optimizer_flops == alone.total_optimizer_flops
+
+
 def test_gradients_on_the_parameters_are_read_as_the_code_reads_them() -> None:
     net = Net()
 
