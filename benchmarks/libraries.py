@@ -20,6 +20,7 @@ import signal
 import time
 import traceback
 import warnings
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -186,9 +187,9 @@ def warm_up() -> None:
         model(torch.ones(2, 2)).sum().backward()
 
 
-def in_copy(name: str, seconds: int) -> dict[str, Any]:
-    """Run a case in a copy of this process; return its row."""
-    for need in CASES[name][1]:
+def in_copy(name: str, seconds: int, run: Callable[[str], dict[str, Any]], needs: Iterable[str]) -> dict[str, Any]:
+    """Run a case, which needs these distributions, in a copy of this process; return its row."""
+    for need in needs:
         with contextlib.suppress(Exception):
             importlib.import_module(need.replace("-", "_").removesuffix("_ppl"))
     reader, writer = os.pipe()
@@ -231,7 +232,7 @@ def main() -> None:
     for name in CASES:
         if given.only.lower() not in name.lower() or (name in done and not given.again):
             continue
-        row = done[name] = in_copy(name, given.seconds)
+        row = done[name] = in_copy(name, given.seconds, run, CASES[name][1])
         print(f"{name}: {verdict(row) or 'equal'}", flush=True)
         DONE.write_text("".join(json.dumps(done[each]) + "\n" for each in CASES if each in done))
     TABLE.write_text(table([done[name] for name in CASES if name in done]))

@@ -231,6 +231,7 @@ def values_of(*roots: Any) -> list[Any]:
     values = []
     for tensor in tensors_behind(*roots):
         for part in parts_of(tensor):
-            bits = part.detach().contiguous().reshape(-1).view(torch.uint8) if part.numel() else part
+            whole = part.detach().clone(memory_format=torch.contiguous_format)  # one element may have any stride
+            bits = whole.reshape(-1).view(torch.uint8) if part.numel() else part
             values.append((str(part.dtype), tuple(part.shape), bytes(bits.numpy().tobytes())))
     return [sorted(values, key=repr), generators()]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, NoReturn
 
@@ -20,10 +19,10 @@ from .errors import (
     not_taken,
     of_kind,
 )
+from .model.callables import as_model, reference_to
 from .model.inputs import (
     checked_autocast,
     checked_device,
-    checked_model,
     inputs_of_sizes,
     signature_of,
     worded_as_summary,
@@ -34,7 +33,7 @@ from .ops.packages import registry_with
 from .records import FormulaFunction
 from .report.model_summary import COLUMNS, DEPTH, ModelSummary
 from .report.report import Report
-from .run.model_run import counted_run
+from .run.model_run import OwnBackwardError, counted_run
 from .run.passes import analysis
 from .run.progress import progress_bar
 from .run.running import running
@@ -54,13 +53,17 @@ NOT_OF_SUMMARY = {
 """What to write in a summary for an argument of torchinfo's, of count's or of profilers."""
 ADAPTER_TAKES = "torchinfo's own arguments: fxflops.adapters.torchinfo.summary"
 Formulas = Mapping[Any, FormulaFunction]
+Model = nn.Module | Callable[..., Any]
+"""A model, or anything else that is called."""
+Models = nn.Module | Sequence[nn.Module] | Mapping[str, Any]
 
 
 def analyze(
-    model: nn.Module,
+    model: Model,
     args: Any = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
+    models: Models | None = None,
     mode: str | None = None,
     backward: bool = False,
     trace: str = "auto",
@@ -78,9 +81,14 @@ def analyze(
 
     Args:
         model: any ``nn.Module``, on CPU, accelerator or meta; its state is restored at the end, also after an error. One
-            that ``torch.compile`` made is counted and timed as it is written, and timed compiled too (``report.compiled``).
+            that ``torch.compile`` made is counted and timed as it is written, and timed compiled too (``report.compiled``). Or anything
+            else that is called, once: a function, a method (``model.generate``), a ``functools.partial``, an object such as a
+            pipeline. Its modules are found in its object, closure, arguments and the global variables that it names, and have
+            these names (``net``, ``pipe.unet``); those of a method of a module are named as in that module. All that it leads
+            to is restored, an optimizer that it steps too. A backward pass that it runs itself is counted, and no other follows.
         args: a tuple is passed as positional inputs, anything else is one positional input.
         kwargs: keyword inputs.
+        models: of a callable the modules to show, if not those that are found: one, whose names then hold, a list, or a mapping by name.
         mode: "eval", "train" or "as_is"; default "eval", or "as_is" with ``backward``.
         backward: also run the backward pass, from the loss if the model returns one, else from the sum of the outputs
             that require a gradient, and count and measure the part of each operation in it. Gradients are computed for parameters that require them, and discarded. Without
@@ -111,7 +119,7 @@ def analyze(
         raise _not_taken("analyze", model, unknown, analyze.__kwdefaults__ or (), INPUTS.format("analyze"))
     check_flags(backward=backward, kernels=kernels, strict=strict)
     report, graph = analyzed(
-        model,
+        as_model(model, models, args, kwargs),
         args,
         kwargs,
         mode=mode,
@@ -150,22 +158,30 @@ def analyzed(
         raise InputError(f"repeats must be 'auto' or a whole number from 0, not {repeats!r}")
     registry, found = registry_with(formulas), find_convention(convention)
     check_attention(attention)
-    with (
-        running(model, args, kwargs, mode, backward) as subject,
-        progress_bar(progress, type(subject.model).__name__) as tick,
-    ):
-        places = {tensor.device.type for _, tensor in subject.held["inputs"]}
-        if places == {"meta"} != {subject.device.type}:
-            raise InputError(f"the input is on meta, the model on {subject.device}: give a real tensor, or use count()")
-        run, traced = analysis(subject, registry, trace, repeats, tick, kernels)
-    return Report(run, found, registry, weakref.ref(subject.model), attention), traced.graph_module
+    own_backward = False
+    while True:
+        try:
+            with (
+                running(model, args, kwargs, mode, backward or own_backward, own_backward=own_backward) as subject,
+                progress_bar(progress, type(subject.model).__name__) as tick,
+            ):
+                places = {tensor.device.type for _, tensor in subject.held["inputs"]}
+                if places == {"meta"} != {subject.device.type}:
+                    wrong = f"the input is on meta, the model on {subject.device}: give a real tensor, or use count()"
+                    raise InputError(wrong)
+                run, traced = analysis(subject, registry, trace, repeats, tick, kernels)
+            break
+        except OwnBackwardError:
+            own_backward = True
+    return Report(run, found, registry, reference_to(model), attention), traced.graph_module
 
 
 def count(
-    model: nn.Module,
+    model: Model,
     args: Any = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
+    models: Models | None = None,
     mode: str | None = None,
     backward: bool = False,
     optimizer: OptimizerLike | None = None,
@@ -204,23 +220,34 @@ def count(
     optimizer = checked_optimizer(optimizer, backward)
     registry, found = registry_with(formulas), find_convention(convention)
     check_attention(attention)
-    with running(
-        model,
-        args,
-        kwargs,
-        mode,
-        backward,
-        lazy=True,
-        optimizer=optimizer,
-        count_for=checked_device(device),
-        autocast=checked_autocast(autocast),
-    ) as subject:
-        run = counted_run(subject, registry, must_read_masks=attention == "exact")
-    return Report(run, found, registry, weakref.ref(subject.model), attention).checked(strict)
+    own, count_for, casts = as_model(model, models, args, kwargs), checked_device(device), checked_autocast(autocast)
+    own_backward = False
+    while True:
+        try:
+            with running(
+                own,
+                args,
+                kwargs,
+                mode,
+                backward or own_backward,
+                lazy=True,
+                optimizer=optimizer,
+                count_for=count_for,
+                autocast=casts,
+                own_backward=own_backward,
+            ) as subject:
+                run = counted_run(subject, registry, must_read_masks=attention == "exact")
+            break
+        except OwnBackwardError:
+            own_backward = True
+        if optimizer is not None:
+            said = f"{type(own).__name__} runs a backward pass itself, so optimizer= has no place"
+            raise InputError(f"{said}: let it call optimizer.step(), too")
+    return Report(run, found, registry, reference_to(own), attention).checked(strict)
 
 
 def summary(
-    model: nn.Module,
+    model: Model,
     input_size: Sequence[Any] | None = None,
     input_data: Any = None,
     *,
@@ -230,6 +257,7 @@ def summary(
     columns: Sequence[str] | str = COLUMNS,
     mode: str | None = None,
     kwargs: Mapping[str, Any] | None = None,
+    models: Models | None = None,
     **unknown: NoReturn,
 ) -> ModelSummary:
     """Return the model's modules with the shapes that they take and give, parameters and MACs, above the run's figures.
@@ -245,7 +273,7 @@ def summary(
         dtypes: those of the inputs of ``input_size``, or one for all; default torch.float32.
         batch_dim: the position at which a batch dimension of 1 is added to each shape.
         depth, columns: as for :meth:`Report.tree`.
-        mode, kwargs: as for :func:`count`.
+        mode, kwargs, models: as for :func:`count`, and the model too may be any callable.
 
     Raises:
         InputError: as for :func:`count`; or neither, or both of ``input_size`` and ``input_data`` are given, or another
@@ -259,7 +287,8 @@ def summary(
         wrong = "summary() takes input_size=(1, 3, 224, 224) or input_data=x, and one of them"
         unrun = "without inputs, fxflops.adapters.torchinfo.summary(model) lists modules and parameters"
         raise of_kind(InputError(f"{wrong}; {unrun}"), TypeError)
-    inputs, own, note = () if input_data is None else input_data, checked_model(model), ""
+    inputs, note = () if input_data is None else input_data, ""
+    own = as_model(model, models, () if input_data is None else (input_data,), kwargs)
     if input_size is not None:
         inputs = inputs_of_sizes(
             input_size, dtypes, batch_dim, next(iter(parameters_of(own)), torch.empty(0, device="cpu")).device
@@ -277,7 +306,7 @@ def summary(
             )
             note += near(str(strange[0]), parameters)
     with worded_as_summary(own, input_size, batch_dim, note):
-        report = count(model, inputs, kwargs, mode=mode)
+        report = count(own, inputs, kwargs, mode=mode)
     return ModelSummary(report, report.tree(depth, columns=columns))
 
 
@@ -291,7 +320,9 @@ def _not_taken(
     *last: str,
 ) -> InputError:
     """Return the error for arguments that a function does not take; of the model's own inputs it says where they go."""
-    parameters = signature_of(model).parameters if isinstance(model, nn.Module) else ()
+    parameters: Collection[str] = ()
+    if callable(model) and not isinstance(model, type):
+        parameters = signature_of(as_model(model)).parameters
     if inputs := [name for name, value in given.items() if name in parameters or isinstance(value, torch.Tensor)]:
         spelled = ", ".join(f'"{name}": {name}' for name in inputs)
         return not_taken(function, inputs, (), f"inputs by name are given as {function}(model, kwargs={{{spelled}}})")

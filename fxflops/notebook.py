@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import fx, nn
+from torch import fx
 
-from .api import Formulas, analyzed
+from .api import Formulas, Model, analyzed
 from .conventions import Convention
 from .errors import FxflopsError, InputError, TraceError, of_kind
 from .meters.nodes import Node
+from .model.callables import as_model
 from .model.inputs import checked_model
 from .model.modules import all_modules
 from .model.snapshot import Snapshot, holding
@@ -34,7 +35,7 @@ class TorchFLOPsByFX:
     >>> counter.print_result_table()             # doctest: +SKIP
 
     Args:
-        model: the model. It runs in eval mode on its own device, and is left exactly as it was.
+        model: the model, or any callable, as for :func:`fxflops.analyze`. It runs in eval mode on its own device, and is left exactly as it was.
         mem_func_name: "memory_allocated" (after each node) or "max_memory_allocated" (the peak within it). On a CPU the
             numbers are those of the live tensor storages.
         ignore_ops: names of module classes, functions or methods (``"GELU"``, ``"softmax"``) whose FLOPs are left out.
@@ -44,7 +45,7 @@ class TorchFLOPsByFX:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Model,
         mem_func_name: str = "memory_allocated",
         ignore_ops: Sequence[str] | str = (),
         *,
@@ -52,7 +53,7 @@ class TorchFLOPsByFX:
         convention: str | Convention = "torch_flops",
         formulas: Formulas | None = None,
     ) -> None:
-        model = checked_model(model, AttributeError, TypeError)
+        model = checked_model(as_model(model, None, (), None, AttributeError, TypeError))
         if mem_func_name not in MEMORY_FUNCTIONS:
             wrong = f"mem_func_name must be one of {', '.join(MEMORY_FUNCTIONS)}, not {mem_func_name!r}"
             raise of_kind(InputError(wrong), AssertionError)

@@ -19,6 +19,7 @@ from torch.profiler import ProfilerAction
 from .conventions import Convention, check_attention, find_convention
 from .counting.steps import NO_MODEL, OUTSIDE
 from .errors import OF_PROFILERS, SCHEDULED, FxflopsError, InputError, check_flags, not_taken, warn
+from .model.callables import as_model, named_models
 from .model.inputs import checked_model, is_compiled
 from .model.inventory import Inventory
 from .model.modules import ByIdentity, all_modules, children_of, named_buffers, named_parameters
@@ -57,7 +58,7 @@ class profile:
 
     Args:
         models: an ``nn.Module``, or several, as a sequence or a mapping by name (such as ``pipeline.components``; values
-            that are not modules are skipped); None for code without a model. Calls are shown by module; calls outside
+            that are not modules are skipped), or a pipeline or function that leads to them; None for code without a model. Calls are shown by module; calls outside
             the models are counted too.
         optimizer: the ``torch.optim.Optimizer`` (or several) whose state is shown as such in memory, even if it makes no step in
             the block. One that makes a step is found, with the state that it had before, as are backward
@@ -358,12 +359,14 @@ def one_model(models: Any) -> nn.Module:
     """Return the model, or one that has these: a list of them, or a mapping by name in which other values are left out."""
     if models is None:
         return Models()
-    if isinstance(models, nn.Module | str) or not isinstance(models, Iterable):
+    is_called = callable(models) and not isinstance(models, nn.Module | type)
+    if isinstance(models, nn.Module | str | type) or not (isinstance(models, Iterable) or is_called):
         return checked_model(models)
-    if isinstance(models, Mapping):
-        named = {name: checked_model(model) for name, model in models.items() if isinstance(model, nn.Module)}
-    else:
-        named = {f"{type(model).__name__}_{i}": checked_model(model) for i, model in enumerate(models)}
+    if is_called:
+        models = as_model(models).roots
+        if "" in models:
+            return checked_model(models[""])
+    named = named_models(models)
     if not named:
         raise InputError(f"profile() needs a model, or several; there is no torch.nn.Module in {models!r:.80}")
     several = Models()

@@ -592,6 +592,15 @@ def graphs_of(module: Any) -> list[Any]:
     return [method.graph for method in methods if hasattr(method, "graph")]
 
 
+def script_module_of(method: Any) -> Any:
+    """Return the module whose scripted method this is; None without a way to know.
+
+    Purpose: to count ``scripted.encode`` with the parameters of its module. Without it they are not among the report's.
+    """
+    wrap = getattr(getattr(torch.jit, "_recursive", None), "wrap_cpp_module", None)
+    return None if wrap is None else wrap(method.owner)
+
+
 def class_of_script_object(value: torch.ScriptObject) -> str:
     """Return the full name of the class of an object that C++ or TorchScript defines.
 

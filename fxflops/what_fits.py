@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from .api import count
+from .api import Model, count
 from .errors import InputError, OutOfMemoryError, RunError, check_flags, of_kind
 from .meters.history import History
+from .model.callables import as_model
 from .model.generators import generator_of
 from .model.inputs import checked_autocast, checked_device, checked_model, signature_of
 from .model.modules import modules_of, state_tensors
@@ -140,7 +141,7 @@ def room_of(model: nn.Module, memory: str | int | None, device: str | torch.devi
 
 
 def largest_batch(
-    model: nn.Module,
+    model: Model,
     make_inputs: Callable[[int], Any],
     *,
     memory: str | int | None = None,
@@ -150,7 +151,7 @@ def largest_batch(
     autocast: torch.dtype | None = None,
     progress: bool | None = None,
 ) -> int:
-    """Return the largest batch with which the model fits into memory, 0 if not even the smallest does. The model is counted, not run.
+    """Return the largest batch with which the model, or any callable, fits into memory, 0 if not even the smallest does. The model is counted, not run.
 
     Memory grows almost linearly with the batch, so four or five counts are usually enough: where two give the size of each tensor by a line, the
     answer follows. The returned size is one that was counted and fits, and the next one was counted and does not.
@@ -170,7 +171,7 @@ def largest_batch(
         InputError: there is neither a ``memory`` nor a card, or memory does not grow with the batch. RunError: the model, or ``make_inputs``,
             raises for every small size; the error is that of size 1.
     """
-    model = checked_model(model)
+    model = as_model(model)
     check_flags(backward=backward)
     checked_optimizer(optimizer, backward)
     checked_autocast(autocast)

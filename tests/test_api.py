@@ -102,7 +102,7 @@ def test_not_measured_is_none() -> None:
     ("model", "args", "words"),
     [
         (nn.Linear, torch.ones(1), ["class Linear, not an instance"]),
-        ("resnet50", torch.ones(1), ["must be a torch.nn.Module, not str"]),
+        ("resnet50", torch.ones(1), ["must be a torch.nn.Module or a callable, not str"]),
         (Two(), (1, 3, 224, 224), ["shape", "torch.randn(1, 3, 224, 224)"]),
         (Two(), (torch.ones(3, 5), 1.0, None, 4), ["Two.forward", "too many positional"]),
     ],

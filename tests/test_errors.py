@@ -127,7 +127,7 @@ def test_an_error_of_our_own_keeps_its_frame() -> None:
     with pytest.raises(fxflops.InputError) as error:
         fxflops.count(nn.Linear)  # type: ignore[arg-type]
     *others, last = functions_in(without_ours(error.tb))
-    assert last == "*checked_model"
+    assert last == "*as_model"
     assert not [name for name in others if name.startswith("*")]
 
 

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from ..errors import FxflopsError, InputError, near, not_installed
+from ..model.callables import as_model
 from ..trace.source import is_library
 from .inputs import TOKENS, Given
 from .libraries import FORMS, is_from_a_library, near_or_all, unknown, unknown_to_transformers
@@ -189,7 +190,7 @@ LIBRARIES = {"timm": _of_timm, "torchvision": _of_torchvision, "hf": _of_transfo
 
 def _own(place: str, attribute: str, on_meta: bool) -> Loaded:
     """Load ``attribute`` of a file or module: a model, or a function that returns a model, (model, args) or (model, args,
-    kwargs)."""
+    kwargs). With its inputs it may be any callable: ``(model.generate, ids)``."""
     name = f"{place}:{attribute}"
     module = _imported(place, attribute)
     found: Any = module
@@ -201,10 +202,14 @@ def _own(place: str, attribute: str, on_meta: bool) -> Loaded:
         with _user_errors(f"{name}()"), _own_arguments(place), _built(on_meta):
             found = found()
     parts = found if isinstance(found, tuple) else (found,)
+    is_called = 1 < len(parts) <= 3 and callable(parts[0]) and not isinstance(parts[0], (nn.Module, type))
+    if is_called:  # a method or a pipeline with its inputs: without them it would be taken for what makes a model
+        parts = (as_model(parts[0], None, *parts[1:]), *parts[1:])
     if not parts or not isinstance(parts[0], nn.Module) or len(parts) > 3:
         kinds = ", ".join(type(part).__name__ for part in parts)
         kind = f"({kinds})" if isinstance(found, tuple) else kinds
-        raise InputError(f"{name} gives {kind}, not a torch.nn.Module, (model, args) or (model, args, kwargs)")
+        forms = "a torch.nn.Module, (model, args) or (model, args, kwargs), where model may be anything that is called"
+        raise InputError(f"{name} gives {kind}, not {forms}")
     if len(parts) == 1:
         return Loaded(parts[0])
     return Loaded(parts[0], given=(parts[1], parts[2] if len(parts) == 3 else None))

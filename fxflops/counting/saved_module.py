@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ class SavedModule:
         return self._settings[name]
 
 
-def module_finder(model: weakref.ref[nn.Module] | None, calls: Sequence[Call]) -> Callable[[str], Any]:
+def module_finder(model: Callable[[], nn.Module | None] | None, calls: Sequence[Call]) -> Callable[[str], Any]:
     """Return a function that returns the module at a path; if the model is gone, a stand-in with what ``calls`` recorded."""
     settings: dict[str, Mapping[str, Any]] = {}
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from ..errors import CAST, INTEGERS, UNBATCHED, InputError, near, of_kind
 from ..torch_internals import COMPILER, original_of
-from .modules import parameters_of
+from .modules import label_of, parameters_of
 from .pytree import attributes_of, fill, template_of, tensors_in, walk
 
 FORM = "inputs go in a tuple args=(a, b) by position and kwargs={...} by name"
@@ -142,10 +142,10 @@ def shape_given(args: Any, kwargs: Mapping[str, Any]) -> InputError | None:
 
 
 def signature_of(model: nn.Module) -> inspect.Signature:
-    """Return the signature of forward; ``(*args, **kwargs)`` if it cannot be read (TorchScript)."""
+    """Return the signature of forward; ``(*args, **kwargs)`` if it cannot be read (TorchScript, a function of C)."""
     try:
         return inspect.signature(model.forward)
-    except ValueError:
+    except (ValueError, TypeError):
         return inspect.signature(lambda *args, **kwargs: None)
 
 
@@ -166,7 +166,7 @@ def bind(
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         given = ", ".join([*(type(arg).__name__ for arg in args), *(f"{name}=" for name in kwargs)])
-        what = f"the inputs do not fit {type(model).__name__}.forward{signature}: {error}"
+        what = f"the inputs do not fit {label_of(model)}{signature}: {error}"
         for name in [name for name in kwargs if name not in signature.parameters]:
             unsaid = "" if repr(name) in str(error) else f"; it has no parameter {name!r}"
             what += unsaid + near(name, signature.parameters)

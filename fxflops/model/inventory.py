@@ -34,11 +34,12 @@ class Inventory:
     ``packed`` are meta tensors for the weights that quantized layers keep in objects of their kernels, and the weights
     that TorchScript keeps as constants of a graph, as ``torch.jit.freeze`` makes them; ``constants`` are its other ones. ``keeps`` has the
     functions among the attributes of the modules that have some. ``shapeless`` are the lazy modules with parameters that have
-    no shape yet. Raises InputError if there are any, unless ``lazy``.
+    no shape yet. Of a function (:class:`~fxflops.model.modules.Called`) the modules are those that were found. Raises InputError if there are any, unless ``lazy``.
     """
 
     def __init__(self, model: nn.Module, lazy: bool = False) -> None:
         self.paths, self.aliases = modules_of(model)
+        self._name = type(model).__name__
         self.params: list[tuple[str, torch.Tensor]] = []
         self.buffers: list[tuple[str, torch.Tensor]] = []
         self.packed: list[tuple[str, torch.Tensor]] = []
@@ -82,7 +83,7 @@ class Inventory:
         """The contents of the model that a report shows: its modules, and the sums of its parameters."""
         sizes = [_held(parameter) for _, parameter in self.params]
         trained = [size if p.requires_grad else 0 for size, (_, p) in zip(sizes, self.params, strict=True)]
-        new, modules = tuple.__new__, []
+        new, modules = tuple.__new__, self._root()
         keeps = self.keeps.get
         for (module, path), (first, last) in zip(self.paths.items(), pairwise(self._met), strict=True):
             own = sum(sizes[first:last]) if first < last else 0
@@ -96,6 +97,10 @@ class Inventory:
         nbytes = sum([storage.nbytes() for storage in storages.values()])
         sharded = sum([size for size, (_, p) in zip(sizes, self.params, strict=True) if size < p.numel()])
         return tuple(modules), Params(total, sum(trained), total - sum(trained), buffers, nbytes, sharded)
+
+    def _root(self) -> list[Module]:
+        """Return the record of a root that is none of the modules: a function, from which these were found."""
+        return [] if "" in self.paths.values() else [Module("", self._name)]
 
 
 def _is_global(function: Any) -> bool:

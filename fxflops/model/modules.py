@@ -3,11 +3,13 @@
 A model may have an attribute ``modules``, a ``parameters`` that returns a list, a ``__len__`` that raises. What counts here
 are the records that ``torch.nn.Module`` itself keeps (``_modules``, ``_parameters``, ``_buffers``), and a module is known
 by its identity: its ``__hash__`` and ``__eq__`` may depend on its state, as those of a torchmetrics metric do.
+
+A function, a method or an object that is called has modules, too: :class:`Called` stands for it, and holds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping
 from functools import reduce
 from itertools import chain
 from operator import itemgetter
@@ -55,10 +57,73 @@ def unique(objects: Iterable[Any]) -> list[Any]:
     return [*{id(each): each for each in objects}.values()]
 
 
+class Called(nn.Module):
+    """Stands for a function, a bound method or any other callable that is counted as a model is: a call of this calls it.
+
+    ``roots`` are the modules that it leads to, by path. The one at the path "", if there is one, is that whose method is called:
+    all paths are as of that module itself. This object is none of the model's modules (:func:`modules_of` leaves it out), so it
+    has no hooks and no calls of its own; what the callable does outside of all modules has the path "".
+
+    ``reached`` is what else the callable leads to, whose state a run may change: its object and closure, an optimizer.
+    ``unnamed`` are modules it leads to that are not among the roots, because others were given.
+    """
+
+    roots: Mapping[str, nn.Module]
+    reached: list[Any]
+    unnamed: list[nn.Module]
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        roots: Mapping[str, nn.Module],
+        reached: Iterable[Any] = (),
+        unnamed: Iterable[nn.Module] = (),
+        classes: Mapping[str, str] | None = None,
+    ) -> None:
+        """``classes`` are the names of the classes of objects that hold modules, by path."""
+        super().__init__()
+        held = vars(self)  # not by assignment, which would enter modules as children
+        held.update(forward=function, roots=roots, reached=[*reached], unnamed=[*unnamed])
+        if (whole := roots.get("")) is not None:
+            held.update({kind: dict(getattr(whole, kind).items()) for kind in ("_parameters", "_buffers", "_modules")})
+        for path, module in roots.items():
+            if path:
+                *groups, name = path.split(".")
+                parent: nn.Module = self
+                for i, group in enumerate(groups, 1):
+                    if group not in parent._modules:
+                        cls = (classes or {}).get(".".join(groups[:i]), Group.__name__)
+                        parent._modules[group] = type(cls, (Group,), {})()
+                    parent = parent._modules[group]  # type: ignore[assignment]
+                parent._modules[name] = module
+        held["training"] = any(bool(getattr(module, "training", False)) for module in roots.values())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return vars(self)["forward"](*args, **kwargs)  # past the hooks that someone has for all modules
+
+
+class Group(nn.Module):
+    """Holds the modules that an object, a list or a mapping leads to, under the name of that; it is never called."""
+
+
+def label_of(model: nn.Module) -> str:
+    """Return the name of what is called, for an error message: ``Net.forward``, or that of a function."""
+    return type(model).__name__ if isinstance(model, Called) else f"{type(model).__name__}.forward"
+
+
 def modules_of(model: nn.Module) -> tuple[ByIdentity[str], dict[str, str]]:
     """Return all modules with their first path, in the order of ``named_modules()``; and the other paths, each with the first."""
     paths, aliases = dict[int, tuple[nn.Module, str]](), dict[str, str]()
-    _visit(model, "", paths, aliases)
+    if not isinstance(model, Called):
+        _visit(model, "", paths, aliases)
+        return ByIdentity(paths.values()), aliases
+    if "" in model.roots:
+        _visit(model.roots[""], "", paths, aliases)
+    for name, module in _entries(model):
+        if id(module) not in paths:
+            _visit(module, name, paths, aliases)
+        elif paths[id(module)][1] != name:
+            aliases[name] = paths[id(module)][1]
     return ByIdentity(paths.values()), aliases
 
 

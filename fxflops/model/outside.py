@@ -93,7 +93,7 @@ class Outside:
             *vars(function).values(),
         ):
             self._enter_held(held, DEPTH)
-        bound, (names, rebound) = function.__globals__, _names_of(function.__code__)
+        bound, (names, rebound) = function.__globals__, names_of(function.__code__)
         self._globals += [(bound, name, bound.get(name, NOTHING)) for name in rebound]
         for value in [bound[name] for name in names if name in bound]:
             if type(value) in PLAIN:
@@ -180,7 +180,7 @@ def _is_lost(now: Any, before: Any) -> bool:
 
 
 @cache
-def _names_of(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def names_of(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names that code uses, of globals or attributes, and the globals that it binds."""
     codes = [*_codes_in(code)]
     # Every second byte is an operation. To disassemble all code would take a third of a model's first count.

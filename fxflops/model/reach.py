@@ -25,6 +25,32 @@ LONGEST = 2**17
 CELL = vars(CellType)["cell_contents"]
 
 
+class Variable:
+    """A global variable of a file: ``content`` is its value, as a cell has that of a closure's variable."""
+
+    def __init__(self, bound: dict[str, Any], name: str) -> None:
+        self._bound = bound
+        self._name = name
+
+    @property
+    def content(self) -> Any:
+        try:
+            return self._bound[self._name]
+        except KeyError:
+            raise AttributeError(self._name) from None
+
+    @content.setter
+    def content(self, value: Any) -> None:
+        self._bound[self._name] = value
+
+    @content.deleter
+    def content(self) -> None:
+        self._bound.pop(self._name, None)
+
+
+CONTENT: Any = vars(Variable)["content"]
+
+
 def reached(root: Any, into_modules: bool = True) -> list[tuple[str, Any]]:
     """Return all objects that an object leads to: by attributes, slots, items, keys, closures and arguments of partial functions.
 
@@ -73,10 +99,12 @@ def is_torchs_subclass(kind: type) -> bool:
 
 
 def places_in(value: Any) -> list[Place]:
-    """Return the slots of an object, and the content of a closure's cell: what it holds outside of containers."""
+    """Return the slots of an object, and the content of a closure's or a global variable: what it holds outside of containers."""
     kind = type(value)
     if kind is CellType:
         return [CELL]
+    if kind is Variable:
+        return [CONTENT]
     return [] if issubclass(kind, (torch.Tensor, *ENDS)) else [*slots_in(kind)]
 
 

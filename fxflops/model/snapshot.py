@@ -35,6 +35,8 @@ CONTAINERS = frozenset({dict, OrderedDict, list, set})
 KEPT = (dict, list, set, deque, bytearray)
 DEPTH = 4
 """The levels of objects and containers below a module that are kept: a scheduler's tables, not a trainer's datasets."""
+LARGEST_ARRAY = 2**26
+"""The most bytes of an array that an object leads to and that is kept: a table of noise, not a dataset."""
 
 
 class Snapshot:
@@ -46,11 +48,16 @@ class Snapshot:
     holds for all tensors, until :meth:`keep_all`.
 
     ``others`` are further objects whose attributes and items are restored, each without the objects that it leads to, and
-    without the values of tensors.
+    without the values of tensors. ``reached`` are objects as these, and tensors that are restored if a call writes to them.
     """
 
     def __init__(
-        self, modules: Iterable[nn.Module], inputs: Any, lazy: bool = False, others: Iterable[Any] = ()
+        self,
+        modules: Iterable[nn.Module],
+        inputs: Any,
+        lazy: bool = False,
+        others: Iterable[Any] = (),
+        reached: Iterable[Any] = (),
     ) -> None:
         # Flat lists for speed: all attributes are compared in one pass, and the garbage collector has few objects to visit.
         self._modules = [*modules]
@@ -59,7 +66,8 @@ class Snapshot:
         self._containers: list[Any] = []
         hooks: list[dict[Any, Any]] = []
         sets: list[set[str]] = []
-        further, others = others, []
+        reached = [*reached]
+        further, others = [*others, *reached], []
         parameters: list[nn.Parameter | None] = []
         tensors: list[torch.Tensor | None] = []
         readers = cache(_readers_of)
@@ -108,12 +116,13 @@ class Snapshot:
                 self._containers.append(other)
             elif generator := generator_of(other):
                 self._random.append((generator, generator.get()))
-            elif _is_array(other):
+            elif _is_array(other) and other.nbytes <= LARGEST_ARRAY:
                 self._arrays.append((other, other.copy()))
             self._places += [(place, other, value_at(place, other)) for place in places_in(other)]
         functions = [value for value in others if type(value) is FunctionType]  # attributes of modules
         functions += [each for part in hooks for each in _users(part).values()] if any(hooks) else []
         self._outside = Outside({*self._classes}, functions)
+        self._outside.tensors += [each for each in reached if issubclass(type(each), torch.Tensor)]
         self._random += [(generator, generator.get()) for generator in self._outside.generators]
         self._outside_storages: set[int] | None = None
         self._noted = [(container, _copied(container)) for container in self._outside.containers]

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
-import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -82,7 +81,7 @@ class Report(View):
         run: Run,
         convention: Convention,
         registry: FormulaRegistry | None,
-        model: weakref.ref[nn.Module] | None,
+        model: Callable[[], nn.Module | None] | None,
         attention: str = "dense",
         counted: tuple[Counted, ...] | None = None,
         users: Mapping[int, Counted] | None = None,
@@ -724,7 +723,7 @@ class Report(View):
         getattr(self, method_for(path))(path)
 
     @classmethod
-    def load(cls, path: Path, model: nn.Module | None = None) -> Report:
+    def load(cls, path: Path, model: Callable[..., Any] | None = None) -> Report:
         """Return the report that ``save("....json")`` wrote. It equals the one saved and has all of its views.
 
         ``model`` is only needed to recount with formulas that read more of a module than its plain attributes. Nothing
@@ -747,14 +746,14 @@ class Report(View):
         return to_json_data(self._counted_run, self._users_counts(), figures)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], model: nn.Module | None = None) -> Report:
+    def from_dict(cls, data: Mapping[str, Any], model: Callable[..., Any] | None = None) -> Report:
         """Return the report that :meth:`to_dict` was called on; arguments and errors are as for :meth:`load`."""
         saved = Saved(data)
-        reference: weakref.ref[nn.Module] | None = None
+        reference: Callable[[], nn.Module | None] | None = None
         if model is not None:
-            from ..model.inputs import checked_model
+            from ..model.callables import as_model, reference_to
 
-            reference = weakref.ref(checked_model(model))
+            reference = reference_to(as_model(model))
         report = cls(saved.run, saved.convention, None, reference, saved.attention, saved.counted, saved.users)
         report._data = None if is_torch_loaded() else data
         return report

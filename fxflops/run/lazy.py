@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..model.callables import state_of
 from ..model.inventory import Inventory
 from ..model.snapshot import Snapshot
 from ..trace.source import error_for
@@ -27,7 +28,8 @@ def initialized(
     if not inventory.shapeless:
         yield inventory
         return
-    before = Snapshot(inventory.paths, (args, kwargs))
+    unnamed, reached = state_of(model)
+    before = Snapshot([*inventory.paths, *unnamed], (args, kwargs), reached=reached)
     try:
         try:
             with torch.no_grad(), uncompiled(), BeforeWriteMode(before.before_write):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from contextlib import nullcontext
 from functools import partial
@@ -16,7 +17,7 @@ from ..errors import FxflopsError, InputError, RunError
 from ..meters.accelerator import accelerator_of
 from ..meters.live_storages import LiveStorages
 from ..model.holders import Holders
-from ..model.modules import parameters_of
+from ..model.modules import Called, parameters_of
 from ..model.optimizer import (
     INSTEAD,
     OptimizerLike,
@@ -34,12 +35,14 @@ from ..ops import FormulaRegistry
 from ..records import specs_in
 from ..records.tensors import spec_of
 from ..torch_internals import in_fake_mode, is_fake
-from ..trace.autograd_owners import AutogradOwners, backward_from
+from ..trace.autograd_owners import AutogradOwners, backward_from, requires_gradient
 from ..trace.dtypes import MixedDtypesError
 from ..trace.forwards import is_hooked
 from ..trace.memo import Memo
 from ..trace.meta_mirror import MetaMirror
 from ..trace.meta_world import MetaWorld
+from ..trace.observe import Observer
+from ..trace.phases import BACKWARD
 from ..trace.processes import is_sharded
 from ..trace.record import Recorder
 from ..trace.source import line_that_raised
@@ -56,6 +59,17 @@ unoptimized = torch.jit.optimized_execution  # type: ignore[attr-defined]
 """TorchScript's optimizer computes, too, in the first calls of a module."""
 GIVE = ": give a model with real tensors"
 ON_META, ON_FAKE = "counted on the meta device", "counted on fake tensors"
+
+
+class OwnBackwardError(Exception):
+    """What was called runs a backward pass itself: it has to be run with gradients, and without another backward pass.
+
+    It never reaches the user: the run is begun again.
+    """
+
+
+OWN_BACKWARD = "does not require grad and does not have a grad_fn|backward through the graph a second time"
+"""Torch's errors where a callable runs its own backward pass: without gradients, or before another one."""
 
 
 def watch_of(subject: Subject, registry: FormulaRegistry, world: World | None = None, **options: Any) -> Watch:
@@ -83,7 +97,10 @@ def watch_of(subject: Subject, registry: FormulaRegistry, world: World | None = 
     watch.storages.counts_random_states = subject.count_for.type == "cpu"
     if subject.count_for.type == "cpu" and isinstance(watch.owners, AutogradOwners):
         watch.owners.keep = watch.storages.add
-    watch.observer.phases.on_step = partial(_stepping, snapshot, watch.storages, watch.world.is_meta)
+    # A step that the callable makes after its own backward pass on meta finds its gradients there; a hook's does not.
+    finds_none = watch.world.is_meta and not subject.own_backward
+    is_training = isinstance(subject.model, Called) and not subject.own_backward
+    watch.observer.phases.on_step = partial(_stepping, snapshot, watch.storages, finds_none, is_training)
     watch.storages.was_there = snapshot.was_there
     watch.observer.on_leaf = snapshot.meet_leaf if subject.backward else lambda tensor: None
     if not watch.world.is_meta and any(tensor.is_meta and not is_fake(type(tensor)) for tensor in subject.state):
@@ -95,15 +112,19 @@ def _is_on_fake(subject: Subject) -> bool:
     return in_fake_mode() or any(map(is_fake, {*map(type, subject.state)}))
 
 
-def _stepping(snapshot: Snapshot, storages: LiveStorages, is_on_meta: bool, optimizer: Optimizer) -> None:
+def _stepping(
+    snapshot: Snapshot, storages: LiveStorages, finds_none: bool, is_training: bool, optimizer: Optimizer
+) -> None:
     """Keep the state of an optimizer that steps within the run, as hooks of parameters let it, and enter its memory.
 
-    Raises InputError if it would step real parameters in a run on meta: it finds no gradients there.
+    Raises InputError if it would step real parameters in a run on meta and ``finds_none`` of their gradients there.
     """
     stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if not is_on_meta and all(map(storages.was_made, stepped)):
+    if (is_training or not finds_none) and all(map(storages.was_made, stepped)):
         return  # the forward made it for an inner loop: there is nothing to put back, and to keep it would hold its memory
-    if is_on_meta and not all(parameter.is_meta for parameter in stepped):
+    if is_training:  # code that asks whether its loss requires a gradient runs no backward pass without gradients, and raises nothing
+        raise OwnBackwardError
+    if finds_none and not all(parameter.is_meta for parameter in stepped):
         raise InputError(f"{type(optimizer).__name__} makes steps within the run, on the model's real parameters")
     snapshot.before_step(optimizer, holders_in(optimizer))
     storages.add_held(states_of(optimizer), "optimizer")
@@ -180,7 +201,9 @@ def counted_run(
         return _on_real(subject, registry, "its parameters are shared with other processes")
     if (run := _run_of_loaded_weights(subject, registry)) is not None:
         return run
-    observe_dispatch = subject.backward or any(issubclass(cls, torch.jit.ScriptModule) for cls in classes)
+    # An optimizer's step, which a callable may make, shows itself to dispatch modes alone.
+    observe_dispatch = subject.backward or isinstance(subject.model, Called)
+    observe_dispatch = observe_dispatch or any(issubclass(cls, torch.jit.ScriptModule) for cls in classes)
     on_meta = any(tensor.device.type == "meta" for tensor in subject.state)
     # On meta, hooks are given stand-ins: one that asks which parameter it has would not step.
     if subject.backward and not on_meta and (stepped := held_by_hooks(parameters_of(subject.model))) is not None:
@@ -348,16 +371,29 @@ def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
         with uncompiled(), unoptimized(False), observer:
             with subject.region():
                 out = run_to_end(subject.model(*args, **kwargs))
-            if subject.backward:
+            if isinstance(subject.model, Called) and not subject.own_backward and _has_ended(observer, out, subject):
+                raise OwnBackwardError
+            if subject.runs_backward():
                 observer.backward(out, backward_from)
             return out
-    except FxflopsError:
+    except (FxflopsError, OwnBackwardError):
         raise
     except Exception as error:
+        if isinstance(subject.model, Called) and not subject.own_backward and re.search(OWN_BACKWARD, str(error)):
+            raise OwnBackwardError from error
         whole = type(subject.model).__name__, "", (spec_of(args), spec_of(kwargs))
         op, path, (given, named) = observer.failed or whole
         where, advice = f"module {path!r}" if path else "", line_that_raised(error) + _advice(error)
         raise run_error(op, where, given, named, error, advice) from error
+
+
+def _has_ended(observer: Observer, out: Any, subject: Subject) -> bool:
+    """Return whether what was called has run the backward pass: ``loss.backward()``, or gradients that it took without an output
+    from which another pass could begin."""
+    if observer.phases.ran_backward:
+        return True
+    took = any(call.phase == BACKWARD for call in observer.calls)
+    return subject.backward and took and not requires_gradient(out)
 
 
 def _advice(error: Exception) -> str:

@@ -17,6 +17,7 @@ from ..meters.kernels import KernelMeter
 from ..meters.meter import MemoryMeter
 from ..meters.nodes import Kernel
 from ..meters.queue_stopwatch import observed_clock_of
+from ..model.modules import Called
 from ..ops import FormulaRegistry
 from ..records import PARTS, PHASES, Call, typed
 from ..trace.autograd_owners import backward_from, roots_of
@@ -88,7 +89,9 @@ def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "")
     """
     if how not in TRACERS:
         raise InputError(f"unknown tracer {how!r}: trace is one of {', '.join(map(repr, TRACERS))}")
-    if how != "record":
+    if subject.own_backward:
+        return untraced(subject, registry, f"{type(subject.model).__name__} runs a backward pass itself")
+    if how != "record" and not (how == "auto" and subject.backward and isinstance(subject.model, Called)):
         try:
             return Traced(_symbolic(subject, registry), "symbolic")
         except TraceError as error:
@@ -166,7 +169,7 @@ def measure(
     """
     tick()
     graph = trace.graph_module
-    graph_calls, bytes_of, back = _watched_graph(subject, graph, registry, subject.backward)
+    graph_calls, bytes_of, back = _watched_graph(subject, graph, registry, subject.runs_backward())
     tick()
     watched, calls_of = trace.recorded or _matched(subject, registry, graph_calls)
     source = "predicted" if subject.device.type == "meta" else "storages"
@@ -190,7 +193,7 @@ def measure(
             compiled = first_runs(partial(_with_backward, subject))
         fast = None if compiled is None or compiled.missing else partial(subject.call, compiled=True)
         times = time_nodes(
-            graph, subject.bound, subject.call, subject.device, repeats, tick, subject.backward, back, fast
+            graph, subject.bound, subject.call, subject.device, repeats, tick, subject.runs_backward(), back, fast
         )
         if compiled is not None:
             compiled = with_times(compiled, times)
@@ -284,7 +287,7 @@ def author_lines(subject: Subject, registry: FormulaRegistry, trace: Traced) -> 
 def _with_backward(subject: Subject) -> Callable[[], Any]:
     """Return a function that runs the compiled model once, with its backward pass if the subject has one."""
     call = subject.call(compiled=True)
-    return (lambda: backward_from(*roots_of(call()))) if subject.backward else call
+    return (lambda: backward_from(*roots_of(call()))) if subject.runs_backward() else call
 
 
 def _with_kernels(compiled: Compiled, subject: Subject) -> Compiled:
@@ -311,7 +314,7 @@ def _allocated(
     accelerator.reset_peak()
     with uncompiled(graph):
         out = call()
-    if subject.backward:
+    if subject.runs_backward():
         backward_from(*roots_of(out))
     del out
     peak = accelerator.peak

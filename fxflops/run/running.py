@@ -40,10 +40,12 @@ def running(
     optimizer: OptimizerLike | None = None,
     count_for: torch.device | None = None,
     autocast: torch.dtype | None = None,
+    own_backward: bool = False,
 ) -> Iterator[Subject]:
     """Prepare the model and its inputs for runs: locked, in its mode, with gradients only for ``backward``.
 
-    ``count_for`` is the device to count for, where it is not the model's own; ``autocast`` the dtype of its autocast around the forward.
+    ``count_for`` is the device to count for, where it is not the model's own; ``autocast`` the dtype of its autocast around the forward;
+    ``own_backward`` tells that what is called runs the backward pass itself.
 
     The state of model, inputs, optimizer and random generators is restored at the end. Raises InputError for an invalid
     model, mode or inputs, for an optimizer that has none of the model's parameters, and also for inputs that are shapes if the model raises on them.
@@ -82,6 +84,7 @@ def running(
                     optimizer,
                     count_for,
                     autocast,
+                    own_backward,
                 )
                 try:
                     yield subject

@@ -11,6 +11,7 @@ from torch import nn
 
 from ..errors import InputError
 from ..meters.accelerator import accelerator_of
+from ..model.callables import state_of
 from ..model.inputs import as_leaves, bind
 from ..model.inventory import Inventory
 from ..model.optimizer import OptimizerLike, holders_in
@@ -30,6 +31,7 @@ class Subject:
     ``count_for`` is the device that a count is for: the one asked for, else the model's own, and the CPU for a model on meta;
     ``is_for_another`` tells whether it is of another type than the device that the model would run on. The forward is under that
     device's ``autocast`` in a dtype, unless that is None.
+    ``own_backward`` tells that what is called runs the backward pass itself, as a training step does: none follows it.
     ``bytes_before`` are the bytes that its device had allocated before any run, 0 where that is unknown.
     """
 
@@ -47,8 +49,10 @@ class Subject:
         optimizer: OptimizerLike | None = None,
         count_for: torch.device | None = None,
         autocast: torch.dtype | None = None,
+        own_backward: bool = False,
     ) -> None:
         self.model = model
+        self.own_backward = own_backward
         self.autocast = autocast
         self.mode = modes_in(inventory.paths) if mode == "as_is" else mode
         self.compiled = compiled
@@ -78,11 +82,20 @@ class Subject:
         self.is_for_another = self.count_for.type != own.type
         accelerator = accelerator_of(self.device)
         self.bytes_before = accelerator.live if accelerator is not None and accelerator.has_statistics else 0
-        self.snapshot = Snapshot(inventory.paths, (args, kwargs), lazy, self.holders)
+        unnamed, reached = state_of(model)
+        self.snapshot = Snapshot([*inventory.paths, *unnamed], (args, kwargs), lazy, self.holders, reached)
+        known = {*map(id, self.state)}
+        for each in reached if backward else ():
+            if issubclass(type(each), torch.Tensor) and each.requires_grad and each.is_leaf and id(each) not in known:
+                self.snapshot.meet_leaf(each)
 
     def is_on_meta(self) -> bool:
         """Return whether all of the model's tensors and inputs are on meta, and none of them is a fake tensor of a device."""
         return bool(self.state) and all(t.is_meta and not is_fake(type(t)) for t in self.state) and not in_fake_mode()
+
+    def runs_backward(self) -> bool:
+        """Return whether a backward pass follows the forward: not where what is called runs it."""
+        return self.backward and not self.own_backward
 
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return args and kwargs, after restoring the initial state."""
@@ -117,5 +130,7 @@ def run_to_end(out: Any) -> Any:
     """
     if isinstance(out, Coroutine):
         out.close()
-        raise InputError("forward is a coroutine, which runs when it is awaited: use fxflops.profile around the await")
+        raise InputError(
+            "the call made a coroutine, which runs when it is awaited: use fxflops.profile around the await"
+        )
     return list(out) if isinstance(out, Iterator) else out

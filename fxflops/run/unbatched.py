@@ -51,6 +51,7 @@ def _works(raised: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bo
         optimizer=raised.optimizer,
         count_for=raised.count_for,
         autocast=raised.autocast,
+        own_backward=raised.own_backward,
     )
     try:
         if subject.lazy:

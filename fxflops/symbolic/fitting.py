@@ -9,11 +9,10 @@ from contextlib import suppress
 from itertools import product
 from typing import Any
 
-from torch import nn
-
-from ..api import Formulas, count
+from ..api import Formulas, Model, Models, count
 from ..conventions import Convention
 from ..errors import ClosedFormError, RunError
+from ..model.callables import as_model
 from ..model.inputs import checked_model
 from ..records import Counted, per_operation, specs_in
 from ..report.report import Report
@@ -36,10 +35,11 @@ POINTS, LARGEST_POINT = 3, 2**22
 
 
 def closed_form(
-    model: nn.Module,
+    model: Model,
     args: Any = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
+    models: Models | None = None,
     dynamic_shapes: Any,
     mode: str | None = None,
     backward: bool = False,
@@ -55,7 +55,7 @@ def closed_form(
     multiples of it. Where a model changes its way, as with a sliding window, the form has pieces.
 
     Args:
-        model, args, kwargs: as for :func:`fxflops.count`; the inputs are an example.
+        model, args, kwargs, models: as for :func:`fxflops.count`; the inputs are an example.
         dynamic_shapes: the dims that vary, as for ``torch.export.export``: ``{"input_ids": {0: "batch", 1: Dim("seq",
             max=8192)}}``. A plain name stands for a Dim. Of an object with several tensors, such as a KV cache, it is for
             each of them. A size is checked up to the ``max`` of its Dim, without one up to 4096 or 8 times the example.
@@ -67,8 +67,8 @@ def closed_form(
     >>> form = fxflops.closed_form(model, kwargs=batch, dynamic_shapes={"input_ids": {0: "batch", 1: "seq"}})  # doctest: +SKIP
     >>> form.evaluate("flops", batch=8, seq=2048)  # doctest: +SKIP
     """
-    model = checked_model(model)
-    inputs = Inputs(model, args, kwargs, dynamic_shapes)
+    own = checked_model(as_model(model, models, args, kwargs))
+    inputs = Inputs(own, args, kwargs, dynamic_shapes)
 
     mode = mode or ("as_is" if backward else None)
 
@@ -76,7 +76,7 @@ def closed_form(
         def counted(point: tuple[int, ...]) -> Report:
             given, named = inputs.at(point)
             options: dict[str, Any] = {"mode": mode, "attention": attention, "formulas": formulas, "strict": True}
-            return count(model, given, named, backward=backward, convention=convention, **options)
+            return count(own, given, named, backward=backward, convention=convention, **options)
 
         return Samples(counted, inputs.sizes)
 

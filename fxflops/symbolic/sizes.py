@@ -48,6 +48,13 @@ class Inputs:
         for name, parameter in signature_of(model).parameters.items():
             if parameter.kind is parameter.VAR_KEYWORD:
                 bound |= bound.pop(name, {})
+            if parameter.kind is parameter.VAR_POSITIONAL and isinstance(dynamic_shapes, (tuple, list)):
+                first = (
+                    [*bound].index(name) if name in bound else len(bound)
+                )  # of *args the specs come one after the other, too
+                rest = dynamic_shapes[first:]
+                if len(rest) != 1 or not isinstance(rest[0], (tuple, list)):
+                    dynamic_shapes = (*dynamic_shapes[:first], rest)
         if isinstance(dynamic_shapes, (tuple, list)):
             dynamic_shapes = dict(zip(bound, dynamic_shapes, strict=False))
         if not isinstance(dynamic_shapes, Mapping):

@@ -266,6 +266,23 @@ class MetaMirror:
             return self._replaced(args, kept), self._replaced(kwargs, kept)
         return self._replaced(args), self._replaced(kwargs)
 
+    def holding_gradient(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the arguments of a property's call; with the meta tensor, if it reads or sets a gradient of a backward pass on meta.
+
+        Such a pass, which the model's own code runs, leaves its gradients on the meta tensors.
+        """
+        known = self._mirror.get(id(args[0]))
+        if known is None or known[0]() is not args[0] or getattr(func.__self__, "__name__", "") != "grad":
+            return args
+        with DisableTorchFunction():
+            meta = known[1]
+            if func.__name__ == "__get__":
+                return args if meta.grad is None else (meta, *args[1:])
+            if args[1] is None:
+                meta.grad = None
+                return args
+            return (meta, *args[1:]) if _is_on_meta(args[1]) else args
+
     def _invalidate(self, target: Any) -> None:
         """Note that a call on meta writes to this tensor: all that share its storage no longer have valid values."""
         if isinstance(target, torch.Tensor) and is_dense(target) and target.device.type != "meta":

@@ -139,6 +139,9 @@ class MetaWorld(World):
     def replace(self, args: tuple[Any, ...], kwargs: dict[str, Any], func: Any) -> Arguments:
         return self._mirror.replace(args, kwargs, func)
 
+    def holding_gradient(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return self._mirror.holding_gradient(func, args)
+
     def redirect(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         return self._device_answers.redirect(func, args, kwargs)
 

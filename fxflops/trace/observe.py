@@ -257,13 +257,13 @@ class Observer:
 
     def _task(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a task for another thread that runs a function observed, inside the module calls that are open now."""
-        if not self._stack.open:  # in a profiled block, outside of models: another thread's work is its own
+        if self._world.is_block and not self._stack.open:  # outside of models another thread's work is its own
             return function
         return self._threads.observed(self._as_now(), function)
 
     def _thread_of_calls(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Return what a thread runs each of whose calls of torch is a task: it may go on when this run is over."""
-        if not self._stack.open:
+        if self._world.is_block and not self._stack.open:
             return run
         return Watched(run, partial(self._threads.observed, self._as_now()))
 
@@ -790,7 +790,9 @@ class Observer:
         world, given = self._world, (args, kwargs)
         if func == GIVES_MEMORY:
             self._storages.may_leave(args[0])
-        if not belongs_to_tensor(func):
+        if belongs_to_tensor(func):
+            args = world.holding_gradient(func, args)
+        else:
             args, kwargs = world.replace(args, kwargs, func)
             # Autograd and checkpoint compare devices too, but of the meta tensors: they need the real answer.
             if world.is_meta and not (

@@ -32,6 +32,7 @@ from .stack import ModuleStack
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, GRADIENT = PHASES
 BACKWARDS = torch.Tensor.backward, torch.autograd.backward
 ENGINE = engine_run_backward.__code__
+BACKWARD_CODE = torch.autograd.backward.__code__
 STEP = "Optimizer.step#"
 """The prefix of the name under which torch's profiler records an optimizer's step."""
 
@@ -41,13 +42,14 @@ class Phases:
 
     An optimizer's step is found by the operators with which it reports itself to torch's profiler. A closure that it
     calls in its step is not part of the step. ``on_step(optimizer)`` is called when a step begins. ``times`` is told
-    when backward passes and steps begin and end.
+    when backward passes and steps begin and end. ``ran_backward`` tells whether the observed code has called ``loss.backward()``.
     """
 
     def __init__(self, stack: ModuleStack, times: PhaseTimes) -> None:
         self.on_step: Callable[[Optimizer], None] = lambda optimizer: None
         self._running, self._in_backward = stack.open, stack.in_backward
         self._times = times
+        self.ran_backward = False
         self._optimizing = 0
         self._is_interrupted = False
         self._ranges: list[Optimizer | None] = []
@@ -76,6 +78,7 @@ class Phases:
         """Follow an operator that is about to run: those of a backward pass, and those by which torch's profiler is told
         that a named range begins or ends."""
         if self._in_backward() and not self._times.is_open(BACKWARD) and not self._times.is_open(FORWARD):
+            self.ran_backward = self.ran_backward or _is_of_backward()
             self._times.begin(BACKWARD)
             queue_callback(partial(self._times.end, BACKWARD))
         if func is record_function_enter:
@@ -93,6 +96,7 @@ class Phases:
         if func not in BACKWARDS or self._times.is_open(BACKWARD) or self._times.is_open(FORWARD):
             yield
             return
+        self.ran_backward = True
         self._times.begin(BACKWARD)
         try:
             yield
@@ -207,6 +211,12 @@ def _creates_graph(frame: FrameType | None) -> bool:
         return engine_creates_graph(frame)
     waiting = map(_engine_frame, sys._current_frames().values())
     return any(engine_creates_graph(each) for each in waiting if each is not None)
+
+
+def _is_of_backward() -> bool:
+    """Return whether the backward pass that runs was begun by ``torch.autograd.backward``, and not for gradients that are returned."""
+    frame = _engine_frame(sys._getframe(1))
+    return frame is not None and frame.f_back is not None and frame.f_back.f_code is BACKWARD_CODE
 
 
 def _engine_frame(frame: FrameType | None) -> FrameType | None:

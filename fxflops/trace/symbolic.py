@@ -6,6 +6,7 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import fx, nn
 
 from ..errors import TraceError
 from ..model.inputs import signature_of
+from ..model.modules import Called
 from ..model.snapshot import locked
 from ..ops import FormulaRegistry
 from .graph import graph_module, leaf_graph
@@ -28,8 +30,15 @@ class SymbolicTracer(fx.Tracer):
     run as usual.
     """
 
-    def __init__(self, registry: FormulaRegistry | None = None, constants: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        registry: FormulaRegistry | None = None,
+        constants: Mapping[str, Any] | None = None,
+        called: Callable[..., Any] | None = None,
+    ) -> None:
+        """``called`` is the function or method that is traced, if it is not the forward of the model."""
         super().__init__(autowrap_functions=tuple(registry.python_functions.values()) if registry else ())
+        self._called = called
         self._registry = registry
         self._constants = constants or {}
         self._thread = threading.get_ident()
@@ -67,13 +76,29 @@ class SymbolicTracer(fx.Tracer):
         return not customised and super().is_leaf_module(m, module_qualified_name)
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
+        if self._called is not None:
+            return self._args_of_callable(self._called, concrete_args)
         function, args = super().create_args_for_root(root_fn, is_module, concrete_args)
-        code = inspect.unwrap(root_fn).__code__
+        return function, self._with_constants(root_fn, args)
+
+    def _args_of_callable(self, called: Any, concrete_args: Any) -> tuple[Any, list[Any]]:
+        """Return the function that is traced in place of a root's forward, with its arguments. TypeError for any but one written in
+        Python, or a method that is."""
+        function = getattr(called, "__func__", called)
+        if type(function) is not FunctionType:
+            raise TypeError(f"{type(called).__name__} is no function written in Python")
+        is_method = function is not called
+        made, args = super().create_args_for_root(function, is_method, concrete_args)
+        args = self._with_constants(function, args)
+        return made, [called.__self__, *args[1:]] if is_method else args
+
+    def _with_constants(self, function: Any, args: list[Any]) -> list[Any]:
+        code = inspect.unwrap(function).__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         for position, name in enumerate(names):
             if name in self._constants:
                 args[position] = self._constants[name]
-        return function, args
+        return args
 
 
 def symbolic(
@@ -91,12 +116,13 @@ def symbolic(
     """
     if leaf_formula(model, registry) is not None:
         return leaf_graph(model, constants)
-    tracer = SymbolicTracer(registry, constants)
+    called = model.forward if isinstance(model, Called) else None
+    tracer = SymbolicTracer(registry, constants, called)
     tracer.record_stack_traces, tracer.before_write = stack_traces, before_write
     try:
         # A lock, since two tracers at once would restore each other's replaced methods.
         with locked([fx.Tracer]), BeforeWriteMode(before_write):
-            graph = tracer.trace(model)
+            graph = tracer.trace(model.roots.get("", model) if isinstance(model, Called) else model)
             tracer.restore_attributes()
         graph.lint()  # a deep copy of a proxy has a graph of its own
         return graph_module(tracer.root, graph, type(model).__name__)

@@ -68,13 +68,15 @@ def _starting(original: Callable[..., Any]) -> Callable[..., Any]:
         wraps = _WRAPS.now()
         target = getattr(thread, "_target", None)  # private; without it the threads of pools are watched, too
         if wraps and not str(getattr(target, "__module__", "")).startswith(OF_POOLS):
-            run = wraps[1](thread.run)
+            own = thread.run
+            run = wraps[1](own)
 
             def run_once() -> None:
                 vars(thread).pop("run", None)
                 run()
 
-            thread.run = run_once
+            if run is not own:  # no frame of ours around a thread that is left as it is
+                thread.run = run_once
         original(thread)
 
     return start

@@ -100,6 +100,10 @@ class World:
         """Return the arguments with this world's tensors in place of the model's."""
         return args, kwargs
 
+    def holding_gradient(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the arguments of a property's call; of one that reads or sets ``grad`` with the tensor that has the gradient."""
+        return args
+
     def redirect(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """Return the arguments with the device on which a new tensor is really made."""
         return args, kwargs

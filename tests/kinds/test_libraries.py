@@ -1,4 +1,4 @@
-"""Kind: other libraries' own classes. A sample of ``benchmarks/libraries.py``, with its oracles, which know nothing of fxflops."""
+"""Kind: other libraries' own classes. Samples of ``benchmarks/libraries.py`` and ``benchmarks/callables.py``, with their oracles, which know nothing of fxflops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import libraries, library_cases, library_oracles
+from benchmarks import callable_cases, callables, libraries, library_cases, library_oracles
 
 SAMPLE = (
     "accelerate: prepared AdamW, schedule and clipping",
@@ -37,7 +37,27 @@ def test_a_training_is_counted_and_left_as_it_was(name: str) -> None:
     assert row["oracle"]["macs"] > 0
 
 
-@pytest.mark.parametrize("module", [library_oracles, library_cases])
+CALLED = (
+    "transformers: generate, beams",
+    "transformers: generate, sampling",
+    "transformers: generate, assisted",
+    "transformers: Trainer.training_step",
+    "torch: REINFORCE, an episode and a step",
+    "step · accelerate: prepared AdamW, schedule and clipping",
+    "step · SAM of SGD, as it is usually written",
+)
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_a_callable_is_counted_and_left_as_it_was(name: str) -> None:
+    for need in callables.EACH[name][1]:
+        pytest.importorskip(need)
+    row = callables.run(name)
+    assert callables.verdict(row) == ""
+    assert row["oracle"]["macs"] > 0
+
+
+@pytest.mark.parametrize("module", [library_oracles, library_cases, callable_cases])
 def test_the_oracles_know_nothing_of_fxflops(module: object) -> None:
     tree = ast.parse(Path(str(getattr(module, "__file__", ""))).read_text())
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}

@@ -1,0 +1,179 @@
+"""Other libraries' pipelines, methods and loops, counted as they are called: ``fxflops.count(pipe, prompt)``.
+
+    python -m benchmarks.callables [--only WORD] [--again] [--seconds 120]
+
+Each case runs in a process of its own, from the same seeds: alone, in ``fxflops.profile``, under torch's FLOP counter, and by
+``fxflops.count``, after which all state and the generators must be bit-equal to those before. The steps of
+``benchmarks/libraries.py`` are counted as functions too. Finished cases are kept in ``results/callables.jsonl`` until ``--again``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import traceback
+import warnings
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .callable_cases import CALLS, Call
+from .libraries import in_copy, warm_up
+from .library_cases import CASES
+from .library_oracles import macs_of, seed, values_of
+from .machine import processor
+
+RESULTS = Path(__file__).parent / "results"
+DONE, TABLE = RESULTS / "callables.jsonl", RESULTS / "callables.md"
+
+
+def of_training(name: str) -> Call:
+    """Return the step of a training of ``benchmarks/libraries.py``, after a first one, as a function that is called."""
+    case = CASES[name][0]()
+    case.step()
+    return Call(case.step, (), {}, {"model": case.model}, case.changes)
+
+
+EACH = CALLS | {f"step · {name}": (functools.partial(of_training, name), needs) for name, (_, needs) in CASES.items()}
+
+
+def started(name: str) -> Call:
+    seed()
+    made = EACH[name][0]()
+    seed(1)
+    return made
+
+
+def run(name: str) -> dict[str, Any]:
+    """Run a case in this process; return its row."""
+    import fxflops
+
+    row: dict[str, Any] = {"case": name, "versions": {need: version(need) for need in EACH[name][1]}}
+    try:
+        case = started(name)
+        macs, escapes = macs_of(lambda: case.called(*case.args, **case.kwargs))
+        row["oracle"] = {"macs": macs, "escapes": escapes}
+    except Exception as error:
+        return row | {"broken": f"{type(error).__name__}: {error}"[:300], "where": traceback.format_exc()[-900:]}
+    try:
+        case = started(name)
+        with fxflops.profile(case.modules.get("") if [*case.modules] == [""] else case.modules) as p:
+            case.called(*case.args, **case.kwargs)
+        case = started(name)
+        state = [*case.modules.values(), *case.changes, case.args, case.kwargs]
+        before = values_of(*state)
+        report = fxflops.count(case.called, case.args, dict(case.kwargs), mode="as_is")
+        same = values_of(*state) == before
+        macs_after, _ = macs_of(lambda: case.called(*case.args, **case.kwargs))
+    except Exception as error:
+        return row | {"raised": f"{type(error).__name__}: {error}"[:600], "where": traceback.format_exc()[-900:]}
+    parameters = {id(each): each.numel() for module in case.modules.values() for each in module.parameters()}
+    row["said"] = {
+        "macs": sum(each.macs for each in report.counted),
+        "flops": sum(each.flops for each in report.counted),
+        "profiled": [sum(each.macs for each in p.report.counted), sum(each.flops for each in p.report.counted)],
+        "params": report.params.total if report.params else None,
+        "expected params": sum(parameters.values()),
+        "way": report.trace.removeprefix("counted "),
+        "why": report.trace_reason[:300],
+        "missing": sorted({each.op for each in report.missing}),
+        "after": macs_after,
+    }
+    return row | {"same": same}
+
+
+def verdict(row: dict[str, Any]) -> str:
+    """Return what is wrong with a row, "" for nothing."""
+    if "broken" in row:
+        return f"cannot run alone: {row['broken']}"
+    if "raised" in row:
+        return f"RAISED {row['raised']}"
+    said, wrong = row["said"], []
+    if not row["same"]:
+        wrong.append("CHANGED the state")
+    if said["macs"] != row["oracle"]["macs"]:
+        wrong.append("MACs differ from FlopCounterMode's")
+    if said["profiled"] != [said["macs"], said["flops"]]:
+        wrong.append(f"profile has {said['profiled']}")
+    if said["params"] < said["expected params"]:  # a step may lead to more: an average of the model
+        wrong.append(f"params {said['params']} of {said['expected params']}")
+    if said["after"] != row["oracle"]["macs"]:
+        wrong.append("runs differently afterwards")
+    if {*said["missing"]} - {*row["oracle"]["escapes"]}:
+        wrong.append(f"listed as missing: {', '.join(said['missing'])}")
+    return "; ".join(wrong)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the rows as a page."""
+    lines = [
+        "# Callables of other libraries",
+        "",
+        f"{processor()}, by `python -m benchmarks.callables`: `fxflops.count(called, args, kwargs)` beside torch's FlopCounterMode around",
+        "the call and `fxflops.profile` of it. *Same*: parameters, buffers, optimizers, schedulers, inputs and random generators are",
+        "bit-equal before and after. *Way*: whether it was counted on the meta device, or needed values.",
+        "",
+        "| what is called | versions | MACs | FlopCounterMode | FLOPs | profile | params | way | same | note |",
+        "|---|---|---:|---:|---:|---:|---:|---|---|---|",
+    ]
+    for row in rows:
+        said, oracle = row.get("said", {}), row.get("oracle", {})
+        versions = ", ".join(f"{name} {number}" for name, number in row["versions"].items())
+        numbers = [
+            said.get("macs"),
+            oracle.get("macs"),
+            said.get("flops"),
+            said.get("profiled", [None])[-1],
+            said.get("params"),
+        ]
+        cells = ["" if number is None else f"{number:,.0f}" for number in numbers]
+        note = (NOTES.get(row["case"], "") or verdict(row)).replace("\n", " ").replace("|", "/")
+        same = "yes" if row.get("same") else "NO"
+        lines.append(f"| {row['case']} | {versions} | {' | '.join(cells)} | {said.get('way', '')} | {same} | {note} |")
+    good = sum(not verdict(row) for row in rows)
+    return "\n".join([*lines, "", f"{good} of {len(rows)} rows are equal in everything.", ""])
+
+
+KEPT = "equal but for sums with the gradients of the step before, which a count begins without"
+NOTES = {
+    "step · opacus: private SGD": KEPT,
+    "step · vector_quantize_pytorch: VQ with EMA codes": KEPT,
+    "step · fastai: its Adam": KEPT,
+    "step · torch_optimizer: Lookahead of Yogi": KEPT,
+    "diffusers: flow matching, FluxPipeline": "equal but for torch.outer's 528 products, which FlopCounterMode does not count",
+}
+"""The causes of differences, by case."""
+
+
+def is_installed(name: str) -> bool:
+    try:
+        return all(version(need) for need in EACH[name][1])
+    except PackageNotFoundError:
+        return False
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", default="")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--seconds", type=int, default=120)
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    torch.compiler.set_stance("force_eager")  # torch.compile(fullgraph=True) refuses the oracles' modes
+    warm_up()
+    done = {} if not DONE.exists() else {row["case"]: row for row in map(json.loads, DONE.read_text().splitlines())}
+    for name in EACH:
+        if given.only.lower() not in name.lower() or (name in done and not given.again) or not is_installed(name):
+            continue
+        row = done[name] = in_copy(name, given.seconds, run, EACH[name][1])
+        print(f"{name}: {verdict(row) or 'equal'}", flush=True)
+        DONE.write_text("".join(json.dumps(done[each]) + "\n" for each in EACH if each in done))
+    TABLE.write_text(table([done[name] for name in EACH if name in done]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,357 @@
+"""The modules and the state of a callable: what a function, a method or an object that can be called leads to."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import sysconfig
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import InputError, of_kind
+from ..records.containers import MAPPINGS, SEQUENCES, SETS, items_of, pairs_of
+from ..torch_internals import original_of, script_module_of
+from .inputs import checked_model
+from .modules import Called, all_modules, unique
+from .outside import names_of
+from .pytree import attributes_in, value_at, walk
+from .reach import CELL, ENDS, Variable, is_torchs_subclass, places_in
+
+ATOMS = frozenset(
+    {bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, BuiltinFunctionType}
+)
+DEPTH = 8
+"""The levels of objects, containers and functions below a callable that are looked into."""
+FEW = 1000
+"""The most items of a container that are looked at: a list of models, not a vocabulary. One with more is restored all the same."""
+MOST = 50_000
+"""The most objects that are looked at."""
+INTERNAL = ("torch._", "torch.jit", "torch.fx", "torch.distributed", "torch.utils._", "torch.autograd")
+"""Modules of torch whose objects hold nothing of the user's."""
+TAKES = "it is a torch.nn.Module, or anything that can be called: a function, a method (model.generate), a pipeline"
+
+Path = tuple[str, ...]
+
+
+def as_model(
+    model: Any, models: Any = None, args: Any = (), kwargs: Mapping[str, Any] | None = None, *kinds: type[Exception]
+) -> nn.Module:
+    """Return a module as it is given; of any other callable the :class:`Called` that stands for it.
+
+    The modules of a callable are found in its object, closure, default and partial arguments, in the global variables that
+    its code names, and in the inputs; or they are ``models``: a module, a list of them, or a mapping by name. A method of a module, and
+    a partial of one, has the paths of that module.
+
+    Raises InputError for anything that cannot be called, and for a class; it is also of the types ``kinds`` (default: TypeError).
+    """
+    kinds = kinds or (TypeError,)
+    if models is not None and isinstance(model, nn.Module):
+        raise of_kind(InputError("models= names the modules of a function: a torch.nn.Module has its own"), *kinds)
+    if isinstance(model, nn.Module):
+        return model
+    if isinstance(model, type):
+        wrong = f"model is the class {model.__name__}, not an instance: give {model.__name__}(...)"
+        raise of_kind(InputError(wrong), *kinds)
+    if not callable(model):
+        wrong = f"model must be a torch.nn.Module or a callable, not {type(model).__name__} ({model!r:.60}): {TAKES}"
+        raise of_kind(InputError(wrong), *kinds)
+    if type(model) is MethodType and model.__func__ is nn.Module.__call__ and isinstance(model.__self__, nn.Module):
+        own: nn.Module = model.__self__
+        return own
+    found = Search(model)
+    found.look_into_inputs(args, kwargs or {})
+    found.run()
+    roots = found.roots() if models is None else given_models(models)
+    known = {id(module) for root in roots.values() for module in all_modules(root)}
+    whole = [module for _, root in found.modules for module in all_modules(root)]
+    unnamed = unique(module for module in whole if id(module) not in known)
+    # A class of its own, as torch.fx makes for each GraphModule: wherever a model is named by its class, this is named so.
+    made = type(name_of(model), (Called,), {})
+    stand_in: nn.Module = made(as_function(model), roots, found.reached, unnamed, found.classes)
+    return stand_in
+
+
+def given_models(models: Any) -> dict[str, nn.Module]:
+    """Return the modules in ``models=`` by path, "" for a single one. Raises InputError for anything else, and for none."""
+    if isinstance(models, nn.Module):
+        return {"": checked_model(models)}
+    if isinstance(models, str) or not isinstance(models, Iterable):
+        wrong = f"models is a module, a list or a dict of them, not {type(models).__name__}"
+        raise of_kind(InputError(wrong), TypeError)
+    named = named_models(models)
+    if not named:
+        raise InputError(f"there is no torch.nn.Module in models={models!r:.80}")
+    return named
+
+
+def named_models(models: Iterable[Any]) -> dict[str, nn.Module]:
+    """Return the models in a mapping by their names, without its other values; those in a list by class and number.
+
+    Raises InputError for an item of a list that is no module.
+    """
+    if isinstance(models, Mapping):
+        return {str(name): checked_model(model) for name, model in models.items() if isinstance(model, nn.Module)}
+    return {f"{type(model).__name__}_{i}": checked_model(model) for i, model in enumerate(models)}
+
+
+def as_function(called: Any) -> Callable[..., Any]:
+    """Return the method that a call of an object of the user's runs; anything else as it is.
+
+    To ask the object itself for its signature would run the ``__getattr__`` of its class.
+    """
+    if type(called) is partial and (own := as_function(called.func)) is not called.func:
+        return partial(own, *called.args, **called.keywords)
+    call = next((vars(base)["__call__"] for base in type(called).__mro__ if "__call__" in vars(base)), None)
+    is_own = type(call) is FunctionType and not issubclass(type(called), (FunctionType, MethodType, partial))
+    return MethodType(call, called) if is_own else called  # type: ignore[arg-type]
+
+
+def name_of(called: Any) -> str:
+    """Return the name of a callable, that of a method with its class, ``GPT2LMHeadModel.generate``, of an object that of its class."""
+    kind = type(called)
+    if issubclass(kind, partial):
+        return name_of(called.func)
+    if kind is MethodType:
+        owner = called.__self__
+        return f"{owner.__name__ if isinstance(owner, type) else type(owner).__name__}.{name_of(called.__func__)}"
+    is_named = kind is FunctionType or str(kind.__module__).startswith(("builtins", "torch"))
+    name = getattr(called, "__name__", None) if is_named else None
+    return name if isinstance(name, str) and name else kind.__name__
+
+
+def reference_to(model: nn.Module) -> Callable[[], nn.Module | None]:
+    """Return a function that returns the model while it lives: of a callable, what stands for it, while its modules live."""
+    if not isinstance(model, Called):
+        return weakref.ref(original_of(model))
+    roots = {path: weakref.ref(module) for path, module in model.roots.items()}
+
+    def alive() -> nn.Module | None:
+        modules = {path: module for path, ref in roots.items() if (module := ref()) is not None}
+        return Called(_gone, modules) if len(modules) == len(roots) else None
+
+    return alive
+
+
+def _gone(*args: Any, **kwargs: Any) -> None:
+    raise InputError("the callable is gone")
+
+
+def state_of(model: nn.Module) -> tuple[list[nn.Module], list[Any]]:
+    """Return the modules and objects of a callable that are restored, but are not among its modules by path; none of a model."""
+    return (model.unnamed, model.reached) if isinstance(model, Called) else ([], [])
+
+
+class Search:
+    """A search, nearest first, for what a callable leads to, in which no code of the user's runs.
+
+    ``modules`` are those found, with their paths: the names of variables, attributes and keys on the way. A function on the way
+    has no name of its own: its variables are where it is. ``reached`` is all else whose state may change: objects, containers,
+    tensors, variables. ``classes`` are the names of the classes of objects by path.
+    """
+
+    def __init__(self, called: Any) -> None:
+        self.modules: list[tuple[Path, nn.Module]] = []
+        self.reached: list[Any] = []
+        self.classes: dict[str, str] = {}
+        self._seen: dict[int, Any] = {}
+        self._queue = deque[tuple[Path, Any, int, type | None]]()
+        self._called = called
+        self._enter((), called, 0)
+        kind = type(called)
+        if kind not in (FunctionType, MethodType, BuiltinFunctionType) and not issubclass(kind, (partial, nn.Module)):
+            self._enter_members(kind, ("__call__",), (), 0)
+
+    def look_into_inputs(self, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """Enter modules among the inputs, by the names of the parameters that they are given for."""
+        given = args if type(args) is tuple else (args,)
+        names = _names_of_arguments(as_function(self._called), len(given))
+        for name, value in (*zip(names, given, strict=True), *kwargs.items()):
+            for steps, part in walk(value):
+                if issubclass(type(part), nn.Module):
+                    self._enter((str(name), *(str(key) for _, key in steps)), part, 0)
+
+    def run(self) -> None:
+        while self._queue and len(self._seen) < MOST:
+            self._visit(*self._queue.popleft())
+
+    def roots(self) -> dict[str, nn.Module]:
+        """Return the modules by path; those that are inside others come last, where they are further names of them."""
+        inside = {id(part) for _, module in self.modules for part in all_modules(module) if part is not module}
+        found: dict[str, nn.Module] = {}
+        groups: set[str] = set()
+        for path, module in sorted(self.modules, key=lambda each: id(each[1]) in inside):
+            names = [_as_name(name) for name in path]
+            if not names and found:
+                names = [type(module).__name__]
+            taken = set(vars(found[""])["_modules"] if "" in found else ())
+            first, number = names[0] if names else "", 2
+            while names and (_collides(".".join(names), found, groups) or names[0] in taken):
+                names[0], number = f"{first}_{number}", number + 1
+            found[".".join(names)] = module
+            groups |= {".".join(names[:i]) for i in range(1, len(names))}
+        return found
+
+    def _enter(self, path: Path, value: Any, depth: int, owner: type | None = None) -> None:
+        if type(value) not in ATOMS and id(value) not in self._seen and depth <= DEPTH:
+            self._queue.append((path, value, depth, owner))
+
+    def _visit(self, path: Path, value: Any, depth: int, owner: type | None) -> None:
+        """Look at an object; ``owner`` is the class that a function is a method of."""
+        kind = type(value)
+        if id(value) in self._seen:
+            return
+        self._seen[id(value)] = value
+        if issubclass(kind, nn.Module):
+            self.modules.append((path, original_of(value)))
+        elif issubclass(kind, (torch.Tensor, torch.Generator)):
+            self.reached.append(value)
+        elif kind is FunctionType:
+            self._visit_function(path, value, depth, owner)
+        elif kind is MethodType:
+            self._enter(path, value.__self__, depth)
+            self._enter(path, value.__func__, depth, _class_of(value.__self__))
+        elif issubclass(kind, partial):
+            func, args, keywords = (vars(partial)[name].__get__(value) for name in ("func", "args", "keywords"))
+            self._enter(path, func, depth)
+            names = _names_of_arguments(as_function(func), len(args))
+            for name, held in (*zip(names, args, strict=True), *keywords.items()):
+                self._enter((*path, name), held, depth + 1)
+        elif kind is torch.ScriptMethod:
+            self._enter(path, script_module_of(value), depth)
+        elif not (issubclass(kind, ENDS) or is_torchs_subclass(kind) or str(kind.__module__).startswith(INTERNAL)):
+            self.reached.append(value)
+            self.classes.setdefault(".".join(map(_as_name, path)), kind.__name__)
+            for name, held in _held_by(value):
+                self._enter((*path, name), held, depth + 1)
+            if (attributes := attributes_in(value)) is not None:
+                self.reached.append(attributes)
+
+    def _visit_function(self, path: Path, function: FunctionType, depth: int, owner: type | None) -> None:
+        for name in ("__wrapped__", "_torchdynamo_orig_callable"):  # the function that a decorator was given
+            self._enter(path, vars(function).get(name), depth, owner)
+        code = function.__code__
+        if code.co_filename.startswith(TORCH):
+            return
+        around = path[:-1]
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            self.reached.append(cell)
+            self._enter((*around, name), value_at(CELL, cell), depth + 1)
+        parameters = code.co_varnames[: code.co_argcount]
+        defaults = function.__defaults__ or ()
+        first = len(parameters) - len(defaults)
+        held = (*zip(parameters[first:], defaults, strict=True), *(function.__kwdefaults__ or {}).items())
+        for name, value in (*held, *vars(function).items()):
+            self._enter((*around, name), value, depth + 1)
+        if vars(function):
+            self.reached.append(vars(function))
+        if depth and _is_installed(code.co_filename):
+            return  # a library's own variables are not the user's
+        names, bound = _names_in(code), function.__globals__
+        self.reached += [Variable(bound, name) for name in names_of(code)[1]]
+        for name in [name for name, is_global in names.items() if is_global and name in bound]:
+            self._enter_global((*around, name), bound[name], names, depth)
+        if owner is not None:
+            self._enter_members(owner, names, around, depth)
+
+    def _enter_global(self, path: Path, value: Any, names: Iterable[str], depth: int) -> None:
+        """Enter the value of a global variable; of a file of the user's and of a class what else the code names."""
+        kind = type(value)
+        if kind is ModuleType:
+            if not _is_installed(getattr(value, "__file__", None) or "<built-in>"):
+                for name in [name for name in names if name in vars(value) and depth < DEPTH]:
+                    self._enter_global((*path[:-1], name), vars(value)[name], names, depth + 1)
+        elif issubclass(kind, type):
+            self._enter_members(value, names, path, depth)
+        elif not (kind is FunctionType and _is_installed(value.__code__.co_filename)):
+            self._enter(path, value, depth + 1)
+
+    def _enter_members(self, cls: type, names: Iterable[str], path: Path, depth: int) -> None:
+        """Enter what a class of the user's binds to these names: modules, and the functions that its methods call."""
+        for base in cls.__mro__:
+            if base in (object, nn.Module) or str(base.__module__).startswith("torch."):
+                continue
+            for name in [name for name in names if name in vars(base)]:
+                value = vars(base)[name]
+                value = value.fget if type(value) is property else getattr(value, "__func__", value)
+                if type(value) is FunctionType:
+                    if depth == 0 or not _is_installed(value.__code__.co_filename):
+                        self._enter((*path, name), value, depth + (name != "__call__"), cls)
+                else:
+                    self._enter((*path, name), value, depth + 1)
+
+
+@cache
+def _names_in(code: CodeType) -> dict[str, bool]:
+    """Return the names that code uses, and the functions written in it, in their order: True for global variables, False for
+    those that it reads as attributes alone."""
+    names = dict.fromkeys(code.co_names, False)
+    names |= {each.argval: True for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    for inner in [each for each in code.co_consts if type(each) is CodeType]:
+        for name, is_global in _names_in(inner).items():
+            names[name] = names.get(name, False) or is_global
+    return names
+
+
+def _class_of(value: Any) -> type:
+    return value if isinstance(value, type) else type(value)
+
+
+def _held_by(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what an object holds itself, with names: attributes, slots, the items of Python's own containers."""
+    kind = type(value)
+    if issubclass(kind, MAPPINGS):
+        pairs = pairs_of(value)
+        yield from (
+            (str(key) if type(key) in (str, int) else str(i), item) for i, (key, item) in enumerate(pairs[:FEW])
+        )
+    elif issubclass(kind, SEQUENCES + SETS):
+        items = items_of(value)
+        yield from ((str(i), item) for i, item in enumerate(items[:FEW]))
+    attributes = attributes_in(value)
+    yield from (attributes or {}).items()
+    yield from ((place.__name__, value_at(place, value)) for place in places_in(value))
+
+
+def _names_of_arguments(called: Any, number: int) -> list[str]:
+    """Return the names of the parameters that so many positional arguments of a callable are given for."""
+    names: list[str] = []
+    try:
+        for parameter in inspect.signature(called).parameters.values():
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+                names.append(parameter.name)
+            elif parameter.kind is parameter.VAR_POSITIONAL:
+                names += [f"{parameter.name}_{i}" for i in range(number - len(names))]
+    except (TypeError, ValueError):  # one of C's
+        pass
+    return [*names[:number], *(f"input_{i}" for i in range(len(names), number))]
+
+
+def _as_name(name: str) -> str:
+    """Return a name under which torch finds a module: without dots, and not that of an attribute of all modules."""
+    name = name.replace(".", "_") or "_"
+    return f"{name}_" if hasattr(Called, name) else name
+
+
+def _collides(path: str, found: Mapping[str, nn.Module], groups: set[str]) -> bool:
+    """Return whether a path is taken, by a module or by what holds some, or lies inside a module that was found."""
+    first = path.partition(".")[0]
+    return path in found or path in groups or (first != path and first in found)
+
+
+def _is_installed(file: str) -> bool:
+    """Return whether a file belongs to Python, an installed package or generated code, and not to the user."""
+    if file.startswith("<"):
+        return file.startswith(("<frozen", "<built-in", "<string>", "<eval"))
+    return file.startswith(_INSTALLED)
+
+
+TORCH = str(torch.__file__).rpartition("/")[0] + "/"
+_FOLDERS = {sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+_INSTALLED = (TORCH, __file__.rpartition("/model/")[0] + "/", *_FOLDERS)
