@@ -39,6 +39,7 @@ from .run.passes import analysis
 from .run.progress import progress_bar
 from .run.running import running
 from .run.trace_run import run_of_trace
+from .trace.memo import Lessons
 
 NO_OPTIMIZER = """analyze() takes no optimizer; these do:
   fxflops.count(model, args, backward=True, optimizer=optimizer) counts its step, without computing
@@ -200,6 +201,40 @@ def count(
     """
     if unknown:
         raise _not_taken("count", model, unknown, count.__kwdefaults__ or (), INPUTS.format("count"))
+    return counted(
+        model,
+        args,
+        kwargs,
+        mode=mode,
+        backward=backward,
+        optimizer=optimizer,
+        device=device,
+        autocast=autocast,
+        convention=convention,
+        attention=attention,
+        formulas=formulas,
+        strict=strict,
+    )
+
+
+def counted(
+    model: nn.Module,
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    mode: str | None = None,
+    backward: bool = False,
+    optimizer: OptimizerLike | None = None,
+    device: str | torch.device | None = None,
+    autocast: torch.dtype | None = None,
+    convention: str | Convention = "fxflops",
+    attention: str = "dense",
+    formulas: Formulas | None = None,
+    strict: bool = False,
+    lessons: Lessons | None = None,
+) -> Report:
+    """Count the model as :func:`count` does. ``lessons`` are those of other counts of it, for the same device and formulas, in one call
+    of the user's."""
     check_flags(backward=backward, strict=strict)
     optimizer = checked_optimizer(optimizer, backward)
     registry, found = registry_with(formulas), find_convention(convention)
@@ -215,7 +250,7 @@ def count(
         count_for=checked_device(device),
         autocast=checked_autocast(autocast),
     ) as subject:
-        run = counted_run(subject, registry, must_read_masks=attention == "exact")
+        run = counted_run(subject, registry, must_read_masks=attention == "exact", lessons=lessons)
     return Report(run, found, registry, weakref.ref(subject.model), attention).checked(strict)
 
 

@@ -10,13 +10,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ..api import count
+from ..api import counted
 from ..errors import InputError
 from ..model.inputs import checked_model, signature_of
 from ..model.modules import named_parameters, parameters_of, state_tensors
 from ..model.pytree import parts, tensors_in
 from ..report.report import Report
 from ..roofline.traffic import compute_dtype, nbytes
+from ..torch_internals import DisableTorchFunction, disable_current_modes
+from ..trace.memo import Lessons
 from .experts import Experts
 from .pieces import cover, values_along
 from .weights import weights_read
@@ -51,6 +53,7 @@ class Steps:
         self.place = str(parameters_of(given)[0].device)
         self._config = given.config.get_text_config()
         self._kept: list[Any] = []
+        self._lessons = Lessons()
         self._model, self._uncounted = (
             KeepsCache(on_meta(given), self._cache, self._kept.append).eval() for _ in range(2)
         )
@@ -127,7 +130,7 @@ class Steps:
         return DynamicCache(config=self._config) if takes_any else None
 
     def _counted(self, inputs: dict[str, Any], attention: str) -> Report:
-        return count(self._model, kwargs=inputs, attention=attention, mode="eval")
+        return counted(self._model, kwargs=inputs, attention=attention, mode="eval", lessons=self._lessons)
 
     def _cache_after(self, past: int) -> Any:
         if past not in self._caches and self._is_constant:
@@ -203,7 +206,8 @@ class KeepsCache(nn.Module):
         kept = inputs[self.cache]
         if kept is None:  # the model made it
             kept = next((out[name] for name in (self.cache, *CACHES) if name in out), None)
-        self.keep(copy_on_meta(kept))
+        with DisableTorchFunction(), disable_current_modes():  # the copy is no part of the model's run
+            self.keep(copy_on_meta(kept))
         return out
 
 
