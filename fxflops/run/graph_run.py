@@ -21,7 +21,12 @@ from ..meters.meter import AcceleratorClock, Clock, Meter
 from ..meters.timing import Timing, Usage, timing, warm_up
 from ..records import Call
 from ..records.tensors import spec_of
-from ..torch_internals import DisableTorchFunction, len_torch_dispatch_stack, python_kernel
+from ..torch_internals import (
+    DisableTorchFunction,
+    len_torch_dispatch_stack,
+    len_torch_function_stack,
+    python_kernel,
+)
 from ..trace.autocast import autocast_state
 from ..trace.autograd_owners import AutogradOwners, backward_from, requires_gradient, roots_of
 from ..trace.observe import Observer
@@ -110,7 +115,8 @@ class NodeRunner(fx.Interpreter):
             case "output":
                 return lambda value: value
             case _:
-                is_observed = len_torch_dispatch_stack() > 0  # then the observer finds the kernel
+                # Under the observer's modes it finds the kernel.
+                is_observed = len_torch_dispatch_stack() > 0 or len_torch_function_stack() > 0
                 return cast("Callable[..., Any]", n.target if is_observed else python_kernel(n.target))
 
 

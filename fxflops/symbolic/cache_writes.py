@@ -61,20 +61,23 @@ def written(new: Any, prompt: Sequence[Write], tokens: int, step: Sequence[Write
     """Return a new cache after ``wanted`` tokens of a prompt, of which ``tokens`` are written by ``prompt``, and one by ``step``; None if
     these do not tell.
 
-    A dimension is one of tokens if it has their number in the prompt, and is 1 in the step. What the cache keeps of them is its own
-    methods' business.
+    A dimension is one of tokens if it has their number in the prompt, and is 1 in the step, if that makes the same writes: one with a
+    recurrent state may change that in place. What the cache keeps of tokens is its own methods' business.
     """
-    if [write.method for write in prompt] != [write.method for write in step] or new is None or tokens < 2:
+    if new is None or not prompt:
         return None
+    if [_ranks(write) for write in prompt] != [_ranks(write) for write in step]:
+        step = prompt
     with torch.no_grad(), Joined():
         for write, later in zip(prompt, step, strict=True):
             sizes: dict[int, torch.Size] = {}
-            before, after = tensors_in(write.given), tensors_in(later.given)
-            if [tensor.ndim for tensor in before] != [tensor.ndim for tensor in after]:
-                return None
-            for one, other in zip(before, after, strict=True):
-                pairs = zip(one.shape, other.shape, strict=True)
-                sizes[id(one)] = torch.Size([wanted if (n, m) == (tokens, 1) else n for n, m in pairs])
+            for one, other in zip(tensors_in(write.given), tensors_in(later.given), strict=True):
+                of_tokens = [
+                    n == tokens and (m == 1 or step is prompt) for n, m in zip(one.shape, other.shape, strict=True)
+                ]
+                sizes[id(one)] = torch.Size(
+                    [wanted if is_of_tokens else n for n, is_of_tokens in zip(one.shape, of_tokens, strict=True)]
+                )
             args, kwargs = replaced(
                 write.given,
                 lambda part: isinstance(part, torch.Tensor),
@@ -85,6 +88,11 @@ def written(new: Any, prompt: Sequence[Write], tokens: int, step: Sequence[Write
             except Exception:  # it needs more than shapes, or than the writes: the model makes this cache
                 return None
     return copy_on_meta(new)
+
+
+def _ranks(write: Write) -> tuple[str, list[int]]:
+    """Return the method of a write, and the number of dimensions of each tensor that it is given."""
+    return write.method, [tensor.ndim for tensor in tensors_in(write.given)]
 
 
 class Joined(TorchFunctionMode):
