@@ -30,11 +30,12 @@ from ..trace.source import is_library
 from ..trace.symbolic import constants_of, symbolic
 from .compiled import first_runs, with_times
 from .compiled_kernels import compiled_kernels
-from .graph_run import CallCollector, Times, run_graph, time_nodes
+from .graph_run import CallCollector, Times, expected, run_graph, time_nodes
 from .model_run import counted_run, loaded_weights, observed_run, record_of, unoptimized, watch_of
 from .out_of_memory import noting_live
 from .outcome import Compiled, Run
 from .per_node import Spans, node_of, with_nodes
+from .progress import Progress
 from .subject import Subject
 from .uncompiled import once_loaded, uncompiled
 from .watch import Watch
@@ -61,7 +62,7 @@ def analysis(
     registry: FormulaRegistry,
     how: str,
     repeats: int | str,
-    tick: Callable[[], None],
+    tick: Progress,
     kernels: bool = False,
 ) -> tuple[Run, Traced]:
     """Trace the model as ``how`` says and measure its graph; return the record and the trace.
@@ -160,7 +161,7 @@ def measure(
     trace: Traced,
     registry: FormulaRegistry,
     repeats: int | str,
-    tick: Callable[[], None],
+    tick: Progress,
     kernels: bool = False,
 ) -> Run:
     """Run the graph node by node, and the model itself, once for each quantity; with ``kernels`` also under torch.profiler.
@@ -177,6 +178,9 @@ def measure(
     watched, calls_of = trace.recorded or _matched(subject, registry, graph_calls, with_facts=on_meta is None)
     source = "predicted" if subject.device.type == "meta" else "storages"
     observed, captured = with_seconds(watched.calls), captured_calls(watched.calls)  # a run does not keep their times
+    if subject.device.type != "meta":
+        own = sum(call.seconds or 0.0 for call in observed)
+        tick.expect(expected(own, repeats, 2 + (accelerator_of(subject.device) is not None) + subject.compiled))
     # Recorded before the other passes: the watch must not see what they do to the model's tensors.
     run = record_of(subject, watched, source, f"{trace.how} trace", trace.why)
     measured: dict[str, Any] = {}
@@ -299,10 +303,10 @@ def _matched(
 
 def _likeness(call: Call, with_facts: bool) -> tuple[Any, ...]:
     given, out = tuple(call.inputs()), call.out
-    if not with_facts:
-        given, out = ([Spec(spec, spec.dtype, spec.layout) for spec in specs_in(each)] for each in (given, out))
-        return call.op, call.path, typed(tuple(given)), typed(tuple(out))
-    return call.op, call.path, typed(given), typed(out)
+    if with_facts:
+        return call.op, call.path, typed(given), typed(out)
+    bare = [tuple([Spec(spec, spec.dtype, spec.layout) for spec in specs_in(each)]) for each in (given, out)]
+    return call.op, call.path, *map(typed, bare)
 
 
 def author_lines(subject: Subject, registry: FormulaRegistry, trace: Traced) -> dict[str, str]:

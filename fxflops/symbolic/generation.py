@@ -224,10 +224,10 @@ class Steps:
 
     def _is_constant(self) -> bool:
         """Return whether the cache is a list of tensors of constant shapes, in which nothing depends on the number of tokens."""
-        one, *others = islice(self._caches.values(), 2)
-        if not others or not all(isinstance(part, torch.Tensor) for _, part in parts(one)):
+        caches = [*islice(self._caches.values(), 2)]
+        if len(caches) < 2 or not all(isinstance(part, torch.Tensor) for _, part in parts(caches[0])):
             return False
-        return is_like(one, others[0])
+        return is_like(*caches)
 
 
 def _bytes_in(cache: Any) -> int:

@@ -98,9 +98,10 @@ class LeftOut(nn.Module):
         own["out"] = out
 
     def forward(self, *_: Any, **__: Any) -> Any:
-        if not self.out:
+        out: Any = self.out
+        if not out:
             raise NoFirst("a layer is called before the first one of its kind")
-        return self.out[0]
+        return out[0]
 
 
 def _calls_of_layers(counted: Sequence[Counted], path: str) -> dict[str, list[Any]]:
