@@ -92,13 +92,14 @@ def analyze(
         attention: "dense" counts every query with every key; "exact" counts only the pairs that a mask or causality
             leaves, in scaled_dot_product_attention, flex_attention and their kernels.
         formulas: ``{target: function}``, as :func:`formula` registers them, for this analysis only.
-        repeats: the number of timed runs; "auto" runs until times are stable, for at most about 2 s; 0 does not time.
+        repeats: the number of timed runs; "auto" runs until times are stable, at least 5 times (3 times if a run takes 0.1 s), for at
+            most about 2 s; 0 does not time.
             On meta nothing is timed, and the peak of memory is predicted for the CPU, as by :func:`count`.
         kernels: also run once under torch.profiler, and report the kernels of each node with their times
             (``report.nodes[i].kernels``): on CUDA those that CUPTI saw, on a CPU or on mps the operators. Of a compiled
             model also its kernels, by module (``report.compiled.by_module()``), for which it is compiled once more in another process.
         strict: raise MissingFormulaError if a call has no formula.
-        progress: show a progress bar on stderr; by default if stderr is a terminal.
+        progress: show a progress bar on stderr, and how long a long analysis will take; by default if stderr is a terminal.
         optimizer: not taken; :func:`count` and :class:`fxflops.profile` take one.
 
     Raises:

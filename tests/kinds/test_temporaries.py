@@ -115,7 +115,9 @@ def attended(masked: str = "", flipped: bool = False) -> Any:
     def case(draw: random.Random) -> tuple[Function, tuple[Any, ...]]:
         b, n, s = three(draw)
         sizes = ((b, 2, 8, n), (b, 2, 8, s), (b, 2, 8, s)) if flipped else ((b, 2, n, 8), (b, 2, s, 8), (b, 2, s, 8))
-        masks = {"added": [torch.rand(2, n, s)], "boolean": [torch.rand(n, s) > 0.1]}.get(masked, [])
+        masks = {
+            "added": [torch.rand(2, n, s)], "boolean": [torch.rand(n, s) > 0.1], "boolean of heads": [torch.rand(2, n, s) > 0.1],
+        }.get(masked, [])  # fmt: skip
 
         def attend(*tensors: torch.Tensor) -> torch.Tensor:
             query, key, value = (t.transpose(-1, -2) for t in tensors[:3]) if flipped else tensors[:3]
@@ -239,7 +241,7 @@ CASES: dict[str, Callable[[random.Random], tuple[Function, tuple[Any, ...]]]] = 
     "softsign of integers": on_integers(F.softsign), "one_hot": on_integers(lambda x: F.one_hot(x, 9)), "unique": on_integers(lambda x: torch.unique(x, return_counts=True)),
     "attention": attended(), "attention, masked": attended("added"), "attention, masked by booleans": attended("boolean"),
     "causal attention": attended("causal"), "plain attention": attended("", True), "plain attention, masked": attended("added", True),
-    "plain attention, masked by booleans": attended("boolean", True), "plain causal attention": attended("causal", True),
+    "attention, heads masked by booleans": attended("boolean of heads"), "plain attention, masked by booleans": attended("boolean", True), "plain causal attention": attended("causal", True),
     "windows": partitioned, "reshape": on(lambda x: x.transpose(0, 1).reshape(-1)), "contiguous": on(lambda x: x.permute(2, 0, 1).contiguous()),
     "clone": on(lambda x: x[:, ::2].clone()), "index_select": on(lambda x: x.index_select(1, torch.arange(3))),
     "einsum that copies both": multiplied("abcd,acef->abed", "abcd", "acef"), "einsum, swapped": multiplied("ab,bc->ca", "ab", "bc"),
