@@ -175,7 +175,13 @@ def measure(
     on_meta = _graph_on_meta(subject, graph, registry)
     graph_calls, bytes_of, back = on_meta or _watched_graph(subject, graph, registry, subject.backward)
     tick()
-    watched, calls_of = trace.recorded or _matched(subject, registry, graph_calls, with_facts=on_meta is None)
+    try:
+        watched, calls_of = trace.recorded or _matched(subject, registry, graph_calls, with_facts=on_meta is None)
+    except TraceError:
+        if on_meta is None:
+            raise
+        graph_calls, bytes_of, back = _watched_graph(subject, graph, registry, subject.backward)
+        watched, calls_of = _matched(subject, registry, graph_calls, with_facts=True)
     source = "predicted" if subject.device.type == "meta" else "storages"
     observed, captured = with_seconds(watched.calls), captured_calls(watched.calls)  # a run does not keep their times
     if subject.device.type != "meta":
