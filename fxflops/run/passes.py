@@ -175,13 +175,18 @@ def measure(
     on_meta = _graph_on_meta(subject, graph, registry)
     graph_calls, bytes_of, back = on_meta or _watched_graph(subject, graph, registry, subject.backward)
     tick()
+    found = trace.recorded
     try:
-        watched, calls_of = trace.recorded or _matched(subject, registry, graph_calls, with_facts=on_meta is None)
-    except TraceError:
+        found = found or _matched(subject, registry, graph_calls, with_facts=on_meta is None)
+    except (TraceError, RunError, OutOfMemoryError):
         if on_meta is None:
             raise
+    if found is None:
+        # On real tensors the graph may do what the model does after all; where it raises, it names the node. Outside that handler: the
+        # error's traceback holds memory.
         graph_calls, bytes_of, back = _watched_graph(subject, graph, registry, subject.backward)
-        watched, calls_of = _matched(subject, registry, graph_calls, with_facts=True)
+        found = _matched(subject, registry, graph_calls, with_facts=True)
+    watched, calls_of = found
     source = "predicted" if subject.device.type == "meta" else "storages"
     observed, captured = with_seconds(watched.calls), captured_calls(watched.calls)  # a run does not keep their times
     if subject.device.type != "meta":
@@ -237,7 +242,10 @@ def _graph_on_meta(
     constants = [value for value in vars(graph).values() if isinstance(value, torch.Tensor)]
     state = {id(tensor): tensor for tensor in (*subject.state, *state_tensors(graph), *constants)}
     lessons = Lessons()
-    mirror = MetaMirror(state.values(), subject.snapshot.holds, subject.snapshot.before_write, lessons.form_of)
+    try:
+        mirror = MetaMirror(state.values(), subject.snapshot.holds, subject.snapshot.before_write, lessons.form_of)
+    except NotImplementedError:  # it has shapes that are values
+        return None
     world = MetaWorld(mirror, subject.count_for, registry, lessons, observe_dispatch=False)
     watch = watch_of(subject, registry, world, observe_dispatch=False)
     collector = CallCollector(watch.observer, graph.graph)
