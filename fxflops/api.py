@@ -38,6 +38,7 @@ from .run.passes import analysis
 from .run.progress import progress_bar
 from .run.running import running
 from .run.trace_run import run_of_trace
+from .trace.memo import Lessons
 
 NO_OPTIMIZER = """analyze() takes no optimizer; these do:
   fxflops.count(model, args, backward=True, optimizer=optimizer) counts its step, without computing
@@ -99,13 +100,14 @@ def analyze(
         attention: "dense" counts every query with every key; "exact" counts only the pairs that a mask or causality
             leaves, in scaled_dot_product_attention, flex_attention and their kernels.
         formulas: ``{target: function}``, as :func:`formula` registers them, for this analysis only.
-        repeats: the number of timed runs; "auto" runs until times are stable, for at most about 2 s; 0 does not time.
+        repeats: the number of timed runs; "auto" runs until times are stable, at least 5 times (3 times if a run takes 0.1 s), for at
+            most about 2 s; 0 does not time.
             On meta nothing is timed, and the peak of memory is predicted for the CPU, as by :func:`count`.
         kernels: also run once under torch.profiler, and report the kernels of each node with their times
             (``report.nodes[i].kernels``): on CUDA those that CUPTI saw, on a CPU or on mps the operators. Of a compiled
             model also its kernels, by module (``report.compiled.by_module()``), for which it is compiled once more in another process.
         strict: raise MissingFormulaError if a call has no formula.
-        progress: show a progress bar on stderr; by default if stderr is a terminal.
+        progress: show a progress bar on stderr, and how long a long analysis will take; by default if stderr is a terminal.
         optimizer: not taken; :func:`count` and :class:`fxflops.profile` take one.
 
     Raises:
@@ -216,6 +218,42 @@ def count(
     """
     if unknown:
         raise _not_taken("count", model, unknown, count.__kwdefaults__ or (), INPUTS.format("count"))
+    return counted(
+        model,
+        args,
+        kwargs,
+        mode=mode,
+        backward=backward,
+        optimizer=optimizer,
+        device=device,
+        autocast=autocast,
+        convention=convention,
+        attention=attention,
+        formulas=formulas,
+        strict=strict,
+        models=models,
+    )
+
+
+def counted(
+    model: Model,
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    mode: str | None = None,
+    backward: bool = False,
+    optimizer: OptimizerLike | None = None,
+    device: str | torch.device | None = None,
+    autocast: torch.dtype | None = None,
+    convention: str | Convention = "fxflops",
+    attention: str = "dense",
+    formulas: Formulas | None = None,
+    strict: bool = False,
+    models: Models | None = None,
+    lessons: Lessons | None = None,
+) -> Report:
+    """Count the model as :func:`count` does. ``lessons`` are those of other counts of it, for the same device and formulas, in one call
+    of the user's."""
     check_flags(backward=backward, strict=strict)
     optimizer = checked_optimizer(optimizer, backward)
     registry, found = registry_with(formulas), find_convention(convention)
@@ -236,7 +274,7 @@ def count(
                 autocast=casts,
                 own_backward=own_backward,
             ) as subject:
-                run = counted_run(subject, registry, must_read_masks=attention == "exact")
+                run = counted_run(subject, registry, must_read_masks=attention == "exact", lessons=lessons)
             break
         except OwnBackwardError:
             own_backward = True

@@ -21,7 +21,12 @@ from ..meters.meter import AcceleratorClock, Clock, Meter
 from ..meters.timing import Timing, Usage, timing, warm_up
 from ..records import Call
 from ..records.tensors import spec_of
-from ..torch_internals import DisableTorchFunction, len_torch_dispatch_stack, python_kernel
+from ..torch_internals import (
+    DisableTorchFunction,
+    len_torch_dispatch_stack,
+    len_torch_function_stack,
+    python_kernel,
+)
 from ..trace.autocast import autocast_state
 from ..trace.autograd_owners import AutogradOwners, backward_from, requires_gradient, roots_of
 from ..trace.observe import Observer
@@ -37,6 +42,8 @@ SECONDS_CAP = 2.0
 STABLE = 0.05
 LEAST = 5
 """The rule of ``repeats="auto"``: at most this many seconds, a stable relative spread, at least this many runs."""
+LONG, LEAST_LONG = 0.1, 3
+"""So few runs are enough of a model that takes so many seconds: what disturbs single runs hardly shows in them."""
 
 
 class NodeRunner(fx.Interpreter):
@@ -110,7 +117,8 @@ class NodeRunner(fx.Interpreter):
             case "output":
                 return lambda value: value
             case _:
-                is_observed = len_torch_dispatch_stack() > 0  # then the observer finds the kernel
+                # Under the observer's modes it finds the kernel.
+                is_observed = len_torch_dispatch_stack() > 0 or len_torch_function_stack() > 0
                 return cast("Callable[..., Any]", n.target if is_observed else python_kernel(n.target))
 
 
@@ -215,7 +223,7 @@ def time_nodes(
 ) -> Times:
     """Time each node of the graph, and, in turn with it, the model itself without instruments, and the compiled one.
 
-    ``repeats="auto"`` runs 5 times if there are several processes. Otherwise it runs at least 5 times, until the times of the model and of the sum of the nodes are stable
+    ``repeats="auto"`` runs 5 times if there are several processes. Otherwise it runs at least 5 times, 3 if one takes 0.1 s, until the times of the model and of the sum of the nodes are stable
     (interquartile range under 5% of the median, without the first runs if they were slower), or until 2 s have passed.
     ``inputs()`` returns fresh inputs, ``model()`` a function that runs the model on such, ``compiled()`` the same of the
     compiled model; ``tick()`` is called before each run. ``backward`` times the model's backward pass too,
@@ -294,8 +302,22 @@ def _enough(samples: Sequence[list[float]], repeats: int | str, elapsed: float) 
         repeats = LEAST
     if isinstance(repeats, int):
         return taken >= repeats
-    measured = (seconds[warm_up(seconds, LEAST) :] for seconds in samples)
-    return (taken > 0 and elapsed > SECONDS_CAP) or (taken >= LEAST and all(map(_stable, measured)))
+    least = _least_runs(samples[0])
+    measured = (seconds[warm_up(seconds, least) :] for seconds in samples)
+    return (taken > 0 and elapsed > SECONDS_CAP) or (taken >= least and all(map(_stable, measured)))
+
+
+def _least_runs(seconds: Sequence[float]) -> int:
+    """Return the least runs by which times are known, for runs of so many seconds."""
+    return LEAST_LONG if seconds and statistics.median(seconds) >= LONG else LEAST
+
+
+def expected(seconds: float, repeats: int | str, runs: int) -> float:
+    """Return the seconds that :func:`time_nodes` will take for a run of so many, each time with ``runs`` of the model and its graph."""
+    if isinstance(repeats, int):
+        return repeats * runs * seconds
+    least = _least_runs([seconds])
+    return runs * seconds * min(least, 1 + SECONDS_CAP // max(runs * seconds, 1e-9))
 
 
 def _stable(seconds: list[float]) -> bool:
@@ -309,7 +331,7 @@ def _seconds(samples: list[Usage]) -> list[float]:
 
 def _timing(samples: list[Usage], device: torch.device) -> Timing | None:
     """Return the timing of the model's own runs; the host's processor tells nothing of those on another device."""
-    measured = samples[warm_up(_seconds(samples), LEAST) :]
+    measured = samples[warm_up(_seconds(samples), _least_runs(_seconds(samples))) :]
     return timing(_seconds(measured), measured if accelerator_of(device) is None else ()) if measured else None
 
 

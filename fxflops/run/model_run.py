@@ -38,7 +38,7 @@ from ..torch_internals import in_fake_mode, is_fake
 from ..trace.autograd_owners import AutogradOwners, backward_from, requires_gradient
 from ..trace.dtypes import MixedDtypesError
 from ..trace.forwards import is_hooked
-from ..trace.memo import Memo
+from ..trace.memo import Lessons
 from ..trace.meta_mirror import MetaMirror
 from ..trace.meta_world import MetaWorld
 from ..trace.observe import Observer
@@ -184,13 +184,18 @@ def record_of(subject: Subject, watch: Watch, source: str, trace: str, why: str 
 
 
 def counted_run(
-    subject: Subject, registry: FormulaRegistry, must_read_masks: bool = False, remembers: bool = True
+    subject: Subject,
+    registry: FormulaRegistry,
+    must_read_masks: bool = False,
+    remembers: bool = True,
+    lessons: Lessons | None = None,
 ) -> Run:
     """Run the model on the meta device, where no kernel computes and nothing is allocated.
 
     A model that needs values runs on its real tensors instead, and the record has the reason. A model that is itself on
     meta then runs with all its new tensors on meta too. Fake tensors, or a FakeTensorMode, are used as they are. With
-    ``must_read_masks`` it does so for attention masks without values on meta, too; unless it ``remembers``, every call goes to the kernels of meta. Raises InputError if real tensors exceed the cap, RunError
+    ``must_read_masks`` it does so for attention masks without values on meta, too; unless it ``remembers``, every call goes to the kernels of meta.
+    ``lessons`` are those of other runs of the model for this device. Raises InputError if real tensors exceed the cap, RunError
     if the model raises on them too.
     """
     if _is_on_fake(subject):
@@ -201,6 +206,7 @@ def counted_run(
         return _on_real(subject, registry, "its parameters are shared with other processes")
     if (run := _run_of_loaded_weights(subject, registry)) is not None:
         return run
+    lessons = (lessons or Lessons()) if remembers else None
     # An optimizer's step, which a callable may make, shows itself to dispatch modes alone.
     observe_dispatch = subject.backward or isinstance(subject.model, Called)
     observe_dispatch = observe_dispatch or any(issubclass(cls, torch.jit.ScriptModule) for cls in classes)
@@ -211,15 +217,15 @@ def counted_run(
     failed: Exception | None = None
     try:
         try:
-            mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch, remembers)
+            mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch, lessons)
         except (RunError, NotImplementedError):
             # A backward pass inside the forward may raise unobserved (meta's own kernels are written in Python). Only a count
             # for another device tries again: any other runs on the real tensors.
             if observe_dispatch or not subject.is_for_another:
                 raise
-            mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch=True, remembers=remembers)
+            mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch=True, lessons=lessons)
         if mirror.unknown_origin and not observe_dispatch:
-            mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch=True, remembers=remembers)
+            mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch=True, lessons=lessons)
         why = mirror.needs_values  # raised, and caught by the model
         if on_meta or not why:
             return record_of(subject, watch, "predicted", ON_META)
@@ -349,12 +355,12 @@ def cap_of(device: torch.device) -> int:
 
 
 def meta_run(
-    subject: Subject, registry: FormulaRegistry, must_read_masks: bool, observe_dispatch: bool, remembers: bool
+    subject: Subject, registry: FormulaRegistry, must_read_masks: bool, observe_dispatch: bool, lessons: Lessons | None
 ) -> tuple[MetaMirror, Watch]:
     """Observe a run of the model on meta; return the mirror of its tensors, too, which knows what has gone wrong."""
-    mirror = MetaMirror(subject.state, subject.snapshot.holds, subject.snapshot.before_write)
-    memo: Memo | None = {} if remembers else None
-    world = MetaWorld(mirror, subject.count_for, registry, memo, observe_dispatch=observe_dispatch)
+    form_of = None if lessons is None else lessons.form_of
+    mirror = MetaMirror(subject.state, subject.snapshot.holds, subject.snapshot.before_write, form_of)
+    world = MetaWorld(mirror, subject.count_for, registry, lessons, observe_dispatch=observe_dispatch)
     watch = watch_of(subject, registry, world, observe_dispatch=observe_dispatch, must_read_masks=must_read_masks)
     return mirror, observe(subject, watch)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import fx
 
 from ..errors import FxflopsError, InputError, OutOfMemoryError, RunError, TraceError
@@ -17,20 +18,24 @@ from ..meters.kernels import KernelMeter
 from ..meters.meter import MemoryMeter
 from ..meters.nodes import Kernel
 from ..meters.queue_stopwatch import observed_clock_of
-from ..model.modules import Called
+from ..model.modules import Called, state_tensors
 from ..ops import FormulaRegistry
-from ..records import PARTS, PHASES, Call, typed
+from ..records import PARTS, PHASES, Call, Spec, specs_in, typed
 from ..trace.autograd_owners import backward_from, roots_of
+from ..trace.memo import Lessons
+from ..trace.meta_mirror import MetaMirror
+from ..trace.meta_world import MetaWorld
 from ..trace.record import Recorder
 from ..trace.source import is_library
 from ..trace.symbolic import constants_of, symbolic
 from .compiled import first_runs, with_times
 from .compiled_kernels import compiled_kernels
-from .graph_run import CallCollector, Times, run_graph, time_nodes
-from .model_run import counted_run, loaded_weights, observed_run, record_of, watch_of
+from .graph_run import CallCollector, Times, expected, run_graph, time_nodes
+from .model_run import counted_run, loaded_weights, observed_run, record_of, unoptimized, watch_of
 from .out_of_memory import noting_live
 from .outcome import Compiled, Run
 from .per_node import Spans, node_of, with_nodes
+from .progress import Progress
 from .subject import Subject
 from .uncompiled import once_loaded, uncompiled
 from .watch import Watch
@@ -57,7 +62,7 @@ def analysis(
     registry: FormulaRegistry,
     how: str,
     repeats: int | str,
-    tick: Callable[[], None],
+    tick: Progress,
     kernels: bool = False,
 ) -> tuple[Run, Traced]:
     """Trace the model as ``how`` says and measure its graph; return the record and the trace.
@@ -158,7 +163,7 @@ def measure(
     trace: Traced,
     registry: FormulaRegistry,
     repeats: int | str,
-    tick: Callable[[], None],
+    tick: Progress,
     kernels: bool = False,
 ) -> Run:
     """Run the graph node by node, and the model itself, once for each quantity; with ``kernels`` also under torch.profiler.
@@ -169,11 +174,26 @@ def measure(
     """
     tick()
     graph = trace.graph_module
-    graph_calls, bytes_of, back = _watched_graph(subject, graph, registry, subject.runs_backward())
+    on_meta = _graph_on_meta(subject, graph, registry)
+    graph_calls, bytes_of, back = on_meta or _watched_graph(subject, graph, registry, subject.runs_backward())
     tick()
-    watched, calls_of = trace.recorded or _matched(subject, registry, graph_calls)
+    found = trace.recorded
+    try:
+        found = found or _matched(subject, registry, graph_calls, with_facts=on_meta is None)
+    except (TraceError, RunError, OutOfMemoryError):
+        if on_meta is None:
+            raise
+    if found is None:
+        # On real tensors the graph may do what the model does after all; where it raises, it names the node. Outside that handler: the
+        # error's traceback holds memory.
+        graph_calls, bytes_of, back = _watched_graph(subject, graph, registry, subject.runs_backward())
+        found = _matched(subject, registry, graph_calls, with_facts=True)
+    watched, calls_of = found
     source = "predicted" if subject.device.type == "meta" else "storages"
     observed, captured = with_seconds(watched.calls), captured_calls(watched.calls)  # a run does not keep their times
+    if subject.device.type != "meta":
+        own = sum(call.seconds or 0.0 for call in observed)
+        tick.expect(expected(own, repeats, 2 + (accelerator_of(subject.device) is not None) + subject.compiled))
     # Recorded before the other passes: the watch must not see what they do to the model's tensors.
     run = record_of(subject, watched, source, f"{trace.how} trace", trace.why)
     measured: dict[str, Any] = {}
@@ -214,6 +234,36 @@ def measure(
     )
 
 
+def _graph_on_meta(
+    subject: Subject, graph: fx.GraphModule, registry: FormulaRegistry
+) -> tuple[Mapping[str, list[Call]], tuple[Spans, Spans], bool] | None:
+    """As :func:`_watched_graph`, without computing: live storages are the same on meta. None where only a real run tells: of a backward
+    pass, of a graph that needs values, and of tensors whose origin is not known."""
+    if subject.backward or subject.is_on_meta():
+        return None
+    constants = [value for value in vars(graph).values() if isinstance(value, torch.Tensor)]
+    state = {id(tensor): tensor for tensor in (*subject.state, *state_tensors(graph), *constants)}
+    lessons = Lessons()
+    try:
+        mirror = MetaMirror(state.values(), subject.snapshot.holds, subject.snapshot.before_write, lessons.form_of)
+    except NotImplementedError:  # it has shapes that are values
+        return None
+    world = MetaWorld(mirror, subject.count_for, registry, lessons, observe_dispatch=False)
+    watch = watch_of(subject, registry, world, observe_dispatch=False)
+    collector = CallCollector(watch.observer, graph.graph)
+    memory, inputs = MemoryMeter(watch.storages), subject.bound()
+    try:
+        with uncompiled(), unoptimized(False), watch.observer:
+            run_graph(graph, inputs, collector, memory)
+    except (RunError, InputError, NotImplementedError, OutOfMemoryError):
+        return None
+    finally:
+        watch.release()
+    if mirror.needs_values or mirror.unknown_origin:
+        return None
+    return collector.calls_of, (memory.bytes, {}), False
+
+
 def _watched_graph(
     subject: Subject, graph: fx.GraphModule, registry: FormulaRegistry, back: bool
 ) -> tuple[Mapping[str, list[Call]], tuple[Spans, Spans], bool]:
@@ -239,20 +289,21 @@ def _watched_graph(
 
 
 def _matched(
-    subject: Subject, registry: FormulaRegistry, graph_calls: Mapping[str, list[Call]]
+    subject: Subject, registry: FormulaRegistry, graph_calls: Mapping[str, list[Call]], with_facts: bool
 ) -> tuple[Watch, dict[str, range]]:
     """Observe a run of the model; return it, and for each node of a symbolic graph the range of its calls in that run.
 
     ``graph_calls`` are the calls of each node in a run of the graph. The model may make more calls: one that depends on no
-    input, such as ``self.scale ** 2`` of a buffer, is a constant in the graph. Raises TraceError if the graph makes
+    input, such as ``self.scale ** 2`` of a buffer, is a constant in the graph. Facts that follow from values, as the pairs that a mask
+    leaves, are compared only ``with_facts``: on meta fewer are known. Raises TraceError if the graph makes
     calls that the model does not make, or makes them in another order.
     """
     watched = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
-    own = [_likeness(call) for call in watched.observer.calls if call.phase in PARTS[PHASES[0]]]
+    own = [_likeness(call, with_facts) for call in watched.observer.calls if call.phase in PARTS[PHASES[0]]]
     found: dict[str, range] = {}
     end = 0
     for name, calls in graph_calls.items():
-        wanted = [_likeness(call) for call in calls]
+        wanted = [_likeness(call, with_facts) for call in calls]
         # The next place where the model makes this node's calls one after the other; a node without calls is anywhere.
         begun = next((i for i in range(end, len(own)) if own[i : i + len(wanted)] == wanted), -1) if wanted else end
         if begun < 0:
@@ -266,8 +317,12 @@ def _matched(
     return watched, found
 
 
-def _likeness(call: Call) -> tuple[Any, ...]:
-    return call.op, call.path, typed(tuple(call.inputs())), typed(call.out)
+def _likeness(call: Call, with_facts: bool) -> tuple[Any, ...]:
+    given, out = tuple(call.inputs()), call.out
+    if with_facts:
+        return call.op, call.path, typed(given), typed(out)
+    bare = [tuple([Spec(spec, spec.dtype, spec.layout) for spec in specs_in(each)]) for each in (given, out)]
+    return call.op, call.path, *map(typed, bare)
 
 
 def author_lines(subject: Subject, registry: FormulaRegistry, trace: Traced) -> dict[str, str]:

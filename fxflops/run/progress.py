@@ -19,16 +19,51 @@ def working(label: str) -> Iterator[None]:
         yield
 
 
+LONG = 5.0
+"""The seconds of work above which it is said how long that will take."""
+
+
+class Progress:
+    """A progress bar: each call is a step. ``expect(seconds)`` says how long what is left will take, if that is long.
+
+    ``step`` moves the bar, ``say`` shows a sentence; by default nothing is shown.
+    """
+
+    def __init__(self, step: Callable[[], None] = lambda: None, say: Callable[[str], None] = lambda text: None) -> None:
+        self._step = step
+        self._say = say
+
+    def __call__(self) -> None:
+        self._step()
+
+    def expect(self, taken: float) -> None:
+        """Say that what is left takes about so many seconds, if it is long."""
+        if taken >= LONG:
+            self._say(f"about {taken:,.0f} s to go")
+
+
 @contextmanager
-def progress_bar(show: bool | None, label: str) -> Iterator[Callable[[], None]]:
-    """Yield a function to call at each step of a progress bar. ``show=None`` shows the bar if stderr is a terminal."""
+def progress_bar(show: bool | None, label: str) -> Iterator[Progress]:
+    """Yield a progress bar; ``show=None`` shows it if stderr is a terminal.
+
+    Where it is shown elsewhere, which cannot move a bar, how long the work takes is a line.
+    """
     if not (sys.stderr.isatty() if show is None else show):
-        yield lambda: None
+        yield Progress()
         return
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}  pass {task.completed}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task(label, total=None)
-        yield lambda: bar.advance(task)
+
+        def say(text: str) -> None:
+            if console.is_terminal:
+                bar.update(task, description=f"{label}  {text}")
+            else:
+                console.print(f"{label}: {text}")
+
+        yield Progress(lambda: bar.advance(task), say)

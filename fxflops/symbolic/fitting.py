@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import product
 from typing import Any
 
-from ..api import Formulas, Model, Models, count
+from ..api import Formulas, Model, Models, counted
 from ..conventions import Convention
 from ..errors import ClosedFormError, RunError
 from ..model.callables import as_model
@@ -17,6 +17,7 @@ from ..model.inputs import checked_model
 from ..records import Counted, per_operation, specs_in
 from ..report.report import Report
 from ..roofline.traffic import nbytes, traffic_of
+from ..trace.memo import Lessons
 from .costs import QUANTITIES, REQUIRED, SUMMED, Cell, Key, Range
 from .forms import ClosedForm
 from .pieces import Piece, Sample, columns, period_and_pieces
@@ -73,12 +74,14 @@ def closed_form(
     mode = mode or ("as_is" if backward else None)
 
     def samples(backward: bool) -> Samples:
-        def counted(point: tuple[int, ...]) -> Report:
+        lessons = Lessons()
+
+        def at(point: tuple[int, ...]) -> Report:
             given, named = inputs.at(point)
             options: dict[str, Any] = {"mode": mode, "attention": attention, "formulas": formulas, "strict": True}
-            return count(own, given, named, backward=backward, convention=convention, **options)
+            return counted(own, given, named, backward=backward, convention=convention, lessons=lessons, **options)
 
-        return Samples(counted, inputs.sizes)
+        return Samples(at, inputs.sizes)
 
     full = samples(backward)
     if backward:  # it has the periods and pieces of the forward, which is counted faster, or else shows its own

@@ -5,26 +5,33 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import cache, cached_property
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from ..api import count
-from ..errors import InputError
+from ..api import counted
+from ..errors import FxflopsError, InputError
 from ..model.inputs import checked_model, signature_of
 from ..model.modules import named_parameters, parameters_of, state_tensors
 from ..model.pytree import parts, tensors_in
 from ..report.report import Report
 from ..roofline.traffic import compute_dtype, nbytes
+from ..torch_internals import DisableTorchFunction, disable_current_modes
+from ..trace.memo import Lessons
+from .cache_writes import Write, copy_on_meta, is_like, noted, written
 from .experts import Experts
 from .pieces import cover, values_along
+from .repeated_layers import RepeatedLayers
 from .weights import weights_read
 
 CACHES = ("cache", "past_key_values", "cache_params", "state")
 """The names of a forward's parameter for what it keeps of the tokens before, and of the same in its output."""
 
-
+FEW = 3
+"""All of so few steps are counted."""
+MORE_THAN_ONE = 2
 STEP = ("forward", "", "")
 """The key of a step's costs where they are fitted."""
 
@@ -51,17 +58,19 @@ class Steps:
         self.place = str(parameters_of(given)[0].device)
         self._config = given.config.get_text_config()
         self._kept: list[Any] = []
-        self._model, self._uncounted = (
-            KeepsCache(on_meta(given), self._cache, self._kept.append).eval() for _ in range(2)
-        )
+        self._lessons = Lessons()
+        self._model = KeepsCache(on_meta(given), self._cache, self._kept.append).eval()
         self._reports: dict[tuple[int, int], Report] = {}
         self._caches: dict[int, Any] = {}
+        self._bytes: dict[int, int] = {}
+        self._writes: dict[tuple[int, int], list[Write]] = {}
+        self._can_be_written: bool | None = None
 
     def run(self, tokens: int, past: int = 0) -> Report:
         """Return the count of a call with so many tokens of each sequence, after ``past`` others."""
         if (tokens, past) not in self._reports:
             report = self._counted(self._inputs(tokens, past), "exact")
-            self._keep(past + tokens)
+            self._writes[tokens, past] = self._keep(past + tokens)
             self._reports[tokens, past] = report
         return self._reports[tokens, past].recount(attention=self.attention).checked(strict=True)
 
@@ -72,8 +81,9 @@ class Steps:
 
     def cache_bytes(self, past: int) -> int:
         """Return the bytes of the whole batch's cache after so many tokens."""
-        held = tensors_in(self._cache_after(past))
-        return sum(each.numel() * each.dtype.itemsize for each in held if each.is_floating_point())  # without counters
+        if past not in self._bytes:
+            self._bytes[past] = _bytes_in(self._cache_after(past))
+        return self._bytes[past]
 
     def weight_bytes(self, tokens: int, past: int = 0) -> int:
         """Return the least bytes of weights that a call reads, each once: of a table the rows it takes, of experts those of
@@ -103,7 +113,38 @@ class Steps:
         def costs(past: int) -> StepCosts:
             return StepCosts(self.run(1, past).total_flops, self.least_macs(1, past))
 
-        return [StepCosts(*each) for each in _along(costs, pasts)]
+        if len(pasts) <= FEW:
+            return [costs(past) for past in pasts]
+        ends = [self.run(1, past) for past in (pasts[0], pasts[-1])]
+        exact = [self._reports[1, past] for past in (pasts[0], pasts[-1])]
+        layers = RepeatedLayers(self._model, [report.counted for report in (*ends, *exact)])
+        found: dict[int, StepCosts] = {}
+
+        def checks(past: int) -> StepCosts:
+            # Where all layers ran after all, that tells whether those that are left out do what the others do.
+            counted = [at for at in found if (1, at) in self._reports]
+            if (1, past) in self._reports or any(found[at] != costs(at) for at in counted):
+                return costs(past)
+            found[past] = found.get(past) or self._without_repeated(layers, past)
+            return found[past]
+
+        return [StepCosts(*each) for each in _along(costs, pasts, checks if layers else None)]
+
+    def _without_repeated(self, layers: RepeatedLayers, past: int) -> StepCosts:
+        """Return the costs of a step from a run without the layers that repeat others."""
+        inputs = self._inputs(1, past)
+        try:
+            with layers.left_out():
+                report = self._counted(inputs, "exact")
+        except FxflopsError:  # a full run tells
+            return StepCosts(-1, -1)
+        finally:
+            self._kept.clear()
+        asked = report.recount(attention=self.attention).checked(strict=True)
+        return StepCosts(
+            sum(each.flops * layers.number(each.call.path) for each in asked.counted),
+            sum(each.macs * layers.number(each.call.path) for each in report.counted),
+        )
 
     def cache_along(self, pasts: range) -> list[int]:
         """Return the bytes of the whole batch's cache after each number of tokens."""
@@ -116,7 +157,7 @@ class Steps:
             "logits_to_keep": 1 if tokens == 1 or not past else 0,
             "use_cache": True,
         }
-        cache = copy_on_meta(self._cache_after(past)) if past else self._new_cache()
+        cache = self._cache_after(past) if past else self._new_cache()
         return {name: value for name, value in wanted.items() if name in self._names} | {self._cache: cache}
 
     def _new_cache(self) -> Any:
@@ -127,41 +168,71 @@ class Steps:
         return DynamicCache(config=self._config) if takes_any else None
 
     def _counted(self, inputs: dict[str, Any], attention: str) -> Report:
-        return count(self._model, kwargs=inputs, attention=attention, mode="eval")
+        return counted(self._model, kwargs=inputs, attention=attention, mode="eval", lessons=self._lessons)
 
     def _cache_after(self, past: int) -> Any:
-        if past not in self._caches and self._is_constant:
-            return self._cache_after(1)
+        """Return a cache after so many tokens, which a call may change."""
+        if past not in self._caches and self._is_constant():
+            return copy_on_meta(next(iter(self._caches.values())))
+        if past not in self._caches and (cache := self._written(past)) is not None:
+            self._bytes[past] = _bytes_in(cache)
+            return cache
         if past not in self._caches:
             inputs = self._inputs(past, 0).items()
             shapes = {key: copy_on_meta(each) if key.endswith("_ids") else each for key, each in inputs}
             try:
                 # All on meta, and so without the values of masks, which grow with the square of the tokens.
-                with torch.no_grad():
-                    self._uncounted(**shapes)
-            except Exception:  # the model reads values; what it wrote into the cache is left behind
+                self._counted(shapes, "dense")
+            except FxflopsError:  # the model reads values; what it wrote into the cache is left behind
                 self._counted(self._inputs(past, 0), "dense")
             self._keep(past)
-        return self._caches[past]
+        return copy_on_meta(self._caches[past])
 
-    def _keep(self, past: int) -> None:
-        """Remember the cache that the last call left, after so many tokens."""
-        left = self._kept[-1]
+    def _written(self, past: int) -> Any:
+        """Return the cache after so many tokens by what a prompt and the step after it write into it; None unless that leads to the caches
+        that these left."""
+        if self._can_be_written is False:
+            return None
+        if (
+            (1, 1) in self._writes and past > MORE_THAN_ONE
+        ):  # a prompt of one token does not tell which sizes are those of tokens
+            self.run(MORE_THAN_ONE)
+            self.run(1, MORE_THAN_ONE)
+        tokens = next((n for n, at in self._writes if n > 1 and not at and (1, n) in self._writes), 0)
+        if not tokens:
+            return None
+
+        def at(wanted: int) -> Any:
+            return written(self._new_cache(), self._writes[tokens, 0], tokens, self._writes[1, tokens], wanted)
+
+        if self._can_be_written is None:
+            known = [(self._caches[n], at(n)) for n in (tokens, tokens + 1)]
+            self._can_be_written = all(made is not None and is_like(left, made) for left, made in known)
+        return at(past) if self._can_be_written else None
+
+    def _keep(self, past: int) -> list[Write]:
+        """Remember the cache that the last call left, after so many tokens; return what it wrote into it."""
+        left: Any
+        writes: list[Write]
+        left, writes = self._kept[-1]
         self._kept.clear()
         if not tensors_in(left):
             name = type(self._model.model).__name__
             raise InputError(f"serving() needs a model that keeps a cache between tokens: {name} left an empty one")
         self._caches.setdefault(past, left)
+        return writes
 
-    @cached_property
     def _is_constant(self) -> bool:
-        """True if the cache is a list of tensors of constant shapes, in which nothing depends on the number of tokens."""
-        self.run(1)
-        self.run(1, 1)
-        caches = [self._caches[past] for past in (1, 2)]
-        shapes = [[tensor.shape for tensor in tensors_in(cache)] for cache in caches]
-        is_plain = all(isinstance(part, torch.Tensor) for cache in caches for _, part in parts(cache))
-        return is_plain and shapes[0] == shapes[1]
+        """Return whether the cache is a list of tensors of constant shapes, in which nothing depends on the number of tokens."""
+        caches = [*islice(self._caches.values(), 2)]
+        if len(caches) < 2 or not all(isinstance(part, torch.Tensor) for _, part in parts(caches[0])):
+            return False
+        return is_like(*caches)
+
+
+def _bytes_in(cache: Any) -> int:
+    """Return the bytes of a cache's floating tensors: its counters are not part of it."""
+    return sum(each.numel() * each.dtype.itemsize for each in tensors_in(cache) if each.is_floating_point())
 
 
 def _check_is_served(model: Any, cache: str) -> None:
@@ -178,41 +249,42 @@ def _check_is_served(model: Any, cache: str) -> None:
         )
 
 
-def _along(costs: Callable[[int], tuple[int, ...]], lengths: range) -> list[tuple[int, ...]]:
-    """Return the costs at each of the lengths, counted at those that determine the others."""
+def _along(
+    costs: Callable[[int], tuple[int, ...]],
+    lengths: range,
+    checks: Callable[[int], tuple[int, ...]] | None = None,
+) -> list[tuple[int, ...]]:
+    """Return the costs at each of the lengths, counted at those that determine the others, and compared with ``checks`` at more."""
     if not lengths:
         return []
     at = cache(lambda length: {STEP: costs(length)})
-    return values_along(at, cover(at, lengths[0], lengths[-1]), STEP)
+    faster = None if checks is None else cache(lambda length: {STEP: checks(length)})
+    return values_along(at, cover(at, lengths[0], lengths[-1], faster), STEP)
 
 
 class KeepsCache(nn.Module):
-    """A model that gives ``keep`` a copy of its cache after each call, of one that it makes itself if it is given None.
+    """A model that gives ``keep`` a copy of its cache after each call, of one that it makes itself if it is given None, and what the call
+    has written into it.
 
     A count restores the cache itself, with all that is in it.
     """
 
-    def __init__(self, model: nn.Module, cache: str, keep: Callable[[Any], None]) -> None:
+    def __init__(self, model: nn.Module, cache: str, keep: Callable[[tuple[Any, list[Write]]], None]) -> None:
         super().__init__()
         self.model = model
         self.cache = cache
         self.keep = keep
 
     def forward(self, **inputs: Any) -> Any:
-        out = self.model(**inputs)
+        writes: list[Write] = []
+        with noted(inputs[self.cache], writes):
+            out = self.model(**inputs)
         kept = inputs[self.cache]
         if kept is None:  # the model made it
             kept = next((out[name] for name in (self.cache, *CACHES) if name in out), None)
-        self.keep(copy_on_meta(kept))
+        with DisableTorchFunction(), disable_current_modes():  # the copy is no part of the model's run
+            self.keep((copy_on_meta(kept), writes))
         return out
-
-
-def copy_on_meta(cache: Any) -> Any:
-    """Return a copy of a cache that shares no part with it, with its tensors' shapes on meta."""
-    memo: dict[int, Any] = {
-        id(tensor): torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for tensor in tensors_in(cache)
-    }
-    return copy.deepcopy(cache, memo)
 
 
 def on_meta(model: nn.Module) -> nn.Module:

@@ -143,10 +143,10 @@ def serving(
     prefill = steps.run(prompt)
     pasts = range(prompt, prompt + new_tokens - 1)
     decode = steps.costs_along(pasts)
+    weights = steps.weight_bytes(1, prompt)
     # The cache after the prompt, and after each further token; of one that is not generated, if there is none.
     held = steps.cache_along(range(prompt, max(pasts.stop, prompt + 1) + 1))
     grown = [(after - before) // batch for before, after in pairwise(held)]
-    weights = steps.weight_bytes(1, prompt)
     moved = [weights + found for _, found in zip(pasts, held, strict=False)]
     written = steps.weight_bytes(prompt) + held[0]
     times = [_least(on, steps, step.least_macs, found) for step, found in zip(decode, moved, strict=True)]

@@ -202,22 +202,29 @@ class Settings:
     """A cache of module settings: equal settings are one object where they can be compared.
 
     ``forms(tensors)`` returns a key for the metadata of each tensor, None for one whose metadata cannot be compared.
-    ``spec(tensor)`` returns a tensor's spec.
+    ``spec(tensor)`` returns a tensor's spec. ``readers`` is filled with the settings of modules by the names of their attributes.
     """
 
     def __init__(
-        self, forms: Callable[[Iterable[torch.Tensor | None]], tuple[Any, ...]], spec: Callable[[Any], Any]
+        self,
+        forms: Callable[[Iterable[torch.Tensor | None]], tuple[Any, ...]],
+        spec: Callable[[Any], Any],
+        readers: dict[Any, Any],
     ) -> None:
         self._forms = forms
         self._spec = spec
-        self._reader = cache(_reader_of)
+        self._readers = readers
 
     def of(self, record: ModuleRecord) -> ModuleSettings:
         """Return the current settings of a module."""
         module = record.module
         held, own, buffers = module.__dict__, module._parameters, module._buffers
         of_tensors = (*own.keys(), None, *buffers.keys()) if own or buffers else ()  # scripted ones have no iterator
-        names, read, known = self._reader((*held, None, *of_tensors))
+        attributes = (*held, None, *of_tensors)
+        reader = self._readers.get(attributes)
+        if reader is None:
+            reader = self._readers[attributes] = _reader_of(attributes)
+        names, read, known = reader
         values = read(held)
         forms = self._forms((*own.values(), *buffers.values())) if own or buffers else ()
         seen = record.seen

@@ -7,6 +7,7 @@ A call is like an earlier one if their keys (:func:`call_key`) are equal. :class
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -45,8 +46,8 @@ class Known:
     which is not recorded. ``kind`` says what they return: NEW, SAME, VIEW or NONE. ``passing`` are the storages that live only
     within such a call; None if it leaves more behind than its result, so that its operators must be seen.
 
-    For calls that are made without running them: ``forms`` are those of the tensors returned, ``sequence`` is tuple or list
-    for several. With ``has_real`` some arguments are real tensors, which need meta mirrors; with ``names_device`` an argument
+    For calls that are made without running them: ``forms`` are those of the tensors returned, ``sequence`` is the class of
+    several: tuple, list, or one of ``torch.return_types``. With ``has_real`` some arguments are real tensors, which need meta mirrors; with ``names_device`` an argument
     may be a device.
     """
 
@@ -76,6 +77,24 @@ class Known:
 
 Memo = dict[Any, Known]
 """What is known of calls, by their keys."""
+
+
+class Lessons:
+    """What runs of one model for one device learn, kept from each to the next: a search for a closed form counts it at many sizes.
+
+    ``form_of`` and ``readers`` make the forms and the settings of modules that the keys are made of: in another run equal ones
+    must be the same objects.
+    """
+
+    def __init__(self) -> None:
+        self.form_of = cache(Form)
+        self.readers: dict[Any, Any] = {}
+        self._memos: dict[tuple[bool, torch.dtype], Memo] = {}
+
+    def memo(self, observe_dispatch: bool) -> Memo:
+        """Return what is known of calls, with or without operators that no function dispatched, under the default dtype of now: results of
+        factories, and of promotion, depend on it."""
+        return self._memos.setdefault((observe_dispatch, torch.get_default_dtype()), {})
 
 
 class Begun(NamedTuple):

@@ -101,6 +101,7 @@ class MetaMirror:
         state: Iterable[torch.Tensor],
         was_there: Callable[[torch.Tensor], bool] = lambda tensor: False,
         before_write: Callable[[Any], None] = lambda value: None,
+        form_of: Callable[..., Form] | None = None,
     ) -> None:
         self.unknown_origin = False
         self.needs_values = ""
@@ -114,7 +115,7 @@ class MetaMirror:
         self._weights: set[int] = set()
         self._mirror: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self.seen: dict[int, tuple[weakref.ref[torch.Tensor], Form | None]] = {}
-        self.form_of = cache(Form)
+        self.form_of = form_of or cache(Form)
         self._own: dict[int, Any] = {key: self.read(tensor) for key, tensor in self._state.items()}
         self._invalid: dict[int, Any] = {}
         if None in self._own.values():

@@ -41,7 +41,7 @@ from .dtypes import check_dtypes
 from .forms import META, OWN, REAL, Form
 from .functions import writes
 from .lookups import with_row
-from .memo import NEW, NONE, SAME, VIEW, Ended, Known, Memo, alike, call_key, forms_in, specs_given
+from .memo import NEW, NONE, SAME, VIEW, Ended, Known, Lessons, alike, call_key, forms_in, specs_given
 from .meta_mirror import MetaMirror
 from .meta_results import RESULTS
 from .modes import transformed
@@ -55,12 +55,19 @@ QUERIES = METADATA | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES
 ASKED = frozenset({*EMPTY, "type"})
 """Operations that the observer handles in more ways than computing their result."""
 PACK = "_pack_padded_sequence"
+RETURN_TYPES = "torch.return_types"
+"""The module of the named tuples that ``max``, ``sort`` and ``topk`` return."""
 VALUED = frozenset({*EMPTY, *ATTENTIONS, RNN_BACKWARD})
 """Operators whose record depends on more than metadata, or that leave memory unwritten."""
 
 
+def is_sequence(kind: type) -> bool:
+    """Return whether results of this class are made of a list of tensors."""
+    return kind is tuple or kind is list or kind.__module__ == RETURN_TYPES
+
+
 class MetaWorld(World):
-    """The meta tensors of ``mirror``, which say that they are on ``device``.
+    """The meta tensors of ``mirror``, which say that they are on ``device``. ``lessons`` has what calls have taught; None if they teach nothing.
 
     ``observe_dispatch`` tells whether the observer's dispatch mode stays on: it would record the tensors that are made here.
     ``of``, ``check_origin``, ``form`` and ``forms_of_own`` are the mirror's own methods.
@@ -76,11 +83,14 @@ class MetaWorld(World):
         mirror: MetaMirror,
         device: torch.device,
         registry: FormulaRegistry,
-        memo: Memo | None,
+        lessons: Lessons | None,
         *,
         observe_dispatch: bool,
     ) -> None:
-        self.memo = memo
+        super().__init__()
+        self._lessons = lessons
+        self.memo = None if lessons is None else lessons.memo(observe_dispatch)
+        self.readers = self.readers if lessons is None else lessons.readers
         self.device = device
         self._mirror = mirror
         self._registry = registry
@@ -222,8 +232,8 @@ class MetaWorld(World):
             self._autocast.forget()
         if self._dtype is not get_default_dtype():  # results of factories, and of promotion, depend on it
             self._dtype = get_default_dtype()
-            if self.memo is not None:
-                self.memo.clear()
+            if self._lessons is not None:
+                self.memo = self._lessons.memo(self._observe_dispatch)
         return not (self._observe_dispatch or is_grad_enabled())
 
     def torch_settings(self, func: Any) -> tuple[Any, ...]:
@@ -377,7 +387,7 @@ class MetaWorld(World):
     def _result(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Any, ...], Any]:
         """Return kind, forms and sequence type of a result that can be made again; kind "" for any other."""
         single = isinstance(out, torch.Tensor)
-        outs = [out] if single else list(out) if type(out) in (tuple, list) else []
+        outs = [out] if single else list(out) if is_sequence(type(out)) else []
         if not outs or not all(type(o) in ORDINARY and o.is_meta and o.layout is torch.strided for o in outs):
             return "", (), None
         if single and args and out is args[0]:

@@ -179,7 +179,7 @@ class Observer:
         self.calls = self.log.calls
         self._world.begin(self.log, self._storages)
         self._leaves = Leaves(registry)
-        self._settings = Settings(self._world.forms_of_own, self._world.spec)
+        self._settings = Settings(self._world.forms_of_own, self._world.spec, self._world.readers)
         self._collectives = Collectives(modules)
         self._hooks = Hooks()
         self._library_hooks: list[RemovableHandle] = []

@@ -62,6 +62,7 @@ class RealWorld(World):
     is_block = True
 
     def __init__(self, device: torch.device | None = None) -> None:
+        super().__init__()
         self.memo: Memo = {}
         self.device = device
         self._compiler: Any = None

@@ -42,7 +42,7 @@ RNN_BACKWARD = "rnn_backward"
 class World:
     """The world of real tensors, on the model's own device, in which every call is run and observed anew.
 
-    ``memo`` is what is known of earlier calls; None if nothing is kept.
+    ``memo`` is what is known of earlier calls; None if nothing is kept. ``readers`` has the settings of modules, by their attributes.
     ``unrecorded`` are functions that the observer runs and does not record, ``answers`` what properties of tensors return.
     ``is_meta`` tells whether calls get meta tensors, so that no kernel computes. ``skips_forwards`` tells whether the call of a leaf module that is known
     need not run. ``meets_tensors`` tells whether to look for tensors that nobody has named and that were there before the run: a batch,
@@ -61,6 +61,9 @@ class World:
 
     spec_of_tensor: Callable[[Any], Any] = staticmethod(spec_of)
     """Returns the spec of one tensor."""
+
+    def __init__(self) -> None:
+        self.readers: dict[Any, Any] = {}
 
     def begin(self, log: CallLog, storages: LiveStorages) -> None:
         """Begin a run, whose calls are in the log."""

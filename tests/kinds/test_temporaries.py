@@ -411,6 +411,21 @@ def test_a_row_of_a_table_of_integers_keeps_the_whole(backward: bool) -> None:
     assert fits(predicted, truth, bytes_of(x, edges)), (predicted, truth)
 
 
+def test_masked_attention_by_plain_products_asks_which_rows_are_empty() -> None:
+    """As torch's ``_safe_softmax`` does: with booleans for the scores, one for each row, and a number."""
+    heads, n, d = 5, 40, 8
+    query, mask = torch.rand(1, heads, n, d), torch.rand(heads, n, n)  # of three dimensions: no fused kernel takes it
+
+    class Masked(nn.Module):
+        def forward(self, query: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(query, query, query, attn_mask=mask)
+
+    scores = heads * n * n
+    peak = query.nbytes + mask.nbytes + query.nbytes + 2 * 4 * scores + (scores + heads * n + 4)
+    for way in (fxflops.count, lambda *given: fxflops.analyze(*given, repeats=0, progress=False)):
+        assert way(Masked(), (query, mask)).max_memory == peak
+
+
 def test_attention_by_another_kernel_the_second_time() -> None:
     """Settings decide which kernel runs: equal calls under other settings are not equal."""
     tensors = tuple(floats(2, 3, 65, 8) for _ in range(3))

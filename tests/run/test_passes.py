@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from typing import Any
 
 import pytest
@@ -277,3 +278,55 @@ def test_a_copy_of_a_proxy_has_a_graph_of_its_own() -> None:
     assert [node.function for node in report.nodes if node.opcode == "call_function"] == ["deepcopy", "mul"]
     with pytest.raises(fxflops.TraceError, match="does not belong to this Graph"):
         analyzed(Copied(), "symbolic")
+
+
+RUNS: list[str] = []
+
+
+@torch.library.custom_op("fxflops_tests::noted", mutates_args=())
+def noted(x: torch.Tensor) -> torch.Tensor:
+    RUNS.append("ran")
+    return x + 1
+
+
+@noted.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+class Noted(nn.Module):
+    """Its kernel tells how often it computes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        RUNS.append("forward")
+        return noted(x * 2)
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_an_analysis_computes_three_times(trace: str) -> None:
+    """Observed, timed whole, and timed by node; the graph is watched without computing."""
+    RUNS.clear()
+    report = fxflops.analyze(
+        Noted(), X, trace=trace, repeats=1, progress=False, formulas={noted._opoverload: lambda x, *, out: x.numel()}
+    )
+    assert (report.complete, report.total_flops) == (True, 2 * X.numel())
+    assert RUNS.count("ran") == 3
+    assert RUNS.count("forward") == 2 + (trace == "symbolic")  # there with a proxy in place of the tensor
+
+
+def test_a_long_analysis_says_how_long_it_will_take(capfd: pytest.CaptureFixture[str]) -> None:
+    class Slow(nn.Module):
+        times = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            type(self).times += 1
+            if self.times > 3:
+                raise KeyboardInterrupt  # as by a user who will not wait
+            time.sleep(0.02)
+            return x.cos()
+
+    with pytest.raises(KeyboardInterrupt):
+        fxflops.analyze(Slow(), X, trace="record", repeats=100_000, progress=True)
+    said = capfd.readouterr().err
+    assert said.startswith("Slow: about ")
+    assert said.strip().endswith(" s to go")

@@ -209,3 +209,75 @@ def test_predicted_times_stand_beside_the_bounds() -> None:
     alone = serving(model, prompt=512, new_tokens=1, device="H100")
     assert alone.predicted_first_token_seconds is not None
     assert alone.predicted_per_token_seconds is None
+
+
+NEW_TOKENS = 24
+"""So many steps are counted at few lengths, some of them without the layers that repeat others."""
+
+
+def several_windows() -> Any:
+    """Five layers with windows that fill up during the steps, and one without."""
+    layers = {**LLAMA, "num_hidden_layers": 6, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 16}
+    return hf.Gemma3ForCausalLM(hf.Gemma3TextConfig(**layers)).eval()
+
+
+def many_layers() -> Any:
+    return llama(num_hidden_layers=7)
+
+
+def recurrent_layers() -> Any:
+    """Layers with keys and values among layers that write their states in place in a step."""
+    layers = ["conv", "conv", "full_attention"] * 2
+    return hf.Lfm2ForCausalLM(
+        hf.Lfm2Config(**{**LLAMA, "num_hidden_layers": 6}, num_key_value_heads=2, layer_types=layers)
+    ).eval()
+
+
+def one_layer_of_its_own() -> Any:
+    """The middle one of seven layers does more at one length alone, a multiple of what many models pad to."""
+    model = llama(num_hidden_layers=7)
+    layer = model.model.layers[3]
+
+    class Longer(type(layer)):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor, **given: Any) -> Any:
+            if int(given["position_ids"].reshape(-1)[0]) == 24:
+                x = x + x @ torch.zeros(64, 64, dtype=x.dtype)
+            return super().forward(x, **given)
+
+    layer.__class__ = Longer
+    return model
+
+
+@pytest.mark.parametrize("make", [several_windows, many_layers, recurrent_layers])
+@pytest.mark.parametrize("prompt", [1, 7])
+def test_all_of_many_steps_cost_what_generate_does(make: Any, prompt: int) -> None:
+    model = make()
+    with warnings.catch_warnings(), profile(model) as profiled:
+        warnings.simplefilter("ignore")
+        model.generate(torch.arange(1, 1 + 2 * prompt).reshape(2, prompt), max_new_tokens=NEW_TOKENS, do_sample=False)
+    steps = profiled.report.by_step()
+    found = serving(model, prompt=prompt, new_tokens=NEW_TOKENS, batch=2)
+    assert found.step_flops == tuple(steps[f"decode {i}"].total.flops for i in range(1, NEW_TOKENS))
+
+
+def test_a_layer_that_is_not_like_the_others_always_runs() -> None:
+    plain, other = (serving(make(), prompt=7, new_tokens=NEW_TOKENS) for make in (many_layers, one_layer_of_its_own))
+    more = [b - a for a, b in zip(plain.step_flops, other.step_flops, strict=True)]
+    assert [past for past, extra in enumerate(more, 7) if extra] == [24]
+
+
+def test_layers_that_repeat_run_at_few_lengths() -> None:
+    ran = []
+    model = llama(num_hidden_layers=12)
+    cls = type(model.model.layers[0])
+    forward = cls.forward
+
+    def counting(self: Any, *args: Any, **kwargs: Any) -> Any:
+        ran.append(self)
+        return forward(self, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cls, "forward", counting)
+        serving(model, prompt=100, new_tokens=60)
+    whole, without = 3, 20  # the prompt and the steps at both ends; others with the first and the last layer alone
+    assert len(ran) <= 12 * whole + 2 * without

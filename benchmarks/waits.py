@@ -1,0 +1,157 @@
+"""How long a user waits: ``serving`` and ``closed_form``, and ``analyze`` in forwards of the model, now and at another commit.
+
+    git worktree add --detach ../before COMMIT
+    python benchmarks/waits.py ../before [--runs 3]
+
+Each measurement is a process of its own, at one thread; the two versions take turns. Times are the processor's, of this process
+alone, so that other work beside hardly shows in them. The numbers of both versions are compared, too: all of ``serving``, and the
+form's text. The table is ``benchmarks/results/waits.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parents[1]
+RESULT = HERE / "benchmarks" / "results" / "waits.md"
+SERVED = {
+    "gpt-oss-20b": "hf.GptOssConfig(num_hidden_layers=24, num_local_experts=32)",
+    "Llama-3-8B": "hf.LlamaConfig(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32, "
+    "num_key_value_heads=8, vocab_size=128256)",
+    "Mixtral-8x7B": "hf.MixtralConfig(num_key_value_heads=8)",
+    "Gemma-3, window 512": "hf.Gemma3TextConfig(num_hidden_layers=26, sliding_window=512)",
+    "Mamba-2, 24 layers": "hf.Mamba2Config(num_hidden_layers=24, hidden_size=768, num_heads=24, head_dim=64, n_groups=1)",
+}
+LENGTHS = (1000, 100), (10, 600)
+VISION = {
+    "ResNet-50, batch 16": "torchvision.models.resnet50().eval(), torch.rand(16, 3, 224, 224), None",
+    "ViT-B/16, batch 8": "torchvision.models.vit_b_16().eval(), torch.rand(8, 3, 224, 224), None",
+    "Llama, 6 layers, 512 tokens": "hf.LlamaForCausalLM(hf.LlamaConfig(hidden_size=1024, intermediate_size=2752, num_hidden_layers=6, "
+    "num_attention_heads=16, vocab_size=8000)).eval(), (), {'input_ids': torch.zeros(1, 512, dtype=torch.long)}",
+}
+FORMS = {
+    "ResNet-50": "torchvision.models.resnet50(), torch.rand(2, 3, 224, 224), None, {'x': {0: 'batch', 2: 'height'}}",
+    "ViT-B/16": "torchvision.models.vit_b_16(), torch.rand(2, 3, 224, 224), None, {'x': {0: 'batch'}}",
+    "Llama, 6 layers": "hf.LlamaForCausalLM(hf.LlamaConfig(hidden_size=256, intermediate_size=688, num_hidden_layers=6, "
+    "num_attention_heads=8, vocab_size=1000)).eval(), (), {'input_ids': torch.zeros(2, 32, dtype=torch.long)}, {'input_ids': {0: 'batch', 1: 'seq'}}",
+}
+BEGIN = """
+import dataclasses, json, statistics, sys, time, warnings
+warnings.simplefilter("ignore")
+import torch, torchvision, transformers as hf, fxflops
+torch.set_num_threads(1)
+def took(run):
+    begin = time.process_time()
+    result = run()
+    return result, time.process_time() - begin
+"""
+SERVE = """
+with torch.device("meta"):
+    model = hf.AutoModelForCausalLM.from_config({config}, dtype=torch.bfloat16)
+found, seconds = took(lambda: fxflops.serving(model, prompt={prompt}, new_tokens={new}))
+print(json.dumps([seconds, repr(dataclasses.asdict(found))]))
+"""
+FORM = """
+model, args, kwargs, shapes = {made}
+found, seconds = took(lambda: fxflops.closed_form(model, args, kwargs, dynamic_shapes=shapes))
+print(json.dumps([seconds, str(found)]))
+"""
+ANALYZE = """
+model, args, kwargs = {made}
+def forward():
+    with torch.no_grad():
+        return model(*((args,) if isinstance(args, torch.Tensor) else args), **(kwargs or {{}}))
+fxflops.analyze(torch.nn.Linear(2, 2), torch.rand(2, 2), repeats=1)  # what is imported, and compiled, once
+forward()
+alone = [took(forward)[1] for _ in range(3)]
+report, seconds = took(lambda: fxflops.analyze(model, args, kwargs, trace={trace!r}, repeats={repeats!r}, progress=False))
+alone += [took(forward)[1] for _ in range(3)]
+numbers = [report.total_flops, report.max_memory, [(n.name, n.bytes_before, n.bytes_after, n.bytes_peak) for n in report.nodes]]
+print(json.dumps([seconds / statistics.median(alone), repr(numbers), statistics.median(alone), report.timing.repeats]))
+"""
+
+
+def ran(place: Path, code: str) -> Any:
+    """Return what a program prints that imports fxflops from a checkout."""
+    settings = {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN + code], capture_output=True, text=True, check=True, cwd=place, env=settings
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def row(name: str, code: str, before: Path, runs: int, unit: str) -> str:
+    """Return a row of the table: the medians of both versions, which take turns, and whether they give the same numbers."""
+    pairs = [(ran(before, code), ran(HERE, code)) for _ in range(runs)]
+    old, new = (statistics.median(pair[i][0] for pair in pairs) for i in (0, 1))
+    same = "yes" if all(one[1] == other[1] for one, other in pairs) else "no"
+    print(name, f"{old:.2f}", f"{new:.2f}", same, flush=True)
+    more = [f"{pairs[0][1][2]:.2f}", str(pairs[0][0][3]), str(pairs[0][1][3])] if len(pairs[0][1]) > 2 else []
+    return f"| {' | '.join([name, f'{old:.2f}{unit}', f'{new:.2f}{unit}', same, *more])} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", type=Path, help="a checkout of the commit to compare with")
+    parser.add_argument("--runs", type=int, default=3)
+    arguments = parser.parse_args()
+    before, runs = arguments.before.resolve(), arguments.runs
+
+    import torch
+    import transformers
+
+    from benchmarks.machine import processor
+
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=before).stdout
+    lines = [
+        "# Waiting",
+        "",
+        f"{processor()}, one thread, torch {torch.__version__}, transformers {transformers.__version__}; before is {commit.strip()}. Seconds are the "
+        f"processor's; medians of {runs} runs, each in a process of its own, the two versions in turn ([waits.py](../waits.py)).",
+        "",
+        "## serving",
+        "",
+        "| model, prompt + new tokens | before (s) | now (s) | same numbers |",
+        "|---|--:|--:|---|",
+        *[
+            row(f"{name}, {p} + {n}", SERVE.format(config=config, prompt=p, new=n), before, runs, "")
+            for name, config in SERVED.items()
+            for p, n in LENGTHS
+        ],
+        "",
+        "## closed_form",
+        "",
+        "| model | before (s) | now (s) | same form |",
+        "|---|--:|--:|---|",
+        *[row(name, FORM.format(made=made), before, runs, "") for name, made in FORMS.items()],
+        "",
+        "## analyze, in forwards",
+        "",
+        "The time of `analyze` over that of one forward without instruments, of six before and after it in the same process.",
+        "",
+        "| model, graph, repeats | before | now | same counts and bytes | forward (s) | timed runs before | now |",
+        "|---|--:|--:|---|--:|--:|--:|",
+        *[
+            row(
+                f"{name}, {trace}, {repeats}", ANALYZE.format(made=made, trace=trace, repeats=repeats), before, runs, ""
+            )
+            for name, made in VISION.items()
+            for trace in ("symbolic", "record")
+            for repeats in (1, "auto")
+            if trace == "record" or "Llama" not in name
+        ],
+        "",
+    ]
+    RESULT.write_text("\n".join(lines))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(HERE))
+    main()

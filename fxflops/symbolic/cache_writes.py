@@ -1,0 +1,144 @@
+"""The cache that a model has after any number of tokens, by what it writes into it: no layer runs for that."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ..model.pytree import attributes_in, parts, replaced, tensors_in
+from ..torch_internals import DisableTorchFunction, disable_current_modes
+
+UPDATE = "update"
+"""How the names of the methods begin by which a model writes into a cache of transformers."""
+
+
+class Write(NamedTuple):
+    """A call of a method of the cache, with its positional and keyword arguments, their tensors on meta."""
+
+    method: str
+    given: Any
+
+
+@contextmanager
+def noted(cache: Any, writes: list[Write]) -> Iterator[None]:
+    """Append what is written into a cache in this block, each outermost call of such a method."""
+    own = attributes_in(cache)
+    names = [] if own is None else [name for name in dir(type(cache)) if name.startswith(UPDATE)]
+    under_way: list[str] = []
+
+    def noting(name: str) -> Any:
+        method = getattr(cache, name)
+
+        def write(*args: Any, **kwargs: Any) -> Any:
+            if under_way:
+                return method(*args, **kwargs)
+            with DisableTorchFunction(), disable_current_modes():
+                writes.append(Write(name, copy_on_meta((args, kwargs))))
+            under_way.append(name)
+            try:
+                return method(*args, **kwargs)
+            finally:
+                under_way.clear()
+
+        return write
+
+    given = {name: noting(name) for name in names if name not in own} if own is not None else {}
+    try:
+        if own is not None:
+            own.update(given)
+        yield
+    finally:
+        for name in given if own is not None else ():
+            own.pop(name, None)  # type: ignore[union-attr]
+
+
+def written(new: Any, prompt: Sequence[Write], tokens: int, step: Sequence[Write], wanted: int) -> Any:
+    """Return a new cache after ``wanted`` tokens of a prompt, of which ``tokens`` are written by ``prompt``, and one by ``step``; None if
+    these do not tell.
+
+    A dimension is one of tokens if it has their number in the prompt, and is 1 in the step, if that makes the same writes: one with a
+    recurrent state may change that in place. What the cache keeps of tokens is its own methods' business.
+    """
+    if new is None or not prompt:
+        return None
+    if [_ranks(write) for write in prompt] != [_ranks(write) for write in step]:
+        step = prompt
+    with torch.no_grad(), Joined():
+        for write, later in zip(prompt, step, strict=True):
+            sizes: dict[int, torch.Size] = {}
+            for one, other in zip(tensors_in(write.given), tensors_in(later.given), strict=True):
+                of_tokens = [
+                    n == tokens and (m == 1 or step is prompt) for n, m in zip(one.shape, other.shape, strict=True)
+                ]
+                sizes[id(one)] = torch.Size(
+                    [wanted if is_of_tokens else n for n, is_of_tokens in zip(one.shape, of_tokens, strict=True)]
+                )
+            args, kwargs = replaced(
+                write.given,
+                lambda part: isinstance(part, torch.Tensor),
+                lambda part, sizes=sizes: part.new_empty(sizes[id(part)]),  # type: ignore[misc]
+            )
+            try:
+                getattr(new, write.method)(*args, **kwargs)
+            except Exception:  # it needs more than shapes, or than the writes: the model makes this cache
+                return None
+    return copy_on_meta(new)
+
+
+def _ranks(write: Write) -> tuple[str, list[int]]:
+    """Return the method of a write, and the number of dimensions of each tensor that it is given."""
+    return write.method, [tensor.ndim for tensor in tensors_in(write.given)]
+
+
+class Joined(TorchFunctionMode):
+    """Joins tensors on meta by their shapes alone, as torch does, but without its kernel, which is written in Python."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.cat and len(args) == 1 and kwargs and [*kwargs] == ["dim"]:
+            given = [
+                tensor for tensor in args[0] if tensor.shape != (0,)
+            ]  # torch leaves out empty ones of one dimension
+            if given and {(tensor.dtype, tensor.device.type) for tensor in args[0]} == {(given[0].dtype, "meta")}:
+                shapes = [list(tensor.shape) for tensor in given]
+                joined = sum(shape.pop(kwargs["dim"]) for shape in shapes)
+                if all(shape == shapes[0] for shape in shapes):
+                    shape, dim = shapes[0], kwargs["dim"]
+                    shape.insert(dim if dim >= 0 else len(shape) + 1 + dim, joined)
+                    return given[0].new_empty(shape)
+        return func(*args, **(kwargs or {}))
+
+
+def is_like(one: Any, other: Any) -> bool:
+    """Return whether two caches are the same but for the values of their tensors, and for the devices that are named."""
+    return _is_like(one, other, set())
+
+
+def _is_like(one: Any, other: Any, seen: set[tuple[int, int]]) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return bool(one.shape == other.shape and one.dtype == other.dtype)
+    if isinstance(one, torch.device) or (id(one), id(other)) in seen:
+        return True
+    seen.add((id(one), id(other)))
+    inner, others = parts(one), parts(other)
+    if not (inner or others):
+        return one is other or bool(one == other)
+    if [step for step, _ in inner] != [step for step, _ in others]:
+        return False
+    return all(_is_like(part, another, seen) for (_, part), (_, another) in zip(inner, others, strict=True))
+
+
+def copy_on_meta(value: Any) -> Any:
+    """Return a copy of a cache that shares no part with it, with its tensors' shapes on meta."""
+    memo: dict[int, Any] = {
+        id(tensor): torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for tensor in tensors_in(value)
+    }
+    return copy.deepcopy(value, memo)

@@ -1,0 +1,134 @@
+"""Layers of a model that do the same: of those the first and the last run, and the first counts for those in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from ..errors import FxflopsError
+from ..model.modules import all_modules, modules_of, named_children
+from ..records import Counted, per_operation, typed
+
+FEWEST = 3
+"""The least layers of which one need not run."""
+NUMBERS = frozenset({bool, int, float, str, type(None)})
+
+
+class NoFirst(FxflopsError):
+    """Raised where a layer is called before the one whose result it is to return."""
+
+
+class RepeatedLayers:
+    """The layers of a model's lists that made the same calls, at the same costs, in each of some counts of it, and have the same
+    attributes but for their own number.
+
+    ``times`` tells for how many layers one that runs counts, by its path; others count once.
+    """
+
+    def __init__(self, model: nn.Module, counts: Sequence[Sequence[Counted]]) -> None:
+        self.times: dict[str, int] = {}
+        self._groups: list[tuple[dict[str, Any], list[str]]] = []
+        lists: list[str] = []
+        for module, path in modules_of(model)[0].items():
+            inside = any(path.startswith(f"{other}.") for other in lists)
+            if type(module) is not nn.ModuleList or len(module._modules) <= FEWEST or inside:
+                continue
+            lists.append(path)
+            made = [_calls_of_layers(each, path) for each in counts]
+            groups: dict[Any, list[str]] = {}
+            layers = dict(named_children(module))
+            structures = _structures(layers)
+            for name, layer in layers.items():
+                if "forward" not in vars(layer):
+                    key = (structures[name], *(tuple(each.get(name, ())) for each in made))
+                    groups.setdefault(key, []).append(name)
+            for names in groups.values():
+                if len(names) >= FEWEST:
+                    self.times[f"{path}.{names[0]}"] = len(names) - 1
+                    self._groups.append((module._modules, names))
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    @contextmanager
+    def left_out(self) -> Iterator[None]:
+        """Put modules that return what the first layer of a kind does in place of those between it and the last."""
+        given = [(layers, name, layers[name]) for layers, names in self._groups for name in names[:-1]]
+        try:
+            for layers, names in self._groups:
+                out: list[Any] = []
+                first, *others, _ = names
+                vars(layers[first])["forward"] = _keeping(layers[first], out)
+                for name in others:
+                    layers[name] = LeftOut(layers[name], out)
+            yield
+        finally:
+            for layers, name, layer in given:
+                layers[name] = layer
+                vars(layer).pop("forward", None)
+
+    def number(self, path: str) -> int:
+        """Return for how many layers a call in the module of this path counts."""
+        for first, times in self.times.items():
+            if path == first or path.startswith(f"{first}."):
+                return times
+        return 1
+
+
+def _keeping(layer: Any, out: list[Any]) -> Callable[..., Any]:
+    forward = layer.forward
+
+    def keep(*args: Any, **kwargs: Any) -> Any:
+        out[:] = [forward(*args, **kwargs)]
+        return out[0]
+
+    return keep
+
+
+class LeftOut(nn.Module):
+    """In place of a layer, whose plain attributes it has: it returns what another one did, which is in ``out``."""
+
+    def __init__(self, layer: nn.Module | None, out: list[Any]) -> None:
+        super().__init__()
+        own = vars(self)
+        own |= {name: value for name, value in vars(layer).items() if type(value) in NUMBERS}
+        own["out"] = out
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        out: Any = self.out
+        if not out:
+            raise NoFirst("a layer is called before the first one of its kind")
+        return out[0]
+
+
+def _calls_of_layers(counted: Sequence[Counted], path: str) -> dict[str, list[Any]]:
+    """Return what each layer of the list at this path has called, by its name there, and at which costs."""
+    found: dict[str, list[Any]] = {}
+    start = len(path) + 1
+    result = per_operation(lambda each: (each.call.op, each.macs, each.flops, typed(each.call.out)))
+    for each in counted:
+        call = each.call
+        if call.path.startswith(f"{path}."):
+            name, _, inner = call.path[start:].partition(".")
+            found.setdefault(name, []).append((inner, result(each)))
+    return found
+
+
+def _structures(layers: Mapping[str, nn.Module]) -> dict[str, Any]:
+    """Return classes, plain attributes and the shapes of parameters of each layer with all in it, by its name in the list, but for
+    attributes that number the layers."""
+    found: dict[str, dict[Any, Any]] = {}
+    for name, layer in layers.items():
+        held = found[name] = {}
+        for i, module in enumerate(all_modules(layer)):
+            held[i, ""] = type(module)
+            held |= {(i, key): (type(v), v) for key, v in [*vars(module).items()] if type(v) in NUMBERS}
+            held |= {(i, key): p if p is None else (p.shape, p.dtype) for key, p in module._parameters.items()}
+    first = next(iter(found.values()))
+    numbers = {key for key in first if all(held.get(key) == (int, int(name)) for name, held in found.items())}
+    return {
+        name: tuple((key, value) for key, value in held.items() if key not in numbers) for name, held in found.items()
+    }
