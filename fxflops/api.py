@@ -21,6 +21,7 @@ from .errors import (
     of_kind,
 )
 from .model.inputs import (
+    as_module,
     checked_autocast,
     checked_device,
     checked_model,
@@ -30,6 +31,7 @@ from .model.inputs import (
 )
 from .model.modules import parameters_of
 from .model.optimizer import OptimizerLike, checked_optimizer
+from .model.programs import Program
 from .ops import BASE
 from .records import FormulaFunction
 from .report.model_summary import COLUMNS, DEPTH, ModelSummary
@@ -255,7 +257,9 @@ def summary(
         known = [*inspect.signature(summary).parameters][1:-1]
         advice = f"it takes {', '.join(known)}; {ADAPTER_TAKES}"
         raise _not_taken("summary", model, unknown, known, advice, NOT_OF_SUMMARY, ADAPTER_TAKES)
-    if (input_size is None) == (input_data is None) and (input_size is not None or not kwargs):
+    model = as_module(model)
+    has_inputs = bool(kwargs) or isinstance(model, Program)
+    if (input_size is None) == (input_data is None) and (input_size is not None or not has_inputs):
         wrong = "summary() takes input_size=(1, 3, 224, 224) or input_data=x, and one of them"
         unrun = "without inputs, fxflops.adapters.torchinfo.summary(model) lists modules and parameters"
         raise of_kind(InputError(f"{wrong}; {unrun}"), TypeError)

@@ -598,3 +598,17 @@ def class_of_script_object(value: torch.ScriptObject) -> str:
     Purpose: to know weights that a kernel packs in half precision, which it gives back in f32. Necessary.
     """
     return str(value._type().qualified_name())
+
+
+tree_flatten = torch.utils._pytree.tree_flatten
+tree_unflatten = torch.utils._pytree.tree_unflatten
+"""Purpose: to take inputs and give outputs nested as those of a program of torch.export, whose ``call_spec`` is of this module.
+Necessary."""
+
+
+def expression_of(size: Any) -> Any:
+    """Return a size as an integer, or as sympy's expression in the symbols of a program of torch.export.
+
+    Purpose: to say which sizes of an input may vary, and to check those that are given. Necessary.
+    """
+    return int(size) if type(size) is int or size.node.expr.is_number else size.node.expr

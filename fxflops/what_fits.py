@@ -20,7 +20,7 @@ from .api import count
 from .errors import InputError, OutOfMemoryError, RunError, check_flags, of_kind
 from .meters.history import History
 from .model.generators import generator_of
-from .model.inputs import checked_autocast, checked_device, checked_model, signature_of
+from .model.inputs import as_module, checked_autocast, checked_device, checked_model, signature_of
 from .model.modules import modules_of, state_tensors
 from .model.optimizer import OptimizerLike, checked_optimizer
 from .model.pytree import tensors_in
@@ -167,7 +167,7 @@ def largest_batch(
         InputError: there is neither a ``memory`` nor a card, or memory does not grow with the batch. RunError: the model, or ``make_inputs``,
             raises for every small size; the error is that of size 1.
     """
-    model = checked_model(model)
+    model = checked_model(as_module(model))
     check_flags(backward=backward)
     checked_optimizer(optimizer, backward)
     checked_autocast(autocast)
@@ -340,7 +340,7 @@ def plan_checkpoints(
     Raises:
         OutOfMemoryError: no set of modules fits; the message has the smallest peak. InputError, RunError: as for :func:`count`.
     """
-    model = checked_model(model)
+    model = checked_model(as_module(model))
     checked_optimizer(optimizer, True)
     checked_autocast(autocast)
     room = room_of(model, memory, device)

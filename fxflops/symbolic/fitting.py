@@ -14,7 +14,7 @@ from torch import nn
 from ..api import Formulas, count
 from ..conventions import Convention
 from ..errors import ClosedFormError, RunError
-from ..model.inputs import checked_model
+from ..model.inputs import as_module, checked_model
 from ..records import Counted, per_operation, specs_in
 from ..report.report import Report
 from ..roofline.traffic import nbytes, traffic_of
@@ -67,7 +67,7 @@ def closed_form(
     >>> form = fxflops.closed_form(model, kwargs=batch, dynamic_shapes={"input_ids": {0: "batch", 1: "seq"}})  # doctest: +SKIP
     >>> form.evaluate("flops", batch=8, seq=2048)  # doctest: +SKIP
     """
-    model = checked_model(model)
+    model = checked_model(as_module(model))
     inputs = Inputs(model, args, kwargs, dynamic_shapes)
 
     mode = mode or ("as_is" if backward else None)
