@@ -606,9 +606,28 @@ tree_unflatten = torch.utils._pytree.tree_unflatten
 Necessary."""
 
 
+def children_of(spec: Any) -> list[Any]:
+    """Return the parts of a tree's spec; torch before 2.10 has no method for them.
+
+    Purpose: to name the inputs of a program of torch.export. Necessary.
+    """
+    return list(spec.children() if hasattr(spec, "children") else spec.children_specs)
+
+
 def expression_of(size: Any) -> Any:
     """Return a size as an integer, or as sympy's expression in the symbols of a program of torch.export.
 
     Purpose: to say which sizes of an input may vary, and to check those that are given. Necessary.
     """
     return int(size) if type(size) is int or size.node.expr.is_number else size.node.expr
+
+
+def programs_in(path: Path) -> dict[str, Any]:
+    """Return the programs of torch.export in an archive, by name.
+
+    Purpose: ``torch.export.load`` reads the one that is named "model"; archives may name theirs otherwise. Torch before 2.8 writes
+    no others.
+    """
+    from torch.export.pt2_archive import _package
+
+    return dict(_package.load_pt2(path).exported_programs)

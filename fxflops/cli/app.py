@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 
 from ..conventions import check_convention, list_conventions
 from ..errors import CAST, INTEGERS, UNBATCHED, FxflopsError, InputError, MissingFormulaError
+from ..model.files import UNSAFE
 from ..render.exports import as_json
 from ..report.report import Report
 from . import closed_forms, meshes, summaries
@@ -40,6 +41,7 @@ OPTIONS = {
     "give recount(convention)": "give --convention",
     "backward=True": "--backward",
     UNBATCHED: "",
+    UNSAFE: "--unsafe",
     CAST: "--dtype is that of the weights, --input SHAPE:DTYPE that of an input",
     "report.save('report.json') writes a report": "--save report.json writes a report",
     "a config of transformers, whose model is counted": "a config of transformers, whose model is hf:path/to/config.json",

@@ -43,7 +43,7 @@ def model_of_folder(path: Path) -> Configured:
 
 def transformers_package() -> ModuleType:
     """Import transformers, which then reports errors alone."""
-    transformers = package("transformers")
+    transformers: ModuleType = package("transformers")
     transformers.logging.set_verbosity_error()
     return transformers
 
@@ -62,7 +62,7 @@ def config_of(path: Path, values: dict[str, Any], transformers: ModuleType) -> t
     is_custom = "auto_map" in values
     if kind not in types or (is_custom and name and cls is None):
         what = f"model_type {kind!r}" if kind not in types else f"class {name!r}"
-        own = " and names custom code (auto_map)" if is_custom else ""
+        own = " names custom code (auto_map)" if is_custom else ""
         close = "" if is_custom else near(str(kind), types)
         instead = "; make the model in a function of yours, FILE.py:NAME" if is_custom else ""
         raise InputError(f"{path}{own}: transformers has no {what}{close}; custom code is not run{instead}")

@@ -214,6 +214,8 @@ def _program(path: Path, unsafe: bool) -> Any:
     """Load a program of torch.export."""
     import torch.export
 
+    from ..torch_internals import programs_in
+
     with zipfile.ZipFile(path) as archive:
         names = [name for name in archive.namelist() if _is_program(name.partition("/")[2])]
         if not unsafe:
@@ -225,24 +227,20 @@ def _program(path: Path, unsafe: bool) -> Any:
     with _reading(path, "program of torch.export"):
         if programs == ["model"]:
             return torch.export.load(path)
-        from torch.export.pt2_archive import load_pt2
-
-        loaded = load_pt2(path).exported_programs
+        loaded = programs_in(path)
     if len(loaded) == 1:
         return next(iter(loaded.values()))
-    choice = f"torch.export.pt2_archive.load_pt2({str(path)!r}).exported_programs[{next(iter(loaded))!r}]"
-    raise InputError(f"{path} has {len(loaded)} programs, {', '.join(loaded)}: count one of them, {choice}")
+    raise InputError(
+        f"{path} has {len(loaded)} programs ({', '.join(loaded)}): save each in a file of its own, and count these"
+    )
 
 
 def _pickled_in(archive: zipfile.ZipFile) -> Iterator[str]:
     """Yield the members of an archive that torch.export.load unpickles."""
     for name in archive.namelist():
         inside = name.partition("/")[2]
-        if (
-            inside.startswith("data/sample_inputs/")
-            or (name.startswith("serialized_") and name.endswith(".pt"))
-            or inside.startswith("data/constants/opaque")
-        ):
+        old = name.startswith("serialized_") and name.endswith(".pt")
+        if old or inside.startswith(("data/sample_inputs/", "data/constants/opaque")):
             yield name
         elif inside.startswith(("data/weights/", "data/constants/")) and name.endswith("_config.json"):
             folder = name.rpartition("/")[0]
@@ -280,7 +278,7 @@ def _script(path: Path, unsafe: bool) -> Any:
     import torch
 
     with _reading(path, "model of TorchScript"):
-        return torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+        return torch.jit.load(str(path), map_location="cpu")
 
 
 class _reading:

@@ -192,7 +192,25 @@ def signature_of(model: nn.Module) -> inspect.Signature:
     try:
         return inspect.signature(model.forward)
     except ValueError:
+        return _signature_of_script(model)
+
+
+def _signature_of_script(model: nn.Module) -> inspect.Signature:
+    """Return the signature of a forward in TorchScript, as its schema has it; ``(*args, **kwargs)`` without one."""
+    schema = getattr(model.forward, "schema", None)
+    if schema is None:
         return inspect.signature(lambda *args, **kwargs: None)
+    return inspect.Signature(
+        [
+            inspect.Parameter(
+                argument.name,
+                inspect.Parameter.KEYWORD_ONLY if argument.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=argument.default_value if argument.has_default_value() else inspect.Parameter.empty,
+                annotation=str(argument.type),
+            )
+            for argument in schema.arguments[1:]
+        ]
+    )
 
 
 def bind(

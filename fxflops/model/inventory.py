@@ -17,7 +17,7 @@ from ..errors import InputError
 from ..records import Module, Params
 from ..records.tensors import ORDINARY, is_dense
 from ..torch_internals import graphs_of
-from .modules import ByIdentity, modules_of
+from .modules import ByIdentity, class_name, modules_of
 from .pytree import stored, unpacked
 
 FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
@@ -88,7 +88,7 @@ class Inventory:
             own = sum(sizes[first:last]) if first < last else 0
             frozen = own - sum(trained[first:last]) if own else 0
             functions = frozenset(filter(_is_global, keeps(module, NONE)))
-            modules.append(new(Module, (path, type(module).__name__, own, functions, frozen)))
+            modules.append(new(Module, (path, class_name(module), own, functions, frozen)))
         packed = sum([weight.numel() for _, weight in self.packed])
         total, buffers = sum(sizes) + packed, sum([buffer.numel() for _, buffer in self.buffers])
         parts = [part for _, parameter in [*self.params, *self.packed] for part in stored(parameter)]

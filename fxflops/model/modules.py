@@ -50,6 +50,12 @@ class ByIdentity(MutableMapping[Any, V]):
         return self._items.values()  # type: ignore[return-value]  # pairs as well, without a call for each
 
 
+def class_name(module: nn.Module) -> str:
+    """Return the name of a module's class; of TorchScript that of the class that it was made of."""
+    name = vars(module).get("_name") if isinstance(module, torch.jit.ScriptModule) else None
+    return name if isinstance(name, str) else type(module).__name__
+
+
 def unique(objects: Iterable[Any]) -> list[Any]:
     """Return the objects in order, each once."""
     return [*{id(each): each for each in objects}.values()]

@@ -26,7 +26,7 @@ import torch
 from torch import fx, nn
 
 from ..errors import InputError
-from ..torch_internals import expression_of, tree_flatten, tree_unflatten
+from ..torch_internals import children_of, expression_of, tree_flatten, tree_unflatten
 
 UNTRACKED = "_empty_nn_module_stack_from_metadata_hook"
 """The key by which torch notes that it has no stack for a node."""
@@ -256,6 +256,19 @@ class Program(nn.Module):
             return f"{symbol} is {least} or more" if least else f"{symbol} is any size"
         return f"{symbol} is from {least or 0} to {most}"
 
+    def by_name(self) -> list[ProgramInput] | None:
+        """Return the inputs that are tensors, by the names of forward's parameters; None if some are nested in one."""
+        if len(self.inputs) != len(self.signature.parameters):
+            return None
+        named = zip(self.signature.parameters, self.inputs, strict=True)
+        return [each._replace(name=name) for name, each in named if each.sizes is not None]
+
+    def is_batch_alone(self) -> bool:
+        """Return whether the first sizes of the inputs are one symbol, and no other size may vary."""
+        symbols = {s for each in self.inputs for size in each.sizes or () for s in _symbols(size)}
+        tensors = [each.sizes for each in self.inputs if each.sizes]
+        return len(symbols) == 1 and all(sizes[0] in symbols and not any(map(_symbols, sizes[1:])) for sizes in tensors)
+
     def example_shapes(self) -> list[tuple[int, ...]]:
         """Return shapes that fit the inputs that are tensors."""
         return [each.example(self.ranges) for each in self.inputs if each.sizes is not None]
@@ -263,12 +276,12 @@ class Program(nn.Module):
     def _signature(self, written: list[str]) -> inspect.Signature:
         """Return the signature of forward, with the names that the exported model's had. What the program has as a constant
         has this for a default."""
-        positional, named = self.in_spec.children_specs
+        positional, named = children_of(self.in_spec)
         names = written if len(written) == positional.num_children + named.num_children else []
         names = names or [f"arg{i}" for i in range(positional.num_children)]
         parameters = []
         leaves = iter(self.inputs)
-        for i, spec in enumerate((*positional.children_specs, *named.children_specs)):
+        for i, spec in enumerate((*children_of(positional), *children_of(named))):
             own = [next(leaves) for _ in range(spec.num_leaves)]
             is_constant = all(each.sizes is None for each in own)
             default = tree_unflatten([each.constant for each in own], spec) if is_constant else inspect.Parameter.empty

@@ -16,7 +16,7 @@ from ..errors import FxflopsError, InputError, RunError
 from ..meters.accelerator import accelerator_of
 from ..meters.live_storages import LiveStorages
 from ..model.holders import Holders
-from ..model.modules import parameters_of
+from ..model.modules import class_name, parameters_of
 from ..model.optimizer import (
     INSTEAD,
     OptimizerLike,
@@ -151,7 +151,7 @@ def record_of(subject: Subject, watch: Watch, source: str, trace: str, why: str 
         watch,
         subject.inventory,
         environment,
-        model=type(subject.model).__name__,
+        model=class_name(subject.model),
         inputs=" ".join(map(repr, specs_in(spec_of((subject.args, subject.kwargs))))),
         source=source,
         trace=trace,

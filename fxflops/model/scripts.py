@@ -1,0 +1,134 @@
+"""TorchScript whose modules are seen called.
+
+TorchScript's interpreter calls submodules itself, so that no hook of Python sees them. In a copy of a script each call of
+a submodule's forward stands between two operators that do nothing but call the hooks of this submodule. The copy shares
+the parameters and buffers of the script that the user gave, whose own graphs stay as they are.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from itertools import count
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import nn
+from torch.jit import ScriptModule
+
+from .modules import modules_of
+
+MARKS = set[Any]()
+"""The operators that enter and leave a submodule, which are no calls of the model's; none until a script is counted."""
+
+
+class _Calls:
+    """The open calls of the submodules of one script. A module that its caller does not hold by a name is None."""
+
+    def __init__(self, root: nn.Module) -> None:
+        self.number = next(NUMBERS)
+        self._root = root
+        self._open: list[nn.Module | None] = []
+        OPEN[self.number] = self
+
+    def enter(self, name: str) -> None:
+        module: Any = self._open[-1] if self._open else self._root
+        for step in name.split("."):
+            module = None if module is None else module._modules[step] if step in module._modules else None
+        self._open.append(module)
+        for hook, with_kwargs in _hooks_of(module, "_forward_pre_hooks"):
+            hook(module, (), *[{}] * with_kwargs)
+
+    def leave(self) -> None:
+        module = self._open.pop()
+        for hook, with_kwargs in _hooks_of(module, "_forward_hooks"):
+            hook(module, (), *[{}] * with_kwargs, None)
+
+    def begin(self, *_: Any) -> None:
+        """Forget the calls of a run that raised."""
+        self._open.clear()
+
+
+OPEN: WeakValueDictionary[int, _Calls] = WeakValueDictionary()
+NUMBERS = count()
+
+
+def _hooks_of(module: Any, kind: str) -> Iterator[tuple[Any, bool]]:
+    if module is not None:
+        takes = getattr(module, f"{kind}_with_kwargs")
+        yield from [(hook, key in takes) for key, hook in getattr(module, kind).items()]
+
+
+@cache
+def _marks() -> torch.library.Library:
+    """Register the two operators, once; the library must be kept."""
+    library = torch.library.Library("fxflops_script", "DEF")
+    library.define("enter(int script, str name) -> ()")
+    library.define("leave(int script) -> ()")
+    library.impl("enter", lambda script, name: OPEN[script].enter(name), "CompositeExplicitAutograd")
+    library.impl("leave", lambda script: OPEN[script].leave(), "CompositeExplicitAutograd")
+    MARKS.update((torch.ops.fxflops_script.enter.default, torch.ops.fxflops_script.leave.default))
+    return library
+
+
+def with_calls_seen(script: ScriptModule) -> ScriptModule:
+    """Return a copy of a script that calls the hooks of its submodules, or the script itself if it has none or cannot be copied."""
+    if not script._modules or script._forward_hooks or script._forward_pre_hooks:
+        return script
+    _marks()
+    written = io.BytesIO()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.jit.save(script, written)  # type: ignore[no-untyped-call]
+            written.seek(0)
+            copy: Any = torch.jit.load(written, map_location="cpu")  # type: ignore[no-untyped-call]
+    except RuntimeError:  # code that is not TorchScript's: torch.jit.ignore, objects of custom classes
+        return script
+    originals, copies = modules_of(script)[0], modules_of(copy)[0]
+    if [*originals.values()] != [*copies.values()]:
+        return script
+    for original, copied in zip(originals, copies, strict=True):
+        for tensors in (original._parameters, original._buffers):
+            for name, tensor in tensors.items():
+                copied._c.setattr(name, tensor)
+    calls = _Calls(copy)
+    seen = set[tuple[str, str]]()
+    for module in copies:
+        for name in module._c._method_names():
+            of_class = str(module._c._type()), name  # its instances share the graphs of a class
+            if of_class not in seen:
+                seen.add(of_class)
+                _mark(module._c._get_method(name).graph, calls.number)
+    copy.__dict__["_calls_seen"] = calls
+    copy._forward_pre_hooks[BEGIN] = calls.begin
+    return copy  # type: ignore[no-any-return]
+
+
+BEGIN = "fxflops: begin"
+
+
+def _mark(graph: Any, script: int) -> None:
+    """Put the two operators around each call of a submodule's forward in the graph of a method."""
+    own = next(iter(graph.inputs())).debugName()
+    blocks: list[Any] = [graph]
+    for block in blocks:
+        for node in [*block.nodes()]:
+            blocks += node.blocks()
+            if node.kind() == "prim::CallMethod" and node.s("name") == "forward" and (name := _name(node, own)):
+                graph.setInsertPoint(node)
+                of_script, of_module = graph.insertConstant(script), graph.insertConstant(name)
+                graph.create("fxflops_script::enter", [of_script, of_module], 0).insertBefore(node)
+                graph.create("fxflops_script::leave", [of_script], 0).insertAfter(node)
+
+
+def _name(call: Any, own: str) -> str:
+    """Return the name by which a method's own module, ``own``, holds the one that is called; "" if it does not."""
+    value, steps = call.inputsAt(0), list[str]()
+    while value.node().kind() == "prim::GetAttr":
+        steps.append(value.node().s("name"))
+        value = value.node().inputsAt(0)
+    return ".".join(reversed(steps)) if value.debugName() == own else ""
