@@ -592,6 +592,58 @@ def graphs_of(module: Any) -> list[Any]:
     return [method.graph for method in methods if hasattr(method, "graph")]
 
 
+def graphs_by_name(script: Any) -> dict[str, Any]:
+    """Return the graphs of a scripted module's methods by name.
+
+    Purpose: to see its submodules called. Necessary.
+    """
+    compiled = script._c
+    methods = {name: compiled._get_method(name) for name in compiled._method_names()}
+    return {name: method.graph for name, method in methods.items() if hasattr(method, "graph")}
+
+
+def class_of_script(script: Any) -> str:
+    """Return the full name of the class in TorchScript of a scripted module.
+
+    Purpose: to show the module by its class's name, and to know which modules share their graphs. Necessary.
+    """
+    compiled = vars(script).get("_c")
+    return "" if compiled is None else str(compiled._type().qualified_name())
+
+
+def set_in_script(script: Any, name: str, value: Any) -> None:
+    """Set an attribute of a scripted module.
+
+    Purpose: a copy of a script shares the tensors of the script. Necessary.
+    """
+    script._c.setattr(name, value)
+
+
+def composite_name(schema: str) -> str | None:
+    """Return the name of the operator of torch with this schema, if it is composed of others on every device; else None.
+
+    Purpose: to call it from Python, where it is seen as a whole. Necessary.
+    """
+    name = schema.partition("(")[0]
+    try:
+        is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+    except RuntimeError:  # an operator of TorchScript alone: the length of a list
+        return None
+    return name if is_composite else None
+
+
+def packed_in_script(script: Any) -> list[Any]:
+    """Return the objects in which a scripted module of quantized layers keeps weights for its kernels.
+
+    Purpose: to count its parameters. Necessary.
+    """
+    compiled = vars(script).get("_c")
+    names = ("_packed_params", "_packed_weight")
+    held = [compiled.getattr(name) for name in names if compiled is not None and compiled.hasattr(name)]
+    objects = [value for value in held if isinstance(value, torch.ScriptObject)]
+    return [value for value in objects if class_of_script_object(value).startswith("__torch__.torch.classes.")]
+
+
 def class_of_script_object(value: torch.ScriptObject) -> str:
     """Return the full name of the class of an object that C++ or TorchScript defines.
 

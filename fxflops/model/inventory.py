@@ -16,7 +16,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from ..errors import InputError
 from ..records import Module, Params
 from ..records.tensors import ORDINARY, is_dense
-from ..torch_internals import graphs_of
+from ..torch_internals import graphs_of, packed_in_script
 from .modules import ByIdentity, class_name, modules_of
 from .pytree import stored, unpacked
 
@@ -52,6 +52,7 @@ class Inventory:
                 self.keeps[module] = frozenset(value for value in attributes if type(value) in FUNCTIONS)
                 self.packed += [(path, weight) for value in attributes for weight in _packed(value)]
             if isinstance(module, ScriptModule):
+                self.packed += [(path, weight) for value in packed_in_script(module) for weight in _packed(value)]
                 for name, constant, is_weight in constants_of(module, path):
                     (self.packed if is_weight else self.constants).append((name, constant))
             self._met.append(len(self.params))

@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from ..torch_internals import class_of_script
+
 V = TypeVar("V")
 
 
@@ -52,8 +54,8 @@ class ByIdentity(MutableMapping[Any, V]):
 
 def class_name(module: nn.Module) -> str:
     """Return the name of a module's class; of TorchScript that of the class that it was made of."""
-    name = vars(module).get("_name") if isinstance(module, torch.jit.ScriptModule) else None
-    return name if isinstance(name, str) else type(module).__name__
+    scripted = class_of_script(module) if isinstance(module, torch.jit.ScriptModule) else ""
+    return scripted.rpartition(".")[2] or type(module).__name__
 
 
 def unique(objects: Iterable[Any]) -> list[Any]:

@@ -8,6 +8,7 @@ the parameters and buffers of the script that the user gave, whose own graphs st
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from collections.abc import Iterator
 from functools import cache
@@ -19,6 +20,7 @@ import torch
 from torch import nn
 from torch.jit import ScriptModule
 
+from ..torch_internals import class_of_script, composite_name, graphs_by_name, set_in_script
 from .modules import modules_of
 
 MARKS = set[Any]()
@@ -37,7 +39,8 @@ class _Calls:
     def enter(self, name: str) -> None:
         module: Any = self._open[-1] if self._open else self._root
         for step in name.split("."):
-            module = None if module is None else module._modules[step] if step in module._modules else None
+            # A script's modules are in no dict: it has no get().
+            module = module._modules[step] if module is not None and step in module._modules else None
         self._open.append(module)
         for hook, with_kwargs in _hooks_of(module, "_forward_pre_hooks"):
             hook(module, (), *[{}] * with_kwargs)
@@ -94,21 +97,23 @@ def with_calls_seen(script: ScriptModule) -> ScriptModule:
     for original, copied in zip(originals, copies, strict=True):
         for tensors in (original._parameters, original._buffers):
             for name, tensor in tensors.items():
-                copied._c.setattr(name, tensor)
+                set_in_script(copied, name, tensor)
     calls = _Calls(copy)
     seen = set[tuple[str, str]]()
     for module in copies:
-        for name in module._c._method_names():
-            of_class = str(module._c._type()), name  # its instances share the graphs of a class
+        for name, graph in graphs_by_name(module).items():
+            of_class = class_of_script(module), name  # its instances share the graphs of a class
             if of_class not in seen:
                 seen.add(of_class)
-                _mark(module._c._get_method(name).graph, calls.number)
+                _mark(graph, calls.number)
     copy.__dict__["_calls_seen"] = calls
     copy._forward_pre_hooks[BEGIN] = calls.begin
     return copy  # type: ignore[no-any-return]
 
 
 BEGIN = "fxflops: begin"
+FORWARD = re.compile(r"forward\d*")
+"""The names of forward; in a trace each further call of a module is a method of its own."""
 
 
 def _mark(graph: Any, script: int) -> None:
@@ -118,11 +123,43 @@ def _mark(graph: Any, script: int) -> None:
     for block in blocks:
         for node in [*block.nodes()]:
             blocks += node.blocks()
-            if node.kind() == "prim::CallMethod" and node.s("name") == "forward" and (name := _name(node, own)):
+            if (operator := _composite(node)) is not None:
+                seen = graph.create(operator, [*node.inputs()], node.outputsSize())
+                seen.insertBefore(node)
+                for made, replaced in zip(seen.outputs(), node.outputs(), strict=True):
+                    made.setType(replaced.type())
+                    replaced.replaceAllUsesWith(made)
+                node.destroy()
+            elif node.kind() == "prim::CallMethod" and FORWARD.fullmatch(node.s("name")) and (name := _name(node, own)):
                 graph.setInsertPoint(node)
                 of_script, of_module = graph.insertConstant(script), graph.insertConstant(name)
                 graph.create("fxflops_script::enter", [of_script, of_module], 0).insertBefore(node)
                 graph.create("fxflops_script::leave", [of_script], 0).insertAfter(node)
+
+
+@cache
+def _seen(schema: str) -> str | None:
+    """Return an operator by which Python calls the composite one of this schema; None for any other, or one with aliases.
+
+    Under it, functions of torch are seen as in a forward in Python: attention is one call, whatever its device's kernels.
+    """
+    name = composite_name(schema)
+    if name is None or "(a" in schema or "!" in schema:
+        return None
+    bare, _, overload = name.removeprefix("aten::").partition(".")
+    operator = getattr(getattr(torch.ops.aten, bare), overload or "default")
+    own = f"{bare}__{overload}" if overload else bare
+    library = _marks()
+    library.define(f"{own}({schema.partition('(')[2]}")
+    library.impl(own, operator, "CompositeImplicitAutograd")
+    return f"fxflops_script::{own}"
+
+
+def _composite(node: Any) -> str | None:
+    """Return the operator that stands for a node's; None if that is not composite."""
+    if not node.kind().startswith("aten::") or node.schema() == "(no schema)":
+        return None
+    return _seen(node.schema())
 
 
 def _name(call: Any, own: str) -> str:
