@@ -49,18 +49,18 @@ SAMPLE = {
     "gemma2 phi3 swin segformer",
 }
 Row = dict[str, Any]
-Ways = dict[str, Callable[[nn.Module, Any, Any], Any]]
+Ways = dict[str, Callable[[nn.Module, Any, Any, Any], Any]]
 
 
-def exported(model: nn.Module, args: Any, kwargs: Any) -> Any:
+def exported(model: nn.Module, args: Any, kwargs: Any, program: Any) -> Any:
     return torch.export.export(model, args, kwargs)
 
 
-def decomposed(model: nn.Module, args: Any, kwargs: Any) -> Any:
-    return torch.export.export(model, args, kwargs).run_decompositions()
+def decomposed(model: nn.Module, args: Any, kwargs: Any, program: Any) -> Any:
+    return program.run_decompositions()
 
 
-def scripted(model: nn.Module, args: Any, kwargs: Any) -> Any:
+def scripted(model: nn.Module, args: Any, kwargs: Any, program: Any) -> Any:
     return torch.jit.script(model)
 
 
@@ -81,14 +81,18 @@ def measure(library: str, name: str) -> Row:
         args, kwargs = tree_map(lambda x: x.to("meta") if isinstance(x, torch.Tensor) else x, (args, kwargs))
     eager = fxflops.count(model, args, kwargs)
     row: Row = {"library": library, "model": name, "macs": eager.total_macs, "flops": eager.total_flops, "ways": {}}
+    made = None
     for way, make in WAYS.items():
+        if way == "decomposed" and made is None:
+            continue
         if way == "scripted" and library != "torchvision":
             continue  # most models of the others are not made to be scripted
         start = time.perf_counter()
         try:
             with deadline(SECONDS), torch.no_grad():
-                made = make(model, args, kwargs)
+                made = make(model, args, kwargs, made)
         except Exception as error:
+            made = None
             row["ways"][way] = {"not made": one_line(error), "seconds": round(time.perf_counter() - start, 1)}
             continue
         between = time.perf_counter()
@@ -99,7 +103,6 @@ def measure(library: str, name: str) -> Row:
             told = {"raises": one_line(error)}
         seconds = round(between - start, 1), round(time.perf_counter() - between, 2)
         row["ways"][way] = {**told, "seconds": seconds[0], "count seconds": seconds[1]}
-        del made
     return row
 
 

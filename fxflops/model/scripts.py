@@ -31,7 +31,7 @@ class _Calls:
     """The open calls of the submodules of one script. A module that its caller does not hold by a name is None."""
 
     def __init__(self, root: nn.Module) -> None:
-        self.number = next(NUMBERS)
+        self.number = next(SCRIPTS)
         self._root = root
         self._open: list[nn.Module | None] = []
         OPEN[self.number] = self
@@ -56,7 +56,7 @@ class _Calls:
 
 
 OPEN: WeakValueDictionary[int, _Calls] = WeakValueDictionary()
-NUMBERS = count()
+SCRIPTS = count()
 
 
 def _hooks_of(module: Any, kind: str) -> Iterator[tuple[Any, bool]]:
@@ -86,9 +86,9 @@ def with_calls_seen(script: ScriptModule) -> ScriptModule:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.jit.save(script, written)  # type: ignore[no-untyped-call]
+            torch.jit.save(script, written)
             written.seek(0)
-            copy: Any = torch.jit.load(written, map_location="cpu")  # type: ignore[no-untyped-call]
+            copy: Any = torch.jit.load(written, map_location="cpu")
     except RuntimeError:  # code that is not TorchScript's: torch.jit.ignore, objects of custom classes
         return script
     originals, copies = modules_of(script)[0], modules_of(copy)[0]
@@ -123,8 +123,12 @@ def _mark(graph: Any, script: int) -> None:
     for block in blocks:
         for node in [*block.nodes()]:
             blocks += node.blocks()
-            if (operator := _composite(node)) is not None:
-                seen = graph.create(operator, [*node.inputs()], node.outputsSize())
+            inputs = [*node.inputs()]
+            if node.kind() == "aten::as_tensor" and len(inputs) == AS_TENSOR:
+                graph.setInsertPoint(node)
+                inputs.append(graph.insertConstant(False))  # requires_grad, as torch.tensor has it
+            if (operator := _composite(node) or _of_numbers(node)) is not None:
+                seen = graph.create(operator, inputs, node.outputsSize())
                 seen.insertBefore(node)
                 for made, replaced in zip(seen.outputs(), node.outputs(), strict=True):
                     made.setType(replaced.type())
@@ -144,7 +148,7 @@ def _seen(schema: str) -> str | None:
     Under it, functions of torch are seen as in a forward in Python: attention is one call, whatever its device's kernels.
     """
     name = composite_name(schema)
-    if name is None or "(a" in schema or "!" in schema:
+    if name is None or "(a" in schema or "!" in schema or "Tensor" not in schema.rpartition("->")[2]:
         return None
     bare, _, overload = name.removeprefix("aten::").partition(".")
     operator = getattr(getattr(torch.ops.aten, bare), overload or "default")
@@ -160,6 +164,46 @@ def _composite(node: Any) -> str | None:
     if not node.kind().startswith("aten::") or node.schema() == "(no schema)":
         return None
     return _seen(node.schema())
+
+
+AS_TENSOR = 3
+"""The arguments of ``aten::as_tensor`` of numbers: data, dtype, device."""
+
+
+@cache
+def _made_of(kind: str) -> str:
+    """Return an operator by which Python makes a tensor of numbers; TorchScript writes them into memory unseen."""
+    library, own = _marks(), f"tensor_of_{kind.strip('[]')}{'s' * kind.endswith('[]')}"
+    library.define(f"{own}({kind} data, ScalarType? dtype, Device? device, bool requires_grad) -> Tensor")
+    library.impl(
+        own,
+        lambda data, dtype, device, requires_grad: torch.tensor(
+            data, dtype=dtype, device=device, requires_grad=requires_grad
+        ),
+        "CompositeExplicitAutograd",
+    )
+    MARKS.add(getattr(torch.ops.fxflops_script, own).default)
+    return f"fxflops_script::{own}"
+
+
+def _of_numbers(node: Any) -> str | None:
+    """Return the operator that stands for a node that makes a tensor of numbers; None if it does not."""
+    if node.kind() not in ("aten::tensor", "aten::as_tensor"):
+        return None
+    given = NUMBERS_IN.get(str(node.inputsAt(0).type()))
+    return None if given is None else _made_of(given)
+
+
+NUMBERS_IN = {
+    "float": "float",
+    "int": "int",
+    "bool": "bool",
+    "List[float]": "float[]",
+    "List[int]": "int[]",
+    "List[bool]": "bool[]",
+}
+NUMBERS_IN |= {kind: kind for kind in ("float[]", "int[]", "bool[]")}
+"""The types of numbers in TorchScript, as they stand in a schema."""
 
 
 def _name(call: Any, own: str) -> str:
