@@ -683,3 +683,22 @@ def programs_in(path: Path) -> dict[str, Any]:
     from torch.export.pt2_archive import _package
 
     return dict(_package.load_pt2(path).exported_programs)
+
+
+def is_persistent(module: nn.Module, name: str) -> bool:
+    """Return whether a buffer is part of a module's state dict.
+
+    Purpose: to hold it as the program of torch.export does. Necessary.
+    """
+    return name not in module._non_persistent_buffers_set
+
+
+OF_TENSORS = (
+    "collections.OrderedDict",
+    "torch._utils.",
+    "torch.storage.",
+    "torch.FloatStorage",
+    "torch.device",
+    "torch.Size",
+)
+"""The names that a pickle of tensors imports. Purpose: to name the class of a pickled module. Not needed to refuse it."""

@@ -19,7 +19,7 @@ from ..counting.counts import UNKNOWN_PAIRS
 from ..errors import FxflopsError, InputError, OutOfMemoryError
 from ..model.files import CONFIG, checked_file
 from ..model.inputs import COUNTED_FOR, bind, checked_model, signature_of
-from ..model.modules import all_modules, parameters_of, state_tensors
+from ..model.modules import all_modules, class_name, parameters_of, state_tensors
 from ..model.programs import Program
 from ..model.pytree import fill, template_of
 from ..report.exchange import rank
@@ -254,7 +254,7 @@ def _none_wanted(name: str, model: nn.Module) -> tuple[Given, ...]:
     names = ", ".join([*list(parameters)[:8], *(["..."] if len(parameters) > 8 else [])])
     raise InputError(
         f"{name} has no default inputs: give --input 1,3,224,224, --input NAME=1,80,3000 or --input-ids 1,128\n"
-        f"  {type(model).__name__}.forward takes ({names})"
+        f"  {class_name(model)}.forward takes ({names})"
     )
 
 

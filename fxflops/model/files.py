@@ -34,7 +34,7 @@ SAFE = (
 UNSAFE = "fxflops.load_model(path, unsafe=True)"
 """How to say that a file is trusted; the command line has an option for it."""
 WEIGHTS = (
-    "weights without the code that makes a model of them: give that code, FILE.py:NAME; counts depend on no weights"
+    "weights without the code that makes a model of them: give that code, FILE.py:NAME; counts do not depend on weights"
 )
 
 
@@ -180,8 +180,8 @@ def _kind_of_zip(path: Path) -> Kind:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-        return Kind(NONE, f"a damaged zip archive, cut off or changed: {error}")
+    except (zipfile.BadZipFile, ValueError, NotImplementedError):
+        return Kind(NONE, "a damaged zip archive, cut off or changed")
     inside = {name.partition("/")[2] for name in names} | {*names}
     if "serialized_exported_program.json" in inside or any(_is_program(name) for name in inside):
         return Kind(PROGRAM)
@@ -367,6 +367,8 @@ def _described(value: Any) -> str:
 
 def _names_in(file: Any) -> Iterator[str]:
     """Yield the names that a pickle, or the one in an archive, would import, as "module.name", without those of plain data."""
+    from ..torch_internals import OF_TENSORS
+
     text = file.read()
     if text[:4] == b"PK\x03\x04":
         try:
@@ -388,22 +390,11 @@ def _names_in(file: Any) -> Iterator[str]:
                     name = ".".join(strings[-2:])
                 elif isinstance(argument, str):
                     strings.append(argument)
-                if name and name not in seen and not name.startswith(PLAIN):
+                if name and name not in seen and not name.startswith(OF_TENSORS):
                     seen.add(name)
                     yield name
         except (ValueError, UnicodeDecodeError, IndexError, KeyError, OverflowError):
             return
-
-
-PLAIN = (
-    "collections.OrderedDict",
-    "torch._utils.",
-    "torch.storage.",
-    "torch.FloatStorage",
-    "torch.device",
-    "torch.Size",
-)
-"""What a pickle of tensors imports."""
 
 
 def _config(path: Path, unsafe: bool) -> Any:

@@ -18,7 +18,7 @@ from torch import nn
 from ..errors import CAST, INTEGERS, UNBATCHED, InputError, near, of_kind
 from ..torch_internals import COMPILER, original_of
 from .files import load_model
-from .modules import parameters_of
+from .modules import class_name, parameters_of
 from .programs import Program, is_program, program_module
 from .pytree import attributes_of, fill, template_of, tensors_in, walk
 
@@ -206,7 +206,6 @@ def _signature_of_script(model: nn.Module) -> inspect.Signature:
                 argument.name,
                 inspect.Parameter.KEYWORD_ONLY if argument.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD,
                 default=argument.default_value if argument.has_default_value() else inspect.Parameter.empty,
-                annotation=str(argument.type),
             )
             for argument in schema.arguments[1:]
         ]
@@ -230,7 +229,7 @@ def bind(
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         given = ", ".join([*(type(arg).__name__ for arg in args), *(f"{name}=" for name in kwargs)])
-        what = f"the inputs do not fit {type(model).__name__}.forward{signature}: {error}"
+        what = f"the inputs do not fit {class_name(model)}.forward{signature}: {error}"
         for name in [name for name in kwargs if name not in signature.parameters]:
             unsaid = "" if repr(name) in str(error) else f"; it has no parameter {name!r}"
             what += unsaid + near(name, signature.parameters)

@@ -26,7 +26,7 @@ import torch
 from torch import fx, nn
 
 from ..errors import InputError
-from ..torch_internals import children_of, expression_of, tree_flatten, tree_unflatten
+from ..torch_internals import children_of, expression_of, is_persistent, tree_flatten, tree_unflatten
 
 UNTRACKED = "_empty_nn_module_stack_from_metadata_hook"
 """The key by which torch notes that it has no stack for a node."""
@@ -336,7 +336,7 @@ class _Builder:
             for name, parameter in module._parameters.items():
                 part.register_parameter(name, self._first(parameter))
             for name, buffer in module._buffers.items():
-                part.register_buffer(name, self._first(buffer), name not in module._non_persistent_buffers_set)
+                part.register_buffer(name, self._first(buffer), is_persistent(module, name))
         return self._body_of_graph(self.module, {})
 
     def _make(self, path: str, classes: Mapping[str, str]) -> nn.Module:
