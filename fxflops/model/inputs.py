@@ -150,8 +150,7 @@ def inputs_of_program(program: Program) -> tuple[Any, Any]:
     Raises InputError if some sizes may vary, which are the caller's to choose, and for a program without inputs' sizes.
     """
     if program.varying():
-        example = ", ".join(f"torch.zeros({', '.join(map(str, each))})" for each in program.example_shapes())
-        raise InputError(f"{program.varying()}\n  give inputs, e.g. fxflops.count(program, ({example},))")
+        raise InputError(f"{program.varying()}\n  give inputs, e.g. fxflops.count(program, {program.example_call()})")
     if program.examples is not None:
         return program.examples
     generator = torch.Generator("cpu").manual_seed(0)

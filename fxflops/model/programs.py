@@ -37,6 +37,8 @@ OF_TORCH = re.compile(
 )
 """Files of torch, wherever it was installed when the program was written."""
 
+POSITIONAL, NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+
 
 def is_program(model: Any) -> bool:
     """Return whether this is an ``ExportedProgram``; torch.export, whose import takes a second, need not be loaded."""
@@ -64,9 +66,29 @@ class ProgramInput(NamedTuple):
             chosen[symbol] = min(max(least or 0, 2), most or sys.maxsize)
         return tuple(size if isinstance(size, int) else int(size.subs(chosen)) for size in self.sizes or ())
 
+    def example_text(self, ranges: Mapping[str, tuple[int | None, int | None]]) -> str:
+        if self.sizes is None:
+            return repr(self.constant)
+        dtype = "" if self.dtype is torch.float32 else f", dtype={self.dtype}"
+        return f"torch.zeros({self.example(ranges)}{dtype})"
+
     def text(self) -> str:
         sizes = ", ".join(map(str, self.sizes or ()))
         return f"{self.name} {str(self.dtype).removeprefix('torch.')}[{sizes}]"
+
+
+def _shown(spec: Any, names: Sequence[str] = ()) -> str:
+    """Return how args and kwargs are nested, by the names of their leaves."""
+    names = names or ["tensor"] * spec.num_leaves
+    args, kwargs = tree_unflatten([*map(_Name, names)], spec)
+    return ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]).join("()")
+
+
+class _Name(str):
+    """A name that shows itself without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 def _symbols(size: Any) -> set[Any]:
@@ -154,9 +176,11 @@ class Part(nn.Module):
 class _Subgraph:
     """A graph that a higher-order operator is given: a branch of ``cond``, the code under ``no_grad``."""
 
-    def __init__(self, body: _Body, upcoming: _Next) -> None:
+    def __init__(self, body: _Body, upcoming: _Next, names: Iterable[str]) -> None:
         self._run = body.run
         self._upcoming = upcoming
+        # flex_attention reads it, to tell a change of scores from a mask.
+        self.__signature__ = inspect.Signature([inspect.Parameter(name, POSITIONAL) for name in names])
 
     def __call__(self, *values: Any) -> Any:
         return self._run(values, self._upcoming)
@@ -192,8 +216,11 @@ class Program(nn.Module):
         bound.apply_defaults()
         leaves, spec = tree_flatten((bound.args, bound.kwargs))
         if spec != self.in_spec:
-            raise InputError(f"the program takes inputs nested as {self.in_spec}\n  not as {spec}")
+            raise InputError(f"the program takes inputs nested as {self._nested_names()}, not as {_shown(spec)}")
         return leaves
+
+    def _nested_names(self) -> str:
+        return _shown(self.in_spec, [each.name for each in self.inputs])
 
     def nested(self, leaves: Sequence[Any]) -> tuple[Any, Any]:
         """Return args and kwargs made of the leaves."""
@@ -269,9 +296,11 @@ class Program(nn.Module):
         tensors = [each.sizes for each in self.inputs if each.sizes]
         return len(symbols) == 1 and all(sizes[0] in symbols and not any(map(_symbols, sizes[1:])) for sizes in tensors)
 
-    def example_shapes(self) -> list[tuple[int, ...]]:
-        """Return shapes that fit the inputs that are tensors."""
-        return [each.example(self.ranges) for each in self.inputs if each.sizes is not None]
+    def example_call(self) -> str:
+        """Return args and kwargs as they are written in Python, of sizes that fit."""
+        args, kwargs = self.nested([_Name(each.example_text(self.ranges)) for each in self.inputs])
+        text = repr(args[0]) if len(args) == 1 and not isinstance(args[0], tuple) else repr(args)
+        return f"{text}, kwargs={kwargs!r}" if kwargs else text
 
     def _signature(self, written: list[str]) -> inspect.Signature:
         """Return the signature of forward, with the names that the exported model's had. What the program has as a constant
@@ -293,9 +322,6 @@ class Program(nn.Module):
             if any(later.kind is POSITIONAL and later.default is later.empty for later in parameters[i:]):
                 parameters[i] = parameter.replace(default=inspect.Parameter.empty)
         return inspect.Signature(parameters)
-
-
-POSITIONAL, NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
 
 
 def program_module(program: Any) -> Program:
@@ -377,7 +403,8 @@ class _Builder:
         path, _, name = target.rpartition(".")
         value = reduce(getattr, target.split("."), module)
         if isinstance(value, fx.GraphModule):
-            return _Subgraph(self._body_of_graph(value, around), self.root.upcoming)
+            names = [node.name for node in value.graph.find_nodes(op="placeholder")]
+            return _Subgraph(self._body_of_graph(value, around), self.root.upcoming, names)
         is_held = module is self.module and path in self._parts and hasattr(self._parts[path], name)
         return _Held(self._parts[path], name) if is_held else value
 
@@ -491,8 +518,8 @@ def _stack(node: fx.Node) -> Stack:
 
 
 def _path(written: str) -> str:
-    """Return a module's path, which torch 2.6 writes as ``L['self'].layers[0]``."""
-    return INDEX.sub(r".\1", written.removeprefix("L['self']")).strip(".")
+    """Return a module's path. Dynamo writes it as ``L['self'].layers[0]``, in a branch of ``cond`` below ``_export_root``."""
+    return INDEX.sub(r".\1", written.removeprefix("L['self']").removeprefix("_export_root")).strip(".")
 
 
 def _class_name(cls: Any) -> str:
