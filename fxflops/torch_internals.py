@@ -702,3 +702,20 @@ OF_TENSORS = (
     "torch.Size",
 )
 """The names that a pickle of tensors imports. Purpose: to name the class of a pickled module. Not needed to refuse it."""
+
+
+def inline(graph: Any) -> None:
+    """Replace the calls of methods and functions in a graph of TorchScript by their graphs.
+
+    Purpose: to see what a script calls, wherever it is written. Necessary.
+    """
+    unoptimized: Any = torch.jit.optimized_execution  # type: ignore[attr-defined]
+    with unoptimized(False):  # optimized graphs lack operators whose results nobody uses
+        before = 0
+        while before != (before := nodes_in(graph)):  # what is put in has calls again
+            torch._C._jit_pass_inline(graph)
+
+
+def nodes_in(block: Any) -> int:
+    """Return the number of nodes in a graph of TorchScript, or in a block of one."""
+    return sum(1 + sum(map(nodes_in, node.blocks())) for node in block.nodes())

@@ -45,7 +45,7 @@ class Inventory:
         self.constants: list[tuple[str, torch.Tensor]] = []
         self.keeps = ByIdentity[frozenset[Any]]()
         self._met: list[int] = []
-        found = set[int]()
+        found, of_graphs = set[int](), set[int]()
         for module, path in self.paths.items():
             attributes = [*module.__dict__.values()]  # at once: other threads may set some meanwhile
             if not NOTED.isdisjoint(map(type, attributes)):
@@ -54,6 +54,9 @@ class Inventory:
             if isinstance(module, ScriptModule):
                 self.packed += [(path, weight) for value in packed_in_script(module) for weight in _packed(value)]
                 for name, constant, is_weight in constants_of(module, path):
+                    if (storage := constant.untyped_storage()._cdata) in of_graphs:
+                        continue  # a graph has those of the graphs that are put into it
+                    of_graphs.add(storage)
                     (self.packed if is_weight else self.constants).append((name, constant))
             self._met.append(len(self.params))
             own = (module._parameters, self.params), (module._buffers, self.buffers)

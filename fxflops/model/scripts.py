@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.jit import ScriptModule
 
-from ..torch_internals import class_of_script, composite_name, graphs_by_name, set_in_script
+from ..torch_internals import class_of_script, composite_name, graphs_by_name, inline, set_in_script
 from .modules import modules_of
 
 MARKS = set[Any]()
@@ -106,6 +106,10 @@ def with_calls_seen(script: ScriptModule) -> ScriptModule:
             if of_class not in seen:
                 seen.add(of_class)
                 _mark(graph, calls.number)
+    forward = graphs_by_name(copy).get("forward")
+    if forward is not None:
+        inline(forward)  # functions of torch that are written in TorchScript are graphs of their own
+        _call_from_python(forward)
     copy.__dict__["_calls_seen"] = calls
     copy._forward_pre_hooks[BEGIN] = calls.begin
     return copy  # type: ignore[no-any-return]
@@ -123,10 +127,34 @@ def _mark(graph: Any, script: int) -> None:
     for block in blocks:
         for node in [*block.nodes()]:
             blocks += node.blocks()
+            if node.kind() == "prim::CallMethod" and FORWARD.fullmatch(node.s("name")) and (name := _name(node, own)):
+                of_script, of_module = _constant(graph, script, node), _constant(graph, name, node)
+                graph.create("fxflops_script::enter", [of_script, of_module], 0).insertBefore(node)
+                graph.create("fxflops_script::leave", [of_script], 0).insertAfter(node)
+
+
+def _constant(graph: Any, value: str | int, node: Any) -> Any:
+    """Return a constant of a graph, made before a node. The graph's insertion point stays where it is."""
+    constant = graph.create("prim::Constant")
+    if isinstance(value, str):
+        constant.s_("value", value)
+    else:
+        constant.i_("value", int(value))
+    kinds: Any = {str: torch.StringType, int: torch.IntType, bool: torch.BoolType}
+    constant.output().setType(kinds[type(value)].get())
+    constant.insertBefore(node)
+    return constant.output()
+
+
+def _call_from_python(graph: Any) -> None:
+    """Let the composite operators of a graph be called from Python, as a forward in Python does."""
+    blocks: list[Any] = [graph]
+    for block in blocks:
+        for node in [*block.nodes()]:
+            blocks += node.blocks()
             inputs = [*node.inputs()]
             if node.kind() == "aten::as_tensor" and len(inputs) == AS_TENSOR:
-                graph.setInsertPoint(node)
-                inputs.append(graph.insertConstant(False))  # requires_grad, as torch.tensor has it
+                inputs.append(_constant(graph, False, node))  # requires_grad, as torch.tensor has it
             if (operator := _composite(node) or _of_numbers(node)) is not None:
                 seen = graph.create(operator, inputs, node.outputsSize())
                 seen.insertBefore(node)
@@ -134,11 +162,6 @@ def _mark(graph: Any, script: int) -> None:
                     made.setType(replaced.type())
                     replaced.replaceAllUsesWith(made)
                 node.destroy()
-            elif node.kind() == "prim::CallMethod" and FORWARD.fullmatch(node.s("name")) and (name := _name(node, own)):
-                graph.setInsertPoint(node)
-                of_script, of_module = graph.insertConstant(script), graph.insertConstant(name)
-                graph.create("fxflops_script::enter", [of_script, of_module], 0).insertBefore(node)
-                graph.create("fxflops_script::leave", [of_script], 0).insertAfter(node)
 
 
 @cache
