@@ -82,7 +82,11 @@ def measure(library: str, name: str) -> Row:
     logging.disable(logging.WARNING)
     zoo = importlib.import_module(f"benchmarks.models.{library}_zoo")
     on_meta = library == "timm" or (library == "torchvision" and not any(part in name for part in NEED_VALUES))
-    with torch.device("meta") if on_meta else torch.device("cpu"):
+    try:
+        with torch.device("meta") if on_meta else torch.device("cpu"):
+            model, args, kwargs = zoo.build(name)
+    except NotImplementedError:  # its initialization reads the weights
+        on_meta = False
         model, args, kwargs = zoo.build(name)
     model.eval()
     if on_meta:

@@ -490,7 +490,11 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run timm:resnet5", "timm has no model 'resnet5'; near: resnet5"),
         ("run timm:vit_b", "timm has no model 'vit_b'; near: vit_base_"),
         ("run timm:", "timm: names no model. A model is one of"),
-        ("run .", "unknown model '.': it is a directory, not code that makes a model"),
+        (
+            "run .",
+            ". is a directory without a config.json: that of a model has one, and a model of your own is FILE.py:NAME",
+        ),
+        ("run model.pt2", "unknown model 'model.pt2': there is no such file"),
         ("run ../data.json", "there is no file '../data.json'"),
         ("run torchvision:swin", "torchvision has no model 'swin'; near: swin_"),
         ("run hf:bret", "near: bert"),
@@ -618,7 +622,7 @@ def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         (b"[1, 2]", "hf:a.json", "it has no model_type, such as"),
         (b'{"model_type": "llamma"}', "hf:a.json", "transformers has no model_type 'llamma'; near: llama"),
         (b'{"model_type": "llama", "hidden_size": "big"}', "hf:a.json", "fxflops: hf:a.json cannot be made: "),
-        (b"weights", "a.pt", "unknown model 'a.pt': it is a file, not code that makes a model"),
+        (b"weights", "a.pt", "a.pt is a text file, not a model: a model in a file is a .pt2 of torch.export.save"),
     ],
 )
 def test_a_file_that_is_no_model(tmp_path: Path, content: bytes | None, name: str, said: str) -> None:
