@@ -74,13 +74,19 @@ def load(name: str, on_meta: bool = False, unsafe: bool = False) -> Loaded:
             )
         raise InputError(f"unknown model {name!r}. A model is one of\n{FORMS}")
     library, _, rest = name.partition(":")
-    with offline(), _built(on_meta):
-        try:
-            return LIBRARIES[library](rest)
-        except FxflopsError:
-            raise
-        except Exception as error:
-            raise InputError(f"{name} cannot be made{' on meta' * on_meta}: {_message(error)}") from error
+    with offline(), _errors_of(name, on_meta), _built(on_meta):
+        return LIBRARIES[library](rest)
+
+
+@contextmanager
+def _errors_of(name: str, on_meta: bool) -> Iterator[None]:
+    """Turn the errors of a library that makes a model into an InputError."""
+    try:
+        yield
+    except FxflopsError:
+        raise
+    except Exception as error:
+        raise InputError(f"{name} cannot be made{' on meta' * on_meta}: {_message(error)}") from error
 
 
 @contextmanager
@@ -177,17 +183,15 @@ def _of_file(name: str, on_meta: bool, unsafe: bool) -> Loaded:
     """Load the model in a file, or make that of the config in a folder."""
     path = Path(name).expanduser()
     if checked_file(path).name == CONFIG:
-        with _built(on_meta):
+        with _errors_of(name, on_meta), _built(on_meta):
             return _of_folder(path)
     model = load_model(path, unsafe=unsafe)
     if not is_program(model):
         return Loaded(model)
     program = program_module(model)
     varying = program.varying()
-    leaves = program.by_name()
-    inputs = (
-        () if leaves is None else tuple(Given(each.name, each.example(program.ranges), _dtype(each)) for each in leaves)
-    )
+    tensors = [] if program.has_nested() else [each for each in program.inputs if each.sizes is not None]
+    inputs = tuple(Given(each.name, each.example(program.ranges), _dtype(each)) for each in tensors)
     if varying:
         options = " ".join(f"--input {each.name}={','.join(map(str, each.shape))}" for each in inputs)
         advice = f"\n  give them, e.g. fxflops run {name} {options}" if inputs else ""

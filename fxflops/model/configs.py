@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ..errors import FxflopsError, InputError, near, not_installed
+from ..errors import InputError, near, not_installed
 
 
 class Configured(NamedTuple):
@@ -25,20 +25,16 @@ class Configured(NamedTuple):
 def model_of_folder(path: Path) -> Configured:
     """Return the model of the ``config.json`` in a folder, or of a file of this kind, on the default device.
 
-    Raises InputError if the config is not one of transformers or diffusers, if its model is custom code, or cannot be made.
+    Raises InputError if the config is not one of transformers or diffusers, or if its model is custom code; and the library's own
+    error if it cannot be made.
     """
     file = path / "config.json" if path.is_dir() else path
     values = read_json(file)
-    try:
-        with offline():
-            if "_class_name" in values:
-                return _of_diffusers(file, values)
-            transformers = transformers_package()
-            return model_of_config(*config_of(file, values, transformers), transformers)
-    except FxflopsError:
-        raise
-    except Exception as error:
-        raise InputError(f"the model of {file} cannot be made: {type(error).__name__}: {error}") from error
+    with offline():
+        if "_class_name" in values:
+            return _of_diffusers(file, values)
+        transformers = transformers_package()
+        return model_of_config(*config_of(file, values, transformers), transformers)
 
 
 def transformers_package() -> ModuleType:

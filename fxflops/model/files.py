@@ -298,7 +298,7 @@ class _reading:
         if isinstance(error, Exception) and not isinstance(error, InputError):
             lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
             raise InputError(
-                f"{self._path}: this {self._what} cannot be read: {kind.__name__}: {lines[0][:300]}"
+                f"{self._path}: this {self._what} cannot be loaded: {kind.__name__}: {lines[0][:300]}"
             ) from error
 
 
@@ -401,7 +401,7 @@ def _config(path: Path, unsafe: bool) -> Any:
     """Make the model of a folder's config, without weights."""
     import torch
 
-    with torch.device("meta"):
+    with _reading(path, "config"), torch.device("meta"):
         return configs.model_of_folder(path).model
 
 

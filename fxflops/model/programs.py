@@ -202,6 +202,9 @@ class Program(nn.Module):
         self.ranges = {str(symbol): (_bound(r.lower), _bound(r.upper)) for symbol, r in ranges}
         self.examples: tuple[Any, Any] | None = program.example_inputs
         self.signature = self._signature([*inspect.signature(module.forward).parameters])
+        if not self.has_nested():  # placeholders have other names than forward's parameters: input_1 for input
+            names = zip(self.signature.parameters, self.inputs, strict=True)
+            self.inputs = tuple(each._replace(name=name) for name, each in names)
         self.upcoming = _Next()
         self._body = _Builder(self, module).body()
 
@@ -283,12 +286,9 @@ class Program(nn.Module):
             return f"{symbol} is {least} or more" if least else f"{symbol} is any size"
         return f"{symbol} is from {least or 0} to {most}"
 
-    def by_name(self) -> list[ProgramInput] | None:
-        """Return the inputs that are tensors, by the names of forward's parameters; None if some are nested in one."""
-        if len(self.inputs) != len(self.signature.parameters):
-            return None
-        named = zip(self.signature.parameters, self.inputs, strict=True)
-        return [each._replace(name=name) for name, each in named if each.sizes is not None]
+    def has_nested(self) -> bool:
+        """Return whether a parameter of forward takes several leaves."""
+        return len(self.inputs) != len(self.signature.parameters)
 
     def is_batch_alone(self) -> bool:
         """Return whether the first sizes of the inputs are one symbol, and no other size may vary."""

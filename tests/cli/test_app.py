@@ -966,3 +966,58 @@ def test_what_is_no_question_about_a_card(command: str, said: str) -> None:
     result = invoke(command)
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+# Models in files
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A folder with one model in several kinds of file."""
+    model, x = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU()).eval(), torch.randn(2, 3, 8, 8)
+    batch = torch.export.Dim("batch")
+    torch.export.save(torch.export.export(model, (x,)), tmp_path / "fixed.pt2")
+    torch.export.save(torch.export.export(model, (x,), dynamic_shapes=({0: batch},)), tmp_path / "batch.pt2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.script(model), tmp_path / "script.pt")
+    torch.save(model, tmp_path / "pickled.pt")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "batch"),
+    [
+        ("fixed.pt2", 2),
+        ("fixed.pt2 --input 2,3,8,8 --dtype bf16", 2),
+        ("batch.pt2 --batch 5", 5),
+        ("batch.pt2 --input input=7,3,8,8", 7),
+        ("script.pt --input 3,3,8,8", 3),
+        ("pickled.pt --unsafe --input 3,3,8,8", 3),
+    ],
+)
+def test_a_model_in_a_file(files: Path, command: str, batch: int) -> None:
+    result = invoke(f"run {files}/{command} --counts-only --json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["totals"]["total_macs"] == batch * 4 * 6 * 6 * 27
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("batch.pt2", "sizes to choose: input float32["),
+        ("fixed.pt2 --batch 3", "size 0 was fixed as 2 in torch.export.export"),
+        ("script.pt", "has no default inputs: give --input 1,3,224,224"),
+        ("pickled.pt --input 1,3,8,8", "--unsafe does so for a file that you trust"),
+    ],
+)
+def test_a_file_that_needs_more(files: Path, command: str, said: str) -> None:
+    result = invoke(f"run {files}/{command} --counts-only")
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_the_command_that_asks_for_sizes_works(files: Path) -> None:
+    said = invoke(f"run {files}/batch.pt2 --counts-only").stderr
+    command = said.partition("e.g. fxflops ")[2].strip()
+    assert invoke(f"{command} --counts-only").exit_code == 0

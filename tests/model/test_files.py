@@ -161,8 +161,8 @@ NOT_MODELS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "compiled": (lambda path: zipped(path, "m/archive_format", "m/data/aotinductor/model/a.so"), "compiled by AOTInductor"),
     "half a program": (lambda path: cut(path, exported), "a damaged zip archive"),
     "half a script": (lambda path: cut(path, SAFE["scripted"]), "a damaged zip archive"),
-    "a broken program": (lambda path: zipped(path, "m/archive_format", "m/models/model.json"), "this program of torch.export cannot be read"),
-    "a broken script": (lambda path: zipped(path, "m/constants.pkl", "m/data.pkl", "m/version"), "this model of TorchScript cannot be read"),
+    "a broken program": (lambda path: zipped(path, "m/archive_format", "m/models/model.json"), "this program of torch.export cannot be loaded"),
+    "a broken script": (lambda path: zipped(path, "m/constants.pkl", "m/data.pkl", "m/version"), "this model of TorchScript cannot be loaded"),
     "a folder": (folder, "a directory without a config.json"),
     "an adapter": (
         lambda path: folder(path, adapter_config={"base_model_name_or_path": "gpt2"}),
