@@ -60,7 +60,7 @@ def as_module(model: Any) -> Any:
     """
     if isinstance(model, (str, PathLike)):
         if not Path(model).expanduser().exists():
-            wrong = f"model must be a torch.nn.Module, or the path of a file that has one, and there is no file {str(model)!r}"
+            wrong = f"model must be a torch.nn.Module, not {type(model).__name__} ({str(model)!r}); as a model's file it is not there"
             raise of_kind(InputError(wrong), TypeError)
         model = load_model(model)
     return program_module(model) if is_program(model) else model

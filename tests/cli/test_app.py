@@ -660,6 +660,15 @@ for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
     PRINTED |= {f"fxflops {block['command']}" for block in CONSOLE.finditer(text)}
 
 
+class Image(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x)  # type: ignore[no-any-return]
+
+
 SMALLER = {"timm:resnet50": "timm:resnet10t", "timm:resnet101": "timm:resnet18"}
 """Models of the same kind in which the same options take a fraction of the time; that the shown ones exist is looked up."""
 
@@ -686,6 +695,13 @@ def test_every_example_runs(tmp_path: Path) -> None:
     small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     llama = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 50}
     (tmp_path / "path/to/config.json").write_text(json.dumps({**llama, **small}))
+    (tmp_path / "llama-folder").mkdir()
+    (tmp_path / "llama-folder/config.json").write_text((tmp_path / "path/to/config.json").read_text())
+    net, image = torch.nn.Conv2d(3, 4, 3).eval(), torch.randn(2, 3, 224, 224)
+    torch.export.save(
+        torch.export.export(Image(), (image,), dynamic_shapes=({0: torch.export.Dim("batch")},)), "model.pt2"
+    )
+    torch.save(net, "pickled.pt")
     examples = [*shown_in_help(), *DOCUMENTED]
     assert {name.removeprefix("timm:") for name in SMALLER} <= {*timm.list_models("resnet*")}
     assert len(PRINTED & {*examples}) > 3
