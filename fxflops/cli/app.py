@@ -116,6 +116,7 @@ def top(
         "fxflops run timm:resnet50",
         "fxflops run torchvision:swin_t --batch 8 --counts-only --tree --depth 2",
         "fxflops run model.py:make_model --input 1,3,64,64 --table --sort-by time",
+        "fxflops run model.pt2 --input x=2,3,224,224 --counts-only",
         "fxflops run hf:bert --input-ids 1,512 --counts-only --attention exact",
         "fxflops run hf:LlamaForCausalLM --dtype bf16 --counts-only --convention torch",
         "fxflops run timm:resnet50 --counts-only --train --backward --optimizer AdamW --device H100",

@@ -116,8 +116,8 @@ def with_calls_seen(script: ScriptModule) -> ScriptModule:
 
 
 BEGIN = "fxflops: begin"
-FORWARD = re.compile(r"forward\d*")
-"""The names of forward; in a trace each further call of a module is a method of its own."""
+FORWARD = re.compile(r"forward(\d+|__\d+)?")
+"""The names of forward; in a trace each further call of a module is a method of its own, and each overload of one is."""
 
 
 def _mark(graph: Any, script: int) -> None:

@@ -318,6 +318,10 @@ SCRIPTED: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
     "attention": lambda: (Attending().eval(), (X,)),
     "resnet18": lambda: (torchvision.models.resnet18().eval(), (torch.randn(1, 3, 64, 64),)),
     "vit": lambda: (torchvision.models.VisionTransformer(32, 16, 2, 2, 16, 32).eval(), (torch.randn(1, 3, 32, 32),)),
+    "overloads of forward": lambda: (
+        torchvision.models.DenseNet(8, (2,), 16, num_classes=3).eval(),
+        (torch.randn(1, 3, 32, 32),),
+    ),
     "quantized": lambda: (
         torchvision.models.quantization.shufflenet_v2_x0_5(quantize=True, weights=None),
         (torch.randn(1, 3, 64, 64),),
