@@ -14,6 +14,7 @@ from .errors import (
     RunError,
     TraceError,
 )
+from .model.files import load_model
 from .notebook import TorchFLOPsByFX
 from .ops import formula
 from .ops.mappings import FUNCTION_FLOPs_MAPPING, METHOD_FLOPs_MAPPING, MODULE_FLOPs_MAPPING
@@ -47,6 +48,7 @@ __all__ = [
     "formula",
     "largest_batch",
     "list_conventions",
+    "load_model",
     "plan_checkpoints",
     "profile",
     "read_trace",

@@ -21,6 +21,7 @@ from .errors import (
 )
 from .model.callables import as_model, reference_to
 from .model.inputs import (
+    as_module,
     checked_autocast,
     checked_device,
     inputs_of_sizes,
@@ -29,6 +30,7 @@ from .model.inputs import (
 )
 from .model.modules import parameters_of
 from .model.optimizer import OptimizerLike, checked_optimizer
+from .model.programs import Program
 from .ops.packages import registry_with
 from .records import FormulaFunction
 from .report.model_summary import COLUMNS, DEPTH, ModelSummary
@@ -54,8 +56,8 @@ NOT_OF_SUMMARY = {
 """What to write in a summary for an argument of torchinfo's, of count's or of profilers."""
 ADAPTER_TAKES = "torchinfo's own arguments: fxflops.adapters.torchinfo.summary"
 Formulas = Mapping[Any, FormulaFunction]
-Model = nn.Module | Callable[..., Any]
-"""A model, or anything else that is called."""
+Model = nn.Module | Callable[..., Any] | str | PathLike[str]
+"""A model, anything else that is called (also a program of torch.export), or the path of a file or folder that has a model."""
 Models = nn.Module | Sequence[nn.Module] | Mapping[str, Any]
 
 
@@ -321,7 +323,9 @@ def summary(
         known = [*inspect.signature(summary).parameters][1:-1]
         advice = f"it takes {', '.join(known)}; {ADAPTER_TAKES}"
         raise _not_taken("summary", model, unknown, known, advice, NOT_OF_SUMMARY, ADAPTER_TAKES)
-    if (input_size is None) == (input_data is None) and (input_size is not None or not kwargs):
+    model = as_module(model)
+    has_inputs = bool(kwargs) or isinstance(model, Program)
+    if (input_size is None) == (input_data is None) and (input_size is not None or not has_inputs):
         wrong = "summary() takes input_size=(1, 3, 224, 224) or input_data=x, and one of them"
         unrun = "without inputs, fxflops.adapters.torchinfo.summary(model) lists modules and parameters"
         raise of_kind(InputError(f"{wrong}; {unrun}"), TypeError)

@@ -601,9 +601,130 @@ def script_module_of(method: Any) -> Any:
     return None if wrap is None else wrap(method.owner)
 
 
+def graphs_by_name(script: Any) -> dict[str, Any]:
+    """Return the graphs of a scripted module's methods by name.
+
+    Purpose: to see its submodules called. Necessary.
+    """
+    compiled = script._c
+    methods = {name: compiled._get_method(name) for name in compiled._method_names()}
+    return {name: method.graph for name, method in methods.items() if hasattr(method, "graph")}
+
+
+def class_of_script(script: Any) -> str:
+    """Return the full name of the class in TorchScript of a scripted module.
+
+    Purpose: to show the module by its class's name, and to know which modules share their graphs. Necessary.
+    """
+    compiled = vars(script).get("_c")
+    return "" if compiled is None else str(compiled._type().qualified_name())
+
+
+def set_in_script(script: Any, name: str, value: Any) -> None:
+    """Set an attribute of a scripted module.
+
+    Purpose: a copy of a script shares the tensors of the script. Necessary.
+    """
+    script._c.setattr(name, value)
+
+
+def composite_name(schema: str) -> str | None:
+    """Return the name of the operator of torch with this schema, if it is composed of others on every device; else None.
+
+    Purpose: to call it from Python, where it is seen as a whole. Necessary.
+    """
+    name = schema.partition("(")[0]
+    try:
+        is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+    except RuntimeError:  # an operator of TorchScript alone: the length of a list
+        return None
+    return name if is_composite else None
+
+
+def packed_in_script(script: Any) -> list[Any]:
+    """Return the objects in which a scripted module of quantized layers keeps weights for its kernels.
+
+    Purpose: to count its parameters. Necessary.
+    """
+    compiled = vars(script).get("_c")
+    names = ("_packed_params", "_packed_weight")
+    held = [compiled.getattr(name) for name in names if compiled is not None and compiled.hasattr(name)]
+    objects = [value for value in held if isinstance(value, torch.ScriptObject)]
+    return [value for value in objects if class_of_script_object(value).startswith("__torch__.torch.classes.")]
+
+
 def class_of_script_object(value: torch.ScriptObject) -> str:
     """Return the full name of the class of an object that C++ or TorchScript defines.
 
     Purpose: to know weights that a kernel packs in half precision, which it gives back in f32. Necessary.
     """
     return str(value._type().qualified_name())
+
+
+tree_flatten = torch.utils._pytree.tree_flatten
+tree_unflatten = torch.utils._pytree.tree_unflatten
+"""Purpose: to take inputs and give outputs nested as those of a program of torch.export, whose ``call_spec`` is of this module.
+Necessary."""
+
+
+def children_of(spec: Any) -> list[Any]:
+    """Return the parts of a tree's spec; torch before 2.10 has no method for them.
+
+    Purpose: to name the inputs of a program of torch.export. Necessary.
+    """
+    return list(spec.children() if hasattr(spec, "children") else spec.children_specs)
+
+
+def expression_of(size: Any) -> Any:
+    """Return a size as an integer, or as sympy's expression in the symbols of a program of torch.export.
+
+    Purpose: to say which sizes of an input may vary, and to check those that are given. Necessary.
+    """
+    return int(size) if type(size) is int or size.node.expr.is_number else size.node.expr
+
+
+def programs_in(path: Path) -> dict[str, Any]:
+    """Return the programs of torch.export in an archive, by name.
+
+    Purpose: ``torch.export.load`` reads the one that is named "model"; archives may name theirs otherwise. Torch before 2.8 writes
+    no others.
+    """
+    from torch.export.pt2_archive import _package
+
+    return dict(_package.load_pt2(path).exported_programs)
+
+
+def is_persistent(module: nn.Module, name: str) -> bool:
+    """Return whether a buffer is part of a module's state dict.
+
+    Purpose: to hold it as the program of torch.export does. Necessary.
+    """
+    return name not in module._non_persistent_buffers_set
+
+
+OF_TENSORS = (
+    "collections.OrderedDict",
+    "torch._utils.",
+    "torch.storage.",
+    "torch.FloatStorage",
+    "torch.device",
+    "torch.Size",
+)
+"""The names that a pickle of tensors imports. Purpose: to name the class of a pickled module. Not needed to refuse it."""
+
+
+def inline(graph: Any) -> None:
+    """Replace the calls of methods and functions in a graph of TorchScript by their graphs.
+
+    Purpose: to see what a script calls, wherever it is written. Necessary.
+    """
+    unoptimized: Any = torch.jit.optimized_execution  # type: ignore[attr-defined]
+    with unoptimized(False):  # optimized graphs lack operators whose results nobody uses
+        before = 0
+        while before != (before := nodes_in(graph)):  # what is put in has calls again
+            torch._C._jit_pass_inline(graph)
+
+
+def nodes_in(block: Any) -> int:
+    """Return the number of nodes in a graph of TorchScript, or in a block of one."""
+    return sum(1 + sum(map(nodes_in, node.blocks())) for node in block.nodes())

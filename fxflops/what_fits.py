@@ -21,7 +21,7 @@ from .errors import InputError, OutOfMemoryError, RunError, check_flags, of_kind
 from .meters.history import History
 from .model.callables import as_model
 from .model.generators import generator_of
-from .model.inputs import checked_autocast, checked_device, checked_model, signature_of
+from .model.inputs import as_module, checked_autocast, checked_device, checked_model, signature_of
 from .model.modules import modules_of, state_tensors
 from .model.optimizer import OptimizerLike, checked_optimizer
 from .model.pytree import tensors_in
@@ -353,7 +353,7 @@ def plan_checkpoints(
     Raises:
         OutOfMemoryError: no set of modules fits; the message has the smallest peak. InputError, RunError: as for :func:`count`.
     """
-    model = checked_model(model)
+    model = checked_model(as_module(model))
     checked_optimizer(optimizer, True)
     checked_autocast(autocast)
     room = room_of(model, memory, device)

@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 
 from ..conventions import check_convention, list_conventions
 from ..errors import CAST, INTEGERS, UNBATCHED, FxflopsError, InputError, MissingFormulaError
+from ..model.files import UNSAFE
 from ..render.exports import as_json
 from ..report.report import Report
 from . import closed_forms, meshes, summaries
@@ -52,6 +53,7 @@ OPTIONS = {
     "give recount(convention)": "give --convention",
     "backward=True": "--backward",
     UNBATCHED: "",
+    UNSAFE: "--unsafe",
     CAST: "--dtype is that of the weights, --input SHAPE:DTYPE that of an input",
     "report.save('report.json') writes a report": "--save report.json writes a report",
     "a config of transformers, whose model is counted": "a config of transformers, whose model is hf:path/to/config.json",
@@ -126,6 +128,7 @@ def top(
         "fxflops run timm:resnet50",
         "fxflops run torchvision:swin_t --batch 8 --counts-only --tree --depth 2",
         "fxflops run model.py:make_model --input 1,3,64,64 --table --sort-by time",
+        "fxflops run model.pt2 --input x=2,3,224,224 --counts-only",
         "fxflops run hf:bert --input-ids 1,512 --counts-only --attention exact",
         "fxflops run hf:LlamaForCausalLM --dtype bf16 --counts-only --convention torch",
         "fxflops run timm:resnet50 --counts-only --train --backward --optimizer AdamW --device H100",

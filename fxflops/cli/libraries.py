@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from ..errors import InputError, near, not_installed
+from ..model.files import checked_file
 
 PACKAGES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
 """The package to install for each prefix of a model's name."""
@@ -29,17 +30,30 @@ FORMS = """\
   hf:bert  hf:LlamaForCausalLM     a model type or class of transformers, with its config's defaults
   hf:path/to/config.json           the same with a config of yours
   file.py:make_model               a module, or a function that returns one, or (model, args), or (model, args, kwargs)
-  package.module:make_model        the same from a package"""
+  package.module:make_model        the same from a package
+  model.pt2  model.pt              a program of torch.export, a model of torch.jit.save
+  path/to/folder                   a folder with a config.json of transformers or diffusers, with or without weights"""
+
+
+SUFFIXES = (".pt2", ".pt", ".pth", ".bin", ".ckpt", ".onnx", ".safetensors", ".gguf")
 
 
 def is_from_a_library(name: str) -> bool:
     return name.partition(":")[0] in PACKAGES and ":" in name
 
 
+def is_file(name: str) -> bool:
+    """Return whether a model is named by its file or folder, which is there; not by code, nor by a config alone."""
+    return not (is_from_a_library(name) or name.endswith((".py", ".json"))) and Path(name).expanduser().exists()
+
+
 def check_model(name: str) -> str:
     """Return a model's name. Raises InputError if its library or file does not exist, or no such model is in the library's
     sources; one that they may have passes, and the library itself tells."""
     place, colon, rest = name.rpartition(":")
+    if is_file(name):
+        checked_file(name)
+        return name
     if is_from_a_library(name):
         library, _, rest = name.partition(":")
         if not rest:
@@ -54,10 +68,8 @@ def check_model(name: str) -> str:
         raise InputError(f"there is no file {place!r}")
     elif not (colon and place and rest) and not name.endswith((".py", ".json")):
         known = f"; timm has it: timm:{name}" if name in registered("timm") else ""
-        if Path(name).expanduser().exists():
-            known = (
-                f": it is a {'directory' if Path(name).expanduser().is_dir() else 'file'}, not code that makes a model"
-            )
+        if "/" in name or name.endswith(SUFFIXES):
+            known = ": there is no such file"
         raise InputError(f"unknown model {name!r}{known}. A model is one of\n{FORMS}")
     return name
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import json
 import os
 import sys
 import traceback
@@ -21,11 +20,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ..errors import FxflopsError, InputError, near, not_installed
+from ..errors import FxflopsError, InputError
 from ..model.callables import as_model
+from ..model.configs import (
+    architecture,
+    model_of_config,
+    model_of_folder,
+    offline,
+    package,
+    transformers_package,
+)
+from ..model.files import CONFIG, checked_file, load_model
+from ..model.inputs import inputs_of_program
+from ..model.programs import ProgramInput, is_program, program_module
 from ..trace.source import is_library
 from .inputs import TOKENS, Given
-from .libraries import FORMS, is_from_a_library, near_or_all, unknown, unknown_to_transformers
+from .libraries import FORMS, is_file, is_from_a_library, near_or_all, unknown, unknown_to_transformers
 from .shown import note
 
 DEFAULT_TOKENS, DEFAULT_FRAMES, DEFAULT_SIDE = 128, 16, 224
@@ -36,20 +46,25 @@ class Loaded(NamedTuple):
     """A model and its inputs: ``given`` are args and kwargs from the user's own code, ``default`` are those that fit a
     library's model.
 
-    ``note`` says which sizes of the default inputs were our choice.
+    ``note`` says which sizes of the default inputs were our choice. ``ask`` is the error for a model whose inputs have sizes to
+    choose, if none are given; ``is_batch`` tells whether the first one of each is the only one.
     """
 
     model: nn.Module
     default: tuple[Given, ...] = ()
     note: str = ""
     given: tuple[Any, Any] | None = None
+    ask: str = ""
+    is_batch: bool = False
 
 
-def load(name: str, on_meta: bool = False) -> Loaded:
-    """Load the model of this name; with ``on_meta`` its weights are not allocated.
+def load(name: str, on_meta: bool = False, unsafe: bool = False) -> Loaded:
+    """Load the model of this name; with ``on_meta`` its weights are not allocated. An ``unsafe`` file is unpickled.
 
     Raises InputError for an unknown name, with similar ones, and for a model that cannot be made.
     """
+    if is_file(name):
+        return _of_file(name, on_meta, unsafe)
     if not is_from_a_library(name):
         place, _, attribute = name.rpartition(":")
         if place and attribute:
@@ -61,13 +76,19 @@ def load(name: str, on_meta: bool = False) -> Loaded:
             )
         raise InputError(f"unknown model {name!r}. A model is one of\n{FORMS}")
     library, _, rest = name.partition(":")
-    with _offline(), _built(on_meta):
-        try:
-            return LIBRARIES[library](rest)
-        except FxflopsError:
-            raise
-        except Exception as error:
-            raise InputError(f"{name} cannot be made{' on meta' * on_meta}: {_message(error)}") from error
+    with offline(), _errors_of(name, on_meta), _built(on_meta):
+        return LIBRARIES[library](rest)
+
+
+@contextmanager
+def _errors_of(name: str, on_meta: bool) -> Iterator[None]:
+    """Turn the errors of a library that makes a model into an InputError."""
+    try:
+        yield
+    except FxflopsError:
+        raise
+    except Exception as error:
+        raise InputError(f"{name} cannot be made{' on meta' * on_meta}: {_message(error)}") from error
 
 
 @contextmanager
@@ -79,7 +100,7 @@ def _built(on_meta: bool) -> Iterator[None]:
 
 
 def _of_timm(name: str) -> Loaded:
-    timm = _package("timm")
+    timm = package("timm")
     if not timm.is_model(name):
         raise unknown("timm", name, timm.list_models())
     model = timm.create_model(name, pretrained=False)
@@ -88,7 +109,7 @@ def _of_timm(name: str) -> Loaded:
 
 
 def _of_torchvision(name: str) -> Loaded:
-    models = _package("torchvision").models
+    models = package("torchvision").models
     if name not in models.list_models():
         raise unknown("torchvision", name, models.list_models())
     builder = models.get_model_builder(name)
@@ -118,52 +139,29 @@ def _inputs_of_torchvision(model: nn.Module, name: str, kind: str, models: Any) 
 
 
 def _of_transformers(name: str) -> Loaded:
-    transformers = _package("transformers")
-    transformers.logging.set_verbosity_error()
+    transformers = transformers_package()
     auto = importlib.import_module("transformers.models.auto.configuration_auto")
     path = Path(name).expanduser()
-    path = path / "config.json" if path.is_dir() else path
-    if path.is_file():
-        config, cls = _of_config(path, transformers, auto.CONFIG_MAPPING)
-    elif name in auto.CONFIG_MAPPING_NAMES:
+    if path.exists():
+        return _of_folder(path)
+    if name in auto.CONFIG_MAPPING_NAMES:
         config, cls = auto.CONFIG_MAPPING[name](), None
-    elif (found := _architecture(transformers, name)) is not None:
+    elif (found := architecture(transformers, name)) is not None:
         config, cls = found.config_class(), found
     else:
         words = (word for word in dir(transformers) if word[:1].isupper() and (word.endswith("Model") or "For" in word))
         raise unknown_to_transformers(name, auto.CONFIG_MAPPING_NAMES, words)
-    model = transformers.AutoModel.from_config(config) if cls is None else cls(config)
-    model = model.to(getattr(config, "dtype", None) or torch.float32)
-    if cls is None and path.is_file():
-        # Without a head there is no loss, and no product with the vocabulary.
-        note(
-            f"{name}: its architectures name no model of transformers, so this is {type(model).__name__}, without a head: "
-            'add a line such as "architectures": ["LlamaForCausalLM"] for another'
-        )
+    model = model_of_config(config, cls, "", transformers).model
     return Loaded(model, *_inputs_of_transformers(model, config))
 
 
-def _of_config(path: Path, transformers: ModuleType, types: Any) -> tuple[Any, Any]:
-    """Return the config in a file and the model class that its ``architectures`` name, None if they name none."""
-    try:
-        values = json.loads(path.read_text(encoding="utf8"))
-    except (ValueError, OSError) as error:
-        raise InputError(f"{path} is not a config of transformers: {error}") from None
-    kind = values.get("model_type") if isinstance(values, dict) else None
-    if kind is None:
-        raise InputError(f'{path} is not a config of transformers: it has no model_type, such as "llama"')
-    if kind not in types:
-        raise InputError(
-            f"{path}: transformers has no model_type {kind!r}{near(str(kind), types)}; custom code is not run"
-        )
-    return types[kind].from_dict(values), _architecture(transformers, next(iter(values.get("architectures") or ()), ""))
-
-
-def _architecture(transformers: ModuleType, name: str) -> Any:
-    """Return the model class of this name; None if there is none."""
-    found = getattr(transformers, name, None)
-    is_model = isinstance(found, type) and issubclass(found, nn.Module) and getattr(found, "config_class", None)
-    return found if is_model else None
+def _of_folder(path: Path) -> Loaded:
+    """Make the model of a config in a folder, or of the file."""
+    model, config, said = model_of_folder(path)
+    if said:
+        note(f"{path}: {said}")
+    inputs = _inputs_of_transformers(model, config) if hasattr(model, "main_input_name") else ((), "")
+    return Loaded(model, *inputs)
 
 
 def _inputs_of_transformers(model: Any, config: Any) -> tuple[tuple[Given, ...], str]:
@@ -180,6 +178,33 @@ def _inputs_of_transformers(model: Any, config: Any) -> tuple[tuple[Given, ...],
         note = "" if said else f"an image of {DEFAULT_SIDE} x {DEFAULT_SIDE}; --input pixel_values=1,3,H,W for others"
         return (Given("pixel_values", (1, getattr(config, "num_channels", 3), height, width)),), note
     return (), ""
+
+
+# Files
+
+
+def _of_file(name: str, on_meta: bool, unsafe: bool) -> Loaded:
+    """Load the model in a file, or make that of the config in a folder."""
+    path = Path(name).expanduser()
+    if checked_file(path).name == CONFIG:
+        with _errors_of(name, on_meta), _built(on_meta):
+            return _of_folder(path)
+    model = load_model(path, unsafe=unsafe)
+    if not is_program(model):
+        return Loaded(model)
+    program = program_module(model)
+    varying = program.varying()
+    tensors = [] if program.has_nested() else [each for each in program.inputs if each.sizes is not None]
+    inputs = tuple(Given(each.name, each.example(program.ranges), _dtype(each)) for each in tensors)
+    if varying:
+        options = " ".join(f"--input {each.name}={','.join(map(str, each.shape))}" for each in inputs)
+        advice = f"\n  give them, e.g. fxflops run {name} {options}" if inputs else ""
+        return Loaded(program, inputs, ask=f"{name}: {varying}{advice}", is_batch=program.is_batch_alone())
+    return Loaded(program, inputs, given=inputs_of_program(program))
+
+
+def _dtype(wanted: ProgramInput) -> str:
+    return str(wanted.dtype).removeprefix("torch.")
 
 
 LIBRARIES = {"timm": _of_timm, "torchvision": _of_torchvision, "hf": _of_transformers}
@@ -304,31 +329,7 @@ def _makers(module: ModuleType) -> list[str]:
     return [name for name, value in named if isinstance(value, nn.Module) or name in made_here]
 
 
-# Packages, the network, and messages
-
-
-def _package(name: str) -> Any:
-    """Import a library; InputError with the line to install it if it is missing."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise InputError(f"{name} cannot be imported: {error}") from error
-        raise not_installed(name) from None
-
-
-@contextmanager
-def _offline() -> Iterator[None]:
-    """Keep libraries from downloading: what they would download is an error."""
-    before = os.environ.get("HF_HUB_OFFLINE")
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["HF_HUB_OFFLINE"]
-        else:
-            os.environ["HF_HUB_OFFLINE"] = before
+# Messages
 
 
 def _message(error: BaseException, at: str = "") -> str:

@@ -92,7 +92,7 @@ COUNT, SIZE, SECONDS = (read_by(read) for read in (units.read_count, units.read_
 
 HELP_MODEL = (
     "timm:NAME, torchvision:NAME, hf:TYPE or hf:CLASS or hf:CONFIG.json, FILE.py:NAME or PACKAGE.MODULE:NAME; "
-    "or a report saved as FILE.json."
+    "a file of torch.export or TorchScript (.pt2, .pt), or a folder with a config.json; or a report saved as FILE.json."
 )
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=HELP_MODEL, show_default=False, callback=check_model)]
@@ -175,6 +175,14 @@ class Asked:
             autocompletion=lambda: ["dense", "exact"],
         ),
     ] = None
+
+    unsafe: Annotated[
+        bool,
+        typer.Option(
+            "--unsafe",
+            help="Load a pickled model (torch.save) too, which runs code that its file names: for files that you trust.",
+        ),
+    ] = False
 
     @property
     def card(self) -> Device | None:

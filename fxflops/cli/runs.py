@@ -17,8 +17,10 @@ from .. import what_fits as api_of_fits
 from ..conventions import BASE_CONVENTION
 from ..counting.counts import UNKNOWN_PAIRS
 from ..errors import FxflopsError, InputError, OutOfMemoryError
+from ..model.files import CONFIG, checked_file
 from ..model.inputs import COUNTED_FOR, bind, checked_model, signature_of
-from ..model.modules import all_modules, parameters_of, state_tensors
+from ..model.modules import all_modules, class_name, parameters_of, state_tensors
+from ..model.programs import Program
 from ..model.pytree import fill, template_of
 from ..report.exchange import rank
 from ..report.report import Report
@@ -28,6 +30,7 @@ from ..run.progress import working
 from ..units import size
 from ..what_fits import CheckpointPlan
 from .inputs import TOKENS, Given
+from .libraries import is_file
 from .models import Loaded, load
 from .options import ATTENTION, Asked, given_by
 from .shown import note
@@ -43,12 +46,12 @@ def counted(name: str, asked: Asked) -> Report:
     try:
         report = _counted(name, asked, True)
         # A mask made on meta has no values, so that its pairs are unknown.
-        if all(missing.why != UNKNOWN_PAIRS for missing in report.missing) or not _may_have_room(name):
+        if all(missing.why != UNKNOWN_PAIRS for missing in report.missing) or not _may_have_room(name, asked):
             return report
         reason = UNKNOWN_PAIRS
     except FxflopsError as error:
         # Real tensors only help where the meta device is the reason.
-        if not _is_of_meta(error) or not _may_have_room(name):
+        if not _is_of_meta(error) or not _may_have_room(name, asked):
             raise
         reason = [*_on_meta(error), str(error).partition("\n")[0]][0][:160]
     report = _counted(name, asked, False)
@@ -63,7 +66,8 @@ def analyzed(name: str, asked: Asked, *, trace: str = "auto", repeats: int | str
     _check(asked)
     if asked.autocast is not None:
         raise InputError(f"--autocast {asked.autocast} is for counts: give --counts-only, or a card as --device")
-    weights = _weights_of(name) if name.startswith("hf:") and asked.place != "meta" else None
+    is_made = name.startswith("hf:") or (is_file(name) and checked_file(name).name == CONFIG)
+    weights = _weights_of(name, asked) if is_made and asked.place != "meta" else None
     if weights is not None and weights > 2 * cap_of(torch.device("cpu")):
         raise InputError(
             f"{name} has {size(weights)} of weights, more than this machine's memory; --counts-only makes no weights"
@@ -80,7 +84,7 @@ def subject(
     """Return the model on its device and in its dtype, its args and its kwargs. A model that is only counted is on meta, or
     where it needs values on the CPU, if this machine does not have the device."""
     with working(f"loading {name}"):
-        loaded = load(name, on_meta)
+        loaded = load(name, on_meta, asked.unsafe)
     model, (device, dtype) = checked_model(loaded.model), placed(asked, counts)
     if on_meta and device is not None:
         device = torch.device("meta")
@@ -171,16 +175,16 @@ def _counted(name: str, asked: Asked, on_meta: bool) -> Report:
         return report.named(name)
 
 
-def _may_have_room(name: str) -> bool:
+def _may_have_room(name: str, asked: Asked) -> bool:
     """Return True if the CPU has room for a model's weights, or if their size cannot be found."""
-    return (_weights_of(name) or 0) < cap_of(torch.device("cpu"))
+    return (_weights_of(name, asked) or 0) < cap_of(torch.device("cpu"))
 
 
-def _weights_of(name: str) -> int | None:
+def _weights_of(name: str, asked: Asked) -> int | None:
     """Return the bytes of a model's weights, found on meta; None if the model cannot be made there."""
     try:
         with _quiet():
-            model = load(name, True).model
+            model = load(name, True, asked.unsafe).model
     except FxflopsError:
         return None
     return sum(p.numel() * p.element_size() for p in parameters_of(model))
@@ -197,17 +201,22 @@ def _inputs(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     inputs = given_by(asked)
     if not inputs and loaded.given is not None:
-        if asked.batch is not None:
+        if asked.batch is not None and not loaded.default:
             raise InputError(
                 f"--batch {asked.batch}: {name} comes with inputs of its own; give --input to replace them"
             )
-        return _moved(loaded.given, moved_to, dtype)
+        if asked.batch is None:
+            return _moved(loaded.given, moved_to, dtype)
+    if not inputs and loaded.ask and (asked.batch is None or not loaded.is_batch):
+        raise InputError(loaded.ask)
     if not inputs:
         if loaded.note and loaded.default:
             note(f"{name}: {loaded.note}")
         inputs = loaded.default or _none_wanted(name, model)
     if asked.batch is not None:
         inputs = tuple(each._replace(shape=(asked.batch, *each.shape[1:])) for each in inputs)
+    if isinstance(model, Program):
+        inputs = tuple(_typed(inputs, loaded.default))
     args, kwargs = tensors_of(_by_position(inputs, model), place, dtype or _precision_of(model), _vocabulary_of(model))
     bind(
         model,
@@ -216,6 +225,15 @@ def _inputs(
         "--input SHAPE is for the next of its parameters, --input NAME=SHAPE for the one of that name",
     )
     return args, kwargs
+
+
+def _typed(inputs: Sequence[Given], wanted: Sequence[Given]) -> Iterator[Given]:
+    """Yield the inputs in the dtypes that the program was exported with, unless others are given."""
+    dtypes = {each.name: each.dtype for each in wanted}
+    for i, each in enumerate(inputs):
+        own = dtypes.get(each.name) or (wanted[i].dtype if i < len(wanted) and not each.name else "")
+        is_free = own.startswith(("float", "bfloat", "complex"))  # --dtype may choose another
+        yield each._replace(dtype=each.dtype or ("" if is_free else own))
 
 
 def _by_position(inputs: Sequence[Given], model: nn.Module) -> Iterator[Given]:
@@ -239,7 +257,7 @@ def _none_wanted(name: str, model: nn.Module) -> tuple[Given, ...]:
     names = ", ".join([*list(parameters)[:8], *(["..."] if len(parameters) > 8 else [])])
     raise InputError(
         f"{name} has no default inputs: give --input 1,3,224,224, --input NAME=1,80,3000 or --input-ids 1,128\n"
-        f"  {type(model).__name__}.forward takes ({names})"
+        f"  {class_name(model)}.forward takes ({names})"
     )
 
 

@@ -18,7 +18,7 @@ from torch import nn
 from ..errors import InputError, of_kind
 from ..records.containers import MAPPINGS, SEQUENCES, SETS, items_of, pairs_of
 from ..torch_internals import original_of, script_module_of
-from .inputs import checked_model
+from .inputs import as_module, checked_model
 from .modules import Called, all_modules, unique
 from .outside import names_of
 from .pytree import attributes_in, value_at, walk
@@ -43,7 +43,7 @@ Path = tuple[str, ...]
 def as_model(
     model: Any, models: Any = None, args: Any = (), kwargs: Mapping[str, Any] | None = None, *kinds: type[Exception]
 ) -> nn.Module:
-    """Return a module as it is given; of any other callable the :class:`Called` that stands for it.
+    """Return a module as it is given, that of a program or a file; of any other callable the :class:`Called` that stands for it.
 
     The modules of a callable are found in its object, closure, default and partial arguments, in the global variables that
     its code names, and in the inputs; or they are ``models``: a module, a list of them, or a mapping by name. A method of a module, and
@@ -51,7 +51,7 @@ def as_model(
 
     Raises InputError for anything that cannot be called, and for a class; it is also of the types ``kinds`` (default: TypeError).
     """
-    kinds = kinds or (TypeError,)
+    kinds, model = kinds or (TypeError,), as_module(model)
     if models is not None and isinstance(model, nn.Module):
         raise of_kind(InputError("models= names the modules of a function: a torch.nn.Module has its own"), *kinds)
     if isinstance(model, nn.Module):

@@ -7,6 +7,8 @@ import operator
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -15,7 +17,9 @@ from torch import nn
 
 from ..errors import CAST, INTEGERS, UNBATCHED, InputError, near, of_kind
 from ..torch_internals import COMPILER, original_of
+from .files import load_model
 from .modules import label_of, parameters_of
+from .programs import Program, is_program, program_module
 from .pytree import attributes_of, fill, template_of, tensors_in, walk
 
 FORM = "inputs go in a tuple args=(a, b) by position and kwargs={...} by name"
@@ -40,11 +44,26 @@ def checked_model(model: Any, *kinds: type[Exception]) -> nn.Module:
     the types ``kinds`` (default: TypeError).
     """
     if not isinstance(model, nn.Module):
+        if is_program(model):
+            raise of_kind(InputError("model is an ExportedProgram: give program.module()"), *(kinds or (TypeError,)))
         wrong = f"model must be a torch.nn.Module, not {type(model).__name__} ({model!r:.60})"
         if isinstance(model, type) and issubclass(model, nn.Module):
             wrong = f"model is the class {model.__name__}, not an instance: give {model.__name__}(...)"
         raise of_kind(InputError(wrong), *(kinds or (TypeError,)))
     return original_of(model)
+
+
+def as_module(model: Any) -> Any:
+    """Return what people give for a model as a module to count: a program of torch.export, and the model in a file or folder.
+
+    Anything else is returned as it is.
+    """
+    if isinstance(model, (str, PathLike)):
+        if not Path(model).expanduser().exists():
+            wrong = f"model must be a torch.nn.Module, not {type(model).__name__} ({str(model)!r}); as a model's file it is not there"
+            raise of_kind(InputError(wrong), TypeError)
+        model = load_model(model)
+    return program_module(model) if is_program(model) else model
 
 
 def checked_device(device: Any) -> torch.device | None:
@@ -99,6 +118,8 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
     if kwargs is not None and not isinstance(kwargs, Mapping):
         wrong = f"kwargs must be a mapping of names to inputs, not {type(kwargs).__name__}"
         raise InputError(f"{wrong}; several inputs go in a tuple: (model, (a, b))")
+    if isinstance(model, Program) and not kwargs and type(args) is tuple and not args:
+        args, kwargs = inputs_of_program(model)
     keywords = dict(kwargs or {})
     signature = signature_of(model)
     if isinstance(args, Mapping) and len(args) and {*args.keys()} <= signature.parameters.keys():
@@ -118,7 +139,29 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
         bind(model, positional, keywords, signature=signature)
     except InputError as error:
         raise shape_given(args, keywords) or error from None
+    if isinstance(model, Program):
+        model.check(positional, keywords)
     return positional, keywords
+
+
+def inputs_of_program(program: Program) -> tuple[Any, Any]:
+    """Return the inputs that a program was exported with, or random ones of its sizes.
+
+    Raises InputError if some sizes may vary, which are the caller's to choose, and for a program without inputs' sizes.
+    """
+    if program.varying():
+        raise InputError(f"{program.varying()}\n  give inputs, e.g. fxflops.count(program, {program.example_call()})")
+    if program.examples is not None:
+        return program.examples
+    generator = torch.Generator("cpu").manual_seed(0)
+    device = next((t.device for t in parameters_of(program)), torch.device("cpu"))
+    leaves = [
+        each.constant
+        if each.dtype is None
+        else random_input(each.example(), each.dtype, place_of(each.dtype, device), generator)
+        for each in program.inputs
+    ]
+    return program.nested(leaves)
 
 
 def _iterator_in(value: Any) -> Iterator[Any] | None:
@@ -142,11 +185,30 @@ def shape_given(args: Any, kwargs: Mapping[str, Any]) -> InputError | None:
 
 
 def signature_of(model: nn.Module) -> inspect.Signature:
-    """Return the signature of forward; ``(*args, **kwargs)`` if it cannot be read (TorchScript, a function of C)."""
+    """Return the signature of forward; ``(*args, **kwargs)`` if it cannot be read (a function of C)."""
+    if isinstance(model, Program):
+        return model.signature
     try:
         return inspect.signature(model.forward)
     except (ValueError, TypeError):
+        return _signature_of_script(model)
+
+
+def _signature_of_script(model: nn.Module) -> inspect.Signature:
+    """Return the signature of a forward in TorchScript, as its schema has it; ``(*args, **kwargs)`` without one."""
+    schema = getattr(model.forward, "schema", None)
+    if schema is None:
         return inspect.signature(lambda *args, **kwargs: None)
+    return inspect.Signature(
+        [
+            inspect.Parameter(
+                argument.name,
+                inspect.Parameter.KEYWORD_ONLY if argument.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=argument.default_value if argument.has_default_value() else inspect.Parameter.empty,
+            )
+            for argument in schema.arguments[1:]
+        ]
+    )
 
 
 def bind(

@@ -16,8 +16,8 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from ..errors import InputError
 from ..records import Module, Params
 from ..records.tensors import ORDINARY, is_dense
-from ..torch_internals import graphs_of
-from .modules import ByIdentity, modules_of
+from ..torch_internals import graphs_of, packed_in_script
+from .modules import ByIdentity, class_name, modules_of
 from .pytree import stored, unpacked
 
 FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
@@ -46,14 +46,18 @@ class Inventory:
         self.constants: list[tuple[str, torch.Tensor]] = []
         self.keeps = ByIdentity[frozenset[Any]]()
         self._met: list[int] = []
-        found = set[int]()
+        found, of_graphs = set[int](), set[int]()
         for module, path in self.paths.items():
             attributes = [*module.__dict__.values()]  # at once: other threads may set some meanwhile
             if not NOTED.isdisjoint(map(type, attributes)):
                 self.keeps[module] = frozenset(value for value in attributes if type(value) in FUNCTIONS)
                 self.packed += [(path, weight) for value in attributes for weight in _packed(value)]
             if isinstance(module, ScriptModule):
+                self.packed += [(path, weight) for value in packed_in_script(module) for weight in _packed(value)]
                 for name, constant, is_weight in constants_of(module, path):
+                    if (storage := constant.untyped_storage()._cdata) in of_graphs:
+                        continue  # a graph has those of the graphs that are put into it
+                    of_graphs.add(storage)
                     (self.packed if is_weight else self.constants).append((name, constant))
             self._met.append(len(self.params))
             own = (module._parameters, self.params), (module._buffers, self.buffers)
@@ -89,7 +93,7 @@ class Inventory:
             own = sum(sizes[first:last]) if first < last else 0
             frozen = own - sum(trained[first:last]) if own else 0
             functions = frozenset(filter(_is_global, keeps(module, NONE)))
-            modules.append(new(Module, (path, type(module).__name__, own, functions, frozen)))
+            modules.append(new(Module, (path, class_name(module), own, functions, frozen)))
         packed = sum([weight.numel() for _, weight in self.packed])
         total, buffers = sum(sizes) + packed, sum([buffer.numel() for _, buffer in self.buffers])
         parts = [part for _, parameter in [*self.params, *self.packed] for part in stored(parameter)]

@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from ..torch_internals import class_of_script
+
 V = TypeVar("V")
 
 
@@ -50,6 +52,12 @@ class ByIdentity(MutableMapping[Any, V]):
 
     def items(self) -> ItemsView[Any, V]:
         return self._items.values()  # type: ignore[return-value]  # pairs as well, without a call for each
+
+
+def class_name(module: nn.Module) -> str:
+    """Return the name of a module's class; of TorchScript that of the class that it was made of."""
+    scripted = class_of_script(module) if isinstance(module, torch.jit.ScriptModule) else ""
+    return scripted.rpartition(".")[2] or type(module).__name__
 
 
 def unique(objects: Iterable[Any]) -> list[Any]:
@@ -108,7 +116,7 @@ class Group(nn.Module):
 
 def label_of(model: nn.Module) -> str:
     """Return the name of what is called, for an error message: ``Net.forward``, or that of a function."""
-    return type(model).__name__ if isinstance(model, Called) else f"{type(model).__name__}.forward"
+    return type(model).__name__ if isinstance(model, Called) else f"{class_name(model)}.forward"
 
 
 def modules_of(model: nn.Module) -> tuple[ByIdentity[str], dict[str, str]]:

@@ -17,7 +17,7 @@ from ..errors import FxflopsError, InputError, RunError
 from ..meters.accelerator import accelerator_of
 from ..meters.live_storages import LiveStorages
 from ..model.holders import Holders
-from ..model.modules import Called, parameters_of
+from ..model.modules import Called, class_name, parameters_of
 from ..model.optimizer import (
     INSTEAD,
     OptimizerLike,
@@ -172,7 +172,7 @@ def record_of(subject: Subject, watch: Watch, source: str, trace: str, why: str 
         watch,
         subject.inventory,
         environment,
-        model=type(subject.model).__name__,
+        model=class_name(subject.model),
         inputs=" ".join(map(repr, specs_in(spec_of((subject.args, subject.kwargs))))),
         source=source,
         trace=trace,

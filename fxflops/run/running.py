@@ -13,9 +13,10 @@ from ..errors import InputError, OutOfMemoryError, RunError, errors_of_kind
 from ..meters.accelerator import accelerator_of
 from ..meters.allocated import memory_text
 from ..meters.live_storages import LiveStorages
-from ..model.inputs import as_call, checked_model, is_compiled, is_compiled_whole, shape_given
+from ..model.inputs import as_call, as_module, checked_model, is_compiled, is_compiled_whole, shape_given
 from ..model.inventory import Inventory
 from ..model.optimizer import OptimizerLike, gradients_of, of_another
+from ..model.scripts import with_calls_seen
 from ..model.shards import resharded
 from ..model.snapshot import holding
 from ..trace.compiler import unseen
@@ -50,7 +51,10 @@ def running(
     The state of model, inputs, optimizer and random generators is restored at the end. Raises InputError for an invalid
     model, mode or inputs, for an optimizer that has none of the model's parameters, and also for inputs that are shapes if the model raises on them.
     """
-    given, model = model, checked_model(model)
+    given = as_module(model)
+    if lazy and isinstance(given, torch.jit.ScriptModule):
+        given = with_calls_seen(given)
+    model = checked_model(given)
     with errors_of_kind(TypeError):
         positional, named = as_call(model, args, kwargs)
     if said := of_another(optimizer, model):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -11,7 +11,9 @@ import torch
 from torch import nn
 from torch.jit import ScriptModule
 
+from ..model.programs import Part
 from ..torch_internals import GLOBAL_HOOKS, call_impl
+from .stack import Running
 
 GLOBAL = AFTER_ALL, BEFORE_ALL = GLOBAL_HOOKS["_forward_hooks"], GLOBAL_HOOKS["_forward_pre_hooks"]
 GRAPH = "torch.cuda.CUDAGraph"
@@ -125,3 +127,10 @@ def has_graph(module: nn.Module) -> bool:
 def is_torchs(cls: Any) -> bool:
     """Return whether the forward of a module class is one of torch's own."""
     return str(cls.forward.__module__).startswith("torch.nn.modules.")
+
+
+def is_unhooked(module: nn.Module, callers: Sequence[Running]) -> bool:
+    """Return whether tools never see a call of this module by their hooks: TorchScript, or a flat program, made it."""
+    if isinstance(module, Part):
+        return True
+    return isinstance(module, ScriptModule) and bool(callers) and isinstance(callers[-1].module, ScriptModule)

@@ -12,6 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..meters.stopwatch import BUILTIN, GRADIENT, OPERATOR, PYTHON, Stopwatch
+from ..model.scripts import MARKS
 from ..torch_internals import (
     RETURNS_SAVED,
     SHARDING,
@@ -125,7 +126,7 @@ class AtenMode(DispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is DEVICE and isinstance(args[0], fake_tensors()[0]):
             return args[0].fake_device
-        if func is DEVICE or self.is_faking():
+        if func is DEVICE or func in MARKS or self.is_faking():
             return func(*args, **(kwargs or {}))
         if any(has_own_dispatch(cls) for cls in types):
             return NotImplemented

@@ -67,7 +67,7 @@ from .call_log import CallLog, Made
 from .compiler import is_importing_compiler, run_operator, unseen
 from .composed import composing_kernel
 from .device_kernels import SPELLED_BY_OPERATOR
-from .forwards import UNKNOWN, ModuleRecord, has_plain_call, hidden_kernels, is_hooked, is_torchs
+from .forwards import UNKNOWN, ModuleRecord, has_plain_call, hidden_kernels, is_hooked, is_torchs, is_unhooked
 from .functions import (
     GIVES_MEMORY,
     PYTHON_FUNCTIONS,
@@ -484,7 +484,8 @@ class Observer:
                 # What runs in threads overlaps: the calls inside may have taken longer than the module.
                 own = max(took - running.inside, 0.0) if self.stopwatch.runs else None
                 operation = self._container_operation(module, settings, args, kwargs, out)
-                self._scoped(running.path, operation, settings.params, bool(module._modules), own)
+                has_children = bool(module._modules) or is_unhooked(module, self._stack.open)
+                self._scoped(running.path, operation, settings.params, has_children, own)
                 self._owns_rest(running.path, out)
 
     def _leave_known(self, running: Running, lookup: LeafLookup, module: nn.Module, args: Any, out: Any) -> bool:

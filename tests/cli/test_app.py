@@ -492,7 +492,11 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run timm:resnet5", "timm has no model 'resnet5'; near: resnet5"),
         ("run timm:vit_b", "timm has no model 'vit_b'; near: vit_base_"),
         ("run timm:", "timm: names no model. A model is one of"),
-        ("run .", "unknown model '.': it is a directory, not code that makes a model"),
+        (
+            "run .",
+            ". is a directory without a config.json: that of a model has one, and a model of your own is FILE.py:NAME",
+        ),
+        ("run model.pt2", "unknown model 'model.pt2': there is no such file"),
         ("run ../data.json", "there is no file '../data.json'"),
         ("run torchvision:swin", "torchvision has no model 'swin'; near: swin_"),
         ("run hf:bret", "near: bert"),
@@ -620,7 +624,7 @@ def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         (b"[1, 2]", "hf:a.json", "it has no model_type, such as"),
         (b'{"model_type": "llamma"}', "hf:a.json", "transformers has no model_type 'llamma'; near: llama"),
         (b'{"model_type": "llama", "hidden_size": "big"}', "hf:a.json", "fxflops: hf:a.json cannot be made: "),
-        (b"weights", "a.pt", "unknown model 'a.pt': it is a file, not code that makes a model"),
+        (b"weights", "a.pt", "a.pt is a text file, not a model: a model in a file is a .pt2 of torch.export.save"),
     ],
 )
 def test_a_file_that_is_no_model(tmp_path: Path, content: bytes | None, name: str, said: str) -> None:
@@ -658,6 +662,15 @@ for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
     PRINTED |= {f"fxflops {block['command']}" for block in CONSOLE.finditer(text)}
 
 
+class Image(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x)  # type: ignore[no-any-return]
+
+
 SMALLER = {
     "timm:resnet50": "timm:resnet10t",
     "timm:resnet101": "timm:resnet18",
@@ -689,6 +702,13 @@ def test_every_example_runs(tmp_path: Path) -> None:
     small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     llama = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 50}
     (tmp_path / "path/to/config.json").write_text(json.dumps({**llama, **small}))
+    (tmp_path / "llama-folder").mkdir()
+    (tmp_path / "llama-folder/config.json").write_text((tmp_path / "path/to/config.json").read_text())
+    net, image = torch.nn.Conv2d(3, 4, 3).eval(), torch.randn(2, 3, 224, 224)
+    torch.export.save(
+        torch.export.export(Image(), (image,), dynamic_shapes=({0: torch.export.Dim("batch")},)), "model.pt2"
+    )
+    torch.save(net, "pickled.pt")
     examples = [*shown_in_help(), *DOCUMENTED]
     assert {name.removeprefix("timm:") for name in SMALLER if ":" in name} <= {*timm.list_models("resnet*")}
     assert len(PRINTED & {*examples}) > 3
@@ -969,3 +989,58 @@ def test_what_is_no_question_about_a_card(command: str, said: str) -> None:
     result = invoke(command)
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+# Models in files
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A folder with one model in several kinds of file."""
+    model, x = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU()).eval(), torch.randn(2, 3, 8, 8)
+    batch = torch.export.Dim("batch")
+    torch.export.save(torch.export.export(model, (x,)), tmp_path / "fixed.pt2")
+    torch.export.save(torch.export.export(model, (x,), dynamic_shapes=({0: batch},)), tmp_path / "batch.pt2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.script(model), tmp_path / "script.pt")
+    torch.save(model, tmp_path / "pickled.pt")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "batch"),
+    [
+        ("fixed.pt2", 2),
+        ("fixed.pt2 --input 2,3,8,8 --dtype bf16", 2),
+        ("batch.pt2 --batch 5", 5),
+        ("batch.pt2 --input input=7,3,8,8", 7),
+        ("script.pt --input 3,3,8,8", 3),
+        ("pickled.pt --unsafe --input 3,3,8,8", 3),
+    ],
+)
+def test_a_model_in_a_file(files: Path, command: str, batch: int) -> None:
+    result = invoke(f"run {files}/{command} --counts-only --json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["totals"]["total_macs"] == batch * 4 * 6 * 6 * 27
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("batch.pt2", "sizes to choose: input float32["),
+        ("fixed.pt2 --batch 3", "size 0 was fixed as 2 in torch.export.export"),
+        ("script.pt", "has no default inputs: give --input 1,3,224,224"),
+        ("pickled.pt --input 1,3,8,8", "--unsafe does so for a file that you trust"),
+    ],
+)
+def test_a_file_that_needs_more(files: Path, command: str, said: str) -> None:
+    result = invoke(f"run {files}/{command} --counts-only")
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_the_command_that_asks_for_sizes_works(files: Path) -> None:
+    said = invoke(f"run {files}/batch.pt2 --counts-only").stderr
+    command = said.partition("e.g. fxflops ")[2].strip()
+    assert invoke(f"{command} --counts-only").exit_code == 0

@@ -1,0 +1,408 @@
+"""Models in files: what a file or a folder holds, told by its contents, and the model in it.
+
+The kinds are told without torch, whose import takes seconds, and without running anything. A program of torch.export
+(``.pt2``) and TorchScript hold code that torch reads as data; a config of transformers or diffusers names a class of an
+installed library; a pickle runs the code that it names, and is loaded only where the caller says ``unsafe``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickletools
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import InputError
+from ..units import size
+from . import configs
+
+PROGRAM, SCRIPT, SAVED, CONFIG = "program", "script", "torch.save", "config"
+"""The kinds of file that may hold a model: by torch.export.save, torch.jit.save, torch.save, and a folder with config.json."""
+NONE = "none"
+HEAD = 4096
+WHAT_IS_READ = (
+    "a .pt2 of torch.export.save, a .pt of torch.jit.save, or a folder with a config.json of transformers or diffusers"
+)
+SAFE = (
+    "torch.export.save(torch.export.export(model, args), 'model.pt2') writes a file that is loaded without running code"
+)
+UNSAFE = "fxflops.load_model(path, unsafe=True)"
+"""How to say that a file is trusted; the command line has an option for it."""
+WEIGHTS = (
+    "weights without the code that makes a model of them: give that code, FILE.py:NAME; counts do not depend on weights"
+)
+
+
+class Kind(NamedTuple):
+    """What a file holds; ``why`` says of one of the kind "none" why there is no model in it."""
+
+    name: str
+    why: str = ""
+
+
+def kind_of(path: str | PathLike[str]) -> Kind:
+    """Return what a file or a folder holds, by its contents. Raises InputError if it cannot be read."""
+    path = Path(path).expanduser()
+    try:
+        if path.is_dir():
+            return _kind_of_folder(path)
+        with path.open("rb") as file:
+            head = file.read(HEAD)
+        if zipfile.is_zipfile(path) or head.startswith(b"PK\x03\x04"):
+            return _kind_of_zip(path)
+        return _kind_of_bytes(path, head)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def checked_file(path: str | PathLike[str]) -> Kind:
+    """Return what a file holds; InputError with the reason if that is no model."""
+    kind = kind_of(path)
+    if kind.name == NONE:
+        raise InputError(f"{fspath(path)} is {kind.why}")
+    return kind
+
+
+def load_model(path: str | PathLike[str], *, unsafe: bool = False) -> Any:
+    """Load the model in a file or a folder, to be given to :func:`fxflops.count` and the other functions.
+
+    Args:
+        path: a program that ``torch.export.save`` wrote (``.pt2``), a model that ``torch.jit.save`` wrote (``.pt``), or a
+            folder with a ``config.json`` of transformers or diffusers, with or without weights. What it is is told by
+            its contents, not by its name.
+        unsafe: also load a module that ``torch.save(model)`` pickled, or a program with pickled objects. Unpickling runs
+            code that the file names: only for files whose origin you trust.
+
+    Returns:
+        A ``torch.export.ExportedProgram``, a ``torch.jit.ScriptModule`` or another ``nn.Module``, on the CPU wherever it was
+        saved. The model of a config is on the meta device, and its weights are never read.
+
+    Raises:
+        InputError: there is no model in the file, with the reason; it is damaged; or it is a pickle, without ``unsafe``.
+    """
+    place = Path(path).expanduser()
+    kind = checked_file(place)
+    return LOADERS[kind.name](place, unsafe)
+
+
+# What there is in a file
+
+
+MAGIC: dict[bytes, str] = {
+    b"GGUF": f"a GGUF file of llama.cpp: {WEIGHTS}",
+    b"\x89HDF\r\n\x1a\n": "an HDF5 file, as Keras writes it, not PyTorch's",
+    b"\x7fELF": "a compiled library (ELF): there is no graph in it to count; give the model that it was compiled from",
+    b"MZ": "a compiled library: there is no graph in it to count; give the model that it was compiled from",
+    b"\x93NUMPY": "a numpy array, not a model",
+    b"ftrt": "an engine of TensorRT, compiled: there is nothing in it to count; give the model that it was built from",
+    b"\x1f\x8b": "a gzip archive: unpack it",
+    b"BZh": "a bzip2 archive: unpack it",
+    b"\xfd7zXZ": "an xz archive: unpack it",
+    b"7z\xbc\xaf": "a 7z archive: unpack it",
+    b"version https://git-lfs": "a pointer of git-lfs, not the file itself: run git lfs pull",
+    b"<": "a page of text that begins with '<', such as an error page saved in place of a download",
+}
+"""The first bytes of files of other kinds, with what such a file is."""
+AT_FOUR = {
+    b"TFL3": "a TensorFlow Lite model, not PyTorch's",
+    b"ET": "a program of ExecuTorch, lowered for a device: give the torch.export program that it was made of",
+}
+
+
+def _kind_of_bytes(path: Path, head: bytes) -> Kind:
+    if not head:
+        return Kind(NONE, "an empty file")
+    for magic, why in MAGIC.items():
+        if head.lstrip(b"\xef\xbb\xbf \t\r\n" if magic == b"<" else b"").startswith(magic):
+            return Kind(NONE, why)
+    for magic, why in AT_FOUR.items():
+        if head[4:].startswith(magic):
+            return Kind(NONE, why)
+    if (tensors := _of_safetensors(head, path.stat().st_size)) is not None:
+        return Kind(NONE, f"a safetensors file{tensors}: {WEIGHTS}")
+    if head[:1] == b"\x80":
+        return Kind(SAVED)
+    if head[257:262] == b"ustar":
+        return Kind(NONE, "a tar archive: unpack it")
+    # A ModelProto has no magic: its first field is ir_version, and the next one that is written a string.
+    if head[:1] == b"\x08" and 0 < head[1] < 32 and head[2:3] in (b"\x12", b"\x1a", b"\x22", b"\x32", b"\x3a", b"\x42"):
+        return Kind(NONE, "an ONNX model, which torch does not run: give the PyTorch model that it was exported from")
+    if _is_text(head):
+        return Kind(NONE, f"a text file, not a model: a model in a file is {WHAT_IS_READ}")
+    return Kind(NONE, f"no file of a kind that is known, or damaged: a model in a file is {WHAT_IS_READ}")
+
+
+def _is_text(head: bytes) -> bool:
+    try:
+        text = head[:-4].decode() if len(head) == HEAD else head.decode()
+    except UnicodeDecodeError:
+        return False
+    return all(char.isprintable() or char in "\r\n\t\f" for char in text)
+
+
+def _of_safetensors(head: bytes, length: int) -> str | None:
+    """Return the number of tensors in a safetensors file, in words; None if it is not one.
+
+    It begins with the length of its header in 8 bytes, and a header in JSON (https://huggingface.co/docs/safetensors).
+    """
+    after = int.from_bytes(head[:8], "little")
+    if len(head) < 10 or head[8:9] != b"{" or not 2 <= after <= 100_000_000:
+        return None
+    return " (cut off)" if 8 + after > length else ""
+
+
+def _kind_of_folder(path: Path) -> Kind:
+    if (path / "config.json").is_file():
+        return Kind(CONFIG)
+    if (path / "model_index.json").is_file():
+        return Kind(NONE, configs.parts_of_pipeline(path))
+    if (path / "adapter_config.json").is_file():
+        base = configs.read_json(path / "adapter_config.json").get("base_model_name_or_path")
+        return Kind(
+            NONE, f"an adapter of PEFT for {base or 'another model'}, without its config: give the base model's folder"
+        )
+    names = {each.name for each in path.iterdir()}
+    if "data.pkl" in names and "version" in names:
+        return Kind(NONE, "an unpacked file of torch.save or torch.jit.save: give the file itself")
+    if "saved_model.pb" in names:
+        return Kind(NONE, "a SavedModel of TensorFlow, not PyTorch's")
+    return Kind(
+        NONE, "a directory without a config.json: that of a model has one, and a model of your own is FILE.py:NAME"
+    )
+
+
+def _kind_of_zip(path: Path) -> Kind:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError):
+        return Kind(NONE, "a damaged zip archive, cut off or changed")
+    inside = {name.partition("/")[2] for name in names} | {*names}
+    if "serialized_exported_program.json" in inside or any(_is_program(name) for name in inside):
+        return Kind(PROGRAM)
+    if any(name.startswith(("data/aotinductor/", "data/executorch/")) for name in inside):
+        why = "compiled by AOTInductor: there is no graph in it to count; give the torch.export program that it was made of"
+        return Kind(NONE, f"a package {why}")
+    if "archive_format" in inside:
+        return Kind(NONE, "a package of torch without a program")
+    if "constants.pkl" in inside:
+        return Kind(SCRIPT)
+    if "data.pkl" in inside:
+        return Kind(SAVED)
+    if "MAR-INF/MANIFEST.json" in inside:
+        return Kind(NONE, "an archive of TorchServe: unpack it, and give the model in it")
+    if any(name.endswith(".npy") for name in names):
+        return Kind(NONE, "an archive of numpy arrays, not a model")
+    if any(name.startswith("model.weights.h5") for name in names):
+        return Kind(NONE, "a Keras model, not PyTorch's")
+    return Kind(NONE, f"a zip archive that torch did not write: a model in a file is {WHAT_IS_READ}")
+
+
+def _is_program(name: str) -> bool:
+    return name.startswith("models/") and name.endswith(".json")
+
+
+# Programs and TorchScript
+
+
+def _program(path: Path, unsafe: bool) -> Any:
+    """Load a program of torch.export."""
+    import torch.export
+
+    from ..torch_internals import programs_in
+
+    with zipfile.ZipFile(path) as archive:
+        names = [name for name in archive.namelist() if _is_program(name.partition("/")[2])]
+        if not unsafe:
+            for name in _pickled_in(archive):
+                with archive.open(name) as member:
+                    if (why := _refused(member.read())) is not None:
+                        raise InputError(_pickle_text(path, f"has objects in it that are pickled ({name}: {why})"))
+    programs = [name.rpartition("/")[2].removesuffix(".json") for name in names] or ["model"]
+    with _reading(path, "program of torch.export"):
+        if programs == ["model"]:
+            return torch.export.load(path)
+        loaded = programs_in(path)
+    if len(loaded) == 1:
+        return next(iter(loaded.values()))
+    raise InputError(
+        f"{path} has {len(loaded)} programs ({', '.join(loaded)}): save each in a file of its own, and count these"
+    )
+
+
+def _pickled_in(archive: zipfile.ZipFile) -> Iterator[str]:
+    """Yield the members of an archive that torch.export.load unpickles."""
+    for name in archive.namelist():
+        inside = name.partition("/")[2]
+        old = name.startswith("serialized_") and name.endswith(".pt")
+        if old or inside.startswith(("data/sample_inputs/", "data/constants/opaque")):
+            yield name
+        elif inside.startswith(("data/weights/", "data/constants/")) and name.endswith("_config.json"):
+            folder = name.rpartition("/")[0]
+            for payload in _dicts_in(json.loads(archive.read(name))):
+                # A script object is read by torch's own unpickler, which makes no objects of Python.
+                if payload.get("use_pickle") and "custom_obj" not in str(payload.get("path_name")):
+                    yield f"{folder}/{payload['path_name']}"
+
+
+def _dicts_in(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+        for each in value.values():
+            yield from _dicts_in(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _dicts_in(each)
+
+
+def _refused(data: bytes) -> str | None:
+    """Return why torch's restricted unpickler, which makes tensors and plain values alone, refuses a pickle; None if it reads it."""
+    import torch
+
+    if not data:
+        return None
+    try:
+        torch.load(io.BytesIO(data), map_location="meta", weights_only=True)
+    except Exception as error:
+        return ", ".join(_names_in(io.BytesIO(data))) or type(error).__name__
+    return None
+
+
+def _script(path: Path, unsafe: bool) -> Any:
+    """Load a model of TorchScript."""
+    import torch
+
+    with _reading(path, "model of TorchScript"):
+        return torch.jit.load(str(path), map_location="cpu")
+
+
+class _reading:
+    """Turn errors of torch's readers into an InputError that names the file, and keep its warnings from the user."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        self._path = path
+        self._what = what
+        self._quiet = warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        self._quiet.__enter__()
+        warnings.simplefilter("ignore")
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self._quiet.__exit__(kind, error, traceback)
+        if isinstance(error, Exception) and not isinstance(error, InputError):
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+            raise InputError(
+                f"{self._path}: this {self._what} cannot be loaded: {kind.__name__}: {lines[0][:300]}"
+            ) from error
+
+
+# What torch.save wrote
+
+
+def _saved(path: Path, unsafe: bool) -> Any:
+    """Load a pickled module, if ``unsafe``; InputError for anything else that torch.save wrote, with what it is."""
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            plain = torch.load(path, map_location="meta", weights_only=True)
+    except Exception:
+        with path.open("rb") as file:
+            names = [*_names_in(file)]
+    else:
+        raise InputError(f"{path} is {_described(plain)}")
+    if not names:
+        raise InputError(f"{path} is a pickle that cannot be read: it is cut off or damaged, or not of PyTorch")
+    if not unsafe:
+        raise InputError(_pickle_text(path, f"is a pickle of {names[0]}"))
+    with _reading(path, "pickle"):
+        loaded = torch.load(path, map_location="cpu", weights_only=False)
+    modules = {id(each): each for each in _modules_in(loaded)}
+    if len(modules) == 1:
+        return next(iter(modules.values()))
+    raise InputError(f"{path} is {_described(loaded)}")
+
+
+def _pickle_text(path: Path, what: str) -> str:
+    return (
+        f"{path} {what}: to load it runs the code that the file names, whoever wrote it; "
+        f"{UNSAFE} does so for a file that you trust. Safe instead: {SAFE}"
+    )
+
+
+def _modules_in(loaded: Any) -> Iterator[Any]:
+    """Yield the module that was saved, or those among the values of a checkpoint."""
+    from torch import nn
+
+    if isinstance(loaded, nn.Module):
+        yield loaded
+    elif isinstance(loaded, Mapping):
+        yield from (value for value in loaded.values() if isinstance(value, nn.Module))
+
+
+def _described(value: Any) -> str:
+    """Return what torch.save was given, if that was not a module."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of the shape {tuple(value.shape)}, not a model"
+    if not isinstance(value, Mapping):
+        return f"a saved {type(value).__name__}, not a model"
+    tensors = {name: tensor for name, tensor in value.items() if isinstance(tensor, torch.Tensor)}
+    if tensors and len(tensors) >= len(value) - 1:
+        numbers = sum(tensor.numel() for tensor in tensors.values())
+        nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+        return f"a state dict ({len(tensors)} tensors, {numbers:,} numbers, {size(nbytes)}): {WEIGHTS}"
+    keys = ", ".join(map(str, [*value][:6])) + ", ..." * (len(value) > 6)
+    by = " of Lightning" if "pytorch-lightning_version" in value else ""
+    return f"a checkpoint{by} ({keys}): {WEIGHTS}"
+
+
+def _names_in(file: Any) -> Iterator[str]:
+    """Yield the names that a pickle, or the one in an archive, would import, as "module.name", without those of plain data."""
+    from ..torch_internals import OF_TENSORS
+
+    text = file.read()
+    if text[:4] == b"PK\x03\x04":
+        try:
+            with zipfile.ZipFile(io.BytesIO(text)) as archive:
+                name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
+                text = archive.read(name)
+        except (zipfile.BadZipFile, StopIteration):
+            return
+    strings: list[str] = []
+    stream = io.BytesIO(text)
+    seen = set[str]()
+    while stream.tell() < len(text):  # the old format of torch.save is several pickles in a row, and bytes
+        try:
+            for opcode, argument, _ in pickletools.genops(stream):
+                name = ""
+                if opcode.name == "GLOBAL":
+                    name = str(argument).replace(" ", ".")
+                elif opcode.name == "STACK_GLOBAL" and len(strings) > 1:
+                    name = ".".join(strings[-2:])
+                elif isinstance(argument, str):
+                    strings.append(argument)
+                if name and name not in seen and not name.startswith(OF_TENSORS):
+                    seen.add(name)
+                    yield name
+        except (ValueError, UnicodeDecodeError, IndexError, KeyError, OverflowError):
+            return
+
+
+def _config(path: Path, unsafe: bool) -> Any:
+    """Make the model of a folder's config, without weights."""
+    import torch
+
+    with _reading(path, "config"), torch.device("meta"):
+        return configs.model_of_folder(path).model
+
+
+LOADERS: dict[str, Callable[[Path, bool], Any]] = {PROGRAM: _program, SCRIPT: _script, SAVED: _saved, CONFIG: _config}

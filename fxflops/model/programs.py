@@ -1,0 +1,591 @@
+"""A program of ``torch.export`` as a module to count: a tree of the modules that the program remembers.
+
+    Program                       the root; its forward takes what the exported model took
+      Body                        the steps of one call of a module, in order
+        Step                      one operator of the program, called as from the author's line
+        Step whose target is ...  a Part: a module that the exported model had, with a Body for each of its calls
+
+``torch.export`` writes the calls of all modules into one flat graph, and notes for each node the modules that were open
+(``node.meta["nn_module_stack"]``: call -> (path, class)) and the author's lines (``node.meta["stack_trace"]``). Nodes
+that follow each other in the same call of a module are put back into a module of this path and class name, so that hooks
+see it called, with what it took and gave. Nothing is copied: parameters and buffers are the program's own tensors.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, reduce
+from itertools import groupby, takewhile
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx, nn
+
+from ..errors import InputError
+from ..torch_internals import children_of, expression_of, is_persistent, tree_flatten, tree_unflatten
+
+UNTRACKED = "_empty_nn_module_stack_from_metadata_hook"
+"""The key by which torch notes that it has no stack for a node."""
+INDEX = re.compile(r"\[['\"]?([^'\"\]]*)['\"]?\]")
+LINE = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$', re.M)
+OF_TORCH = re.compile(
+    r"(^|[/\\])torch[/\\](nn|_[a-z]\w*|fx|functional\.py|overrides\.py|utils|export|ao|_tensor\.py)([/\\]|$)|^<"
+)
+"""Files of torch, wherever it was installed when the program was written."""
+
+POSITIONAL, NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+
+
+def is_program(model: Any) -> bool:
+    """Return whether this is an ``ExportedProgram``; torch.export, whose import takes a second, need not be loaded."""
+    exported = sys.modules.get("torch.export.exported_program")
+    return exported is not None and isinstance(model, exported.ExportedProgram)
+
+
+class ProgramInput(NamedTuple):
+    """A leaf of the inputs of a program.
+
+    ``sizes`` are those of a tensor, None for anything else, whose value ``constant`` was written into the program. A size
+    that may vary is an expression of sympy.
+    """
+
+    name: str
+    sizes: tuple[Any, ...] | None
+    dtype: torch.dtype | None
+    constant: Any = None
+
+    def example(self, ranges: Mapping[str, tuple[int | None, int | None]] | None = None) -> tuple[int, ...]:
+        """Return sizes that fit, with the least one of 2 or more for each that may vary."""
+        chosen = {}
+        for symbol in {symbol for size in self.sizes or () for symbol in _symbols(size)}:
+            least, most = (ranges or {}).get(str(symbol), (None, None))
+            chosen[symbol] = min(max(least or 0, 2), most or sys.maxsize)
+        return tuple(size if isinstance(size, int) else int(size.subs(chosen)) for size in self.sizes or ())
+
+    def example_text(self, ranges: Mapping[str, tuple[int | None, int | None]]) -> str:
+        if self.sizes is None:
+            return repr(self.constant)
+        dtype = "" if self.dtype is torch.float32 else f", dtype={self.dtype}"
+        return f"torch.zeros({self.example(ranges)}{dtype})"
+
+    def text(self) -> str:
+        sizes = ", ".join(map(str, self.sizes or ()))
+        return f"{self.name} {str(self.dtype).removeprefix('torch.')}[{sizes}]"
+
+
+def _shown(spec: Any, names: Sequence[str] = ()) -> str:
+    """Return how args and kwargs are nested, by the names of their leaves."""
+    names = names or ["tensor"] * spec.num_leaves
+    args, kwargs = tree_unflatten([*map(_Name, names)], spec)
+    return ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]).join("()")
+
+
+class _Name(str):
+    """A name that shows itself without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def _symbols(size: Any) -> set[Any]:
+    """Return the symbols in a size."""
+    return set() if isinstance(size, int) else {*size.free_symbols}
+
+
+PLAIN = (int, float, bool, str, type(None))
+
+
+class _Value:
+    """A place in the arguments of a step that a value of the run fills."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class _Held:
+    """A place in the arguments of a step that a tensor of a module fills: a parameter, a buffer or a constant."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: nn.Module, name: str) -> None:
+        self.owner = owner
+        self.name = name
+
+
+class _Next:
+    """The body that the next call of a part runs."""
+
+    __slots__ = ("body",)
+    body: _Body
+
+
+class _Step(NamedTuple):
+    """Call ``target``; what it ``gives`` is one value or a tuple of them; the values ``done`` are not needed any more.
+
+    A part runs ``body``.
+    """
+
+    target: Any
+    args: Any
+    kwargs: Any
+    gives: Any
+    done: tuple[int, ...]
+    call: Callable[[Any, Any, Any], Any]
+    body: _Body | None = None
+
+
+class _Body(NamedTuple):
+    """The steps that give ``out`` from the values ``takes``."""
+
+    takes: tuple[int, ...]
+    steps: tuple[_Step, ...]
+    out: Any
+
+    def run(self, values: Iterable[Any], upcoming: _Next) -> Any:
+        held = dict(zip(self.takes, values, strict=True))
+        del values
+        for step in self.steps:
+            if step.body is not None:
+                upcoming.body = step.body
+            result = step.call(step.target, _filled(step.args, held), _filled(step.kwargs, held))
+            if type(step.gives) is tuple:
+                held.update(zip((place.number for place in step.gives), result, strict=True))
+            else:
+                held[step.gives.number] = result
+            del result
+            for number in step.done:
+                del held[number]
+        return _filled(self.out, held)
+
+
+class Part(nn.Module):
+    """A module that a program remembers. Its class is a subclass of the name that it had."""
+
+    upcoming: _Next
+
+    def forward(self, *values: Any) -> Any:
+        return self.upcoming.body.run(values, self.upcoming)
+
+
+class _Subgraph:
+    """A graph that a higher-order operator is given: a branch of ``cond``, the code under ``no_grad``."""
+
+    def __init__(self, body: _Body, upcoming: _Next, names: Iterable[str]) -> None:
+        self._run = body.run
+        self._upcoming = upcoming
+        # flex_attention reads it, to tell a change of scores from a mask.
+        self.__signature__ = inspect.Signature([inspect.Parameter(name, POSITIONAL) for name in names])
+
+    def __call__(self, *values: Any) -> Any:
+        return self._run(values, self._upcoming)
+
+
+class Program(nn.Module):
+    """A program of ``torch.export``, to be counted as the model that it was made of.
+
+    ``inputs`` are the leaves of its inputs, ``ranges`` the least and the largest value of each symbol in their sizes;
+    ``examples`` are the args and kwargs that it was exported with, None where a file does not have them.
+    """
+
+    def __init__(self, program: Any) -> None:
+        super().__init__()
+        module = program.module()
+        self.in_spec, self.out_spec = program.call_spec.in_spec, program.call_spec.out_spec
+        self.inputs = tuple(map(_input_of, module.graph.find_nodes(op="placeholder")))
+        ranges = program.range_constraints.items()
+        self.ranges = {str(symbol): (_bound(r.lower), _bound(r.upper)) for symbol, r in ranges}
+        self.examples: tuple[Any, Any] | None = program.example_inputs
+        self.signature = self._signature([*inspect.signature(module.forward).parameters])
+        if not self.has_nested():  # placeholders have other names than forward's parameters: input_1 for input
+            names = zip(self.signature.parameters, self.inputs, strict=True)
+            self.inputs = tuple(each._replace(name=name) for name, each in names)
+        self.upcoming = _Next()
+        self._body = _Builder(self, module).body()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program. Inputs are nested, positional and named as those that it was exported with."""
+        out = self._body.run(self.leaves(args, kwargs), self.upcoming)
+        return tree_unflatten(out, self.out_spec)
+
+    def leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Return the leaves of inputs that fit the signature. Raises InputError if they are nested in another way."""
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        leaves, spec = tree_flatten((bound.args, bound.kwargs))
+        if spec != self.in_spec:
+            raise InputError(f"the program takes inputs nested as {self._nested_names()}, not as {_shown(spec)}")
+        return leaves
+
+    def _nested_names(self) -> str:
+        return _shown(self.in_spec, [each.name for each in self.inputs])
+
+    def nested(self, leaves: Sequence[Any]) -> tuple[Any, Any]:
+        """Return args and kwargs made of the leaves."""
+        args, kwargs = tree_unflatten([*leaves], self.in_spec)
+        return args, kwargs
+
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raise InputError for inputs that the program was not written for: of other sizes, or other constants."""
+        sizes: dict[Any, int] = {}
+        expressions: list[tuple[ProgramInput, int, Any, int]] = []
+        for wanted, value in zip(self.inputs, self.leaves(args, kwargs), strict=True):
+            if wanted.sizes is None:
+                if isinstance(wanted.constant, PLAIN) and (type(value), value) != (
+                    type(wanted.constant),
+                    wanted.constant,
+                ):
+                    raise InputError(
+                        f"the program was exported with {wanted.name} = {wanted.constant!r}, not {value!r:.60}"
+                    )
+                continue
+            if not isinstance(value, torch.Tensor):
+                raise InputError(f"input {wanted.text()} is a tensor, not {type(value).__name__} ({value!r:.60})")
+            if value.ndim != len(wanted.sizes):
+                raise InputError(f"{self._not_fitting(wanted, value)}: it has {value.ndim} dimensions")
+            for at, (size, given) in enumerate(zip(wanted.sizes, value.shape, strict=True)):
+                if isinstance(size, int):
+                    if size != given:
+                        raise InputError(
+                            f"{self._not_fitting(wanted, value)}: size {at} was fixed as {size} in torch.export.export; "
+                            f"dynamic_shapes there lets it vary"
+                        )
+                elif size.is_Symbol and size not in sizes:
+                    least, most = self.ranges.get(str(size), (None, None))
+                    if (least is not None and given < least) or (most is not None and given > most):
+                        raise InputError(f"{self._not_fitting(wanted, value)}: {self._range(size)}")
+                    sizes[size] = int(given)
+                else:
+                    expressions.append((wanted, at, value, int(given)))
+        for wanted, at, value, given in expressions:
+            expected = wanted.sizes[at].subs(sizes)  # type: ignore[index]
+            if expected.is_number and int(expected) != given:
+                raise InputError(
+                    f"{self._not_fitting(wanted, value)}: size {at} must be {expected}, as in other inputs"
+                )
+
+    def _not_fitting(self, wanted: ProgramInput, value: torch.Tensor) -> str:
+        return f"the program takes {wanted.text()}, not {list(value.shape)}"
+
+    def varying(self) -> str:
+        """Return which sizes of the inputs may vary, and in which range; "" if none."""
+        symbols = {str(s): s for each in self.inputs for size in each.sizes or () for s in _symbols(size)}
+        if not symbols:
+            return ""
+        wanted = ", ".join(each.text() for each in self.inputs if any(map(_symbols, each.sizes or ())))
+        return f"the program's inputs have sizes to choose: {wanted}; {', '.join(map(self._range, symbols.values()))}"
+
+    def _range(self, symbol: Any) -> str:
+        least, most = self.ranges.get(str(symbol), (None, None))
+        if most is None or most >= sys.maxsize - 1:
+            return f"{symbol} is {least} or more" if least else f"{symbol} is any size"
+        return f"{symbol} is from {least or 0} to {most}"
+
+    def has_nested(self) -> bool:
+        """Return whether a parameter of forward takes several leaves."""
+        return len(self.inputs) != len(self.signature.parameters)
+
+    def is_batch_alone(self) -> bool:
+        """Return whether the first sizes of the inputs are one symbol, and no other size may vary."""
+        symbols = {s for each in self.inputs for size in each.sizes or () for s in _symbols(size)}
+        tensors = [each.sizes for each in self.inputs if each.sizes]
+        return len(symbols) == 1 and all(sizes[0] in symbols and not any(map(_symbols, sizes[1:])) for sizes in tensors)
+
+    def example_call(self) -> str:
+        """Return args and kwargs as they are written in Python, of sizes that fit."""
+        args, kwargs = self.nested([_Name(each.example_text(self.ranges)) for each in self.inputs])
+        text = repr(args[0]) if len(args) == 1 and not isinstance(args[0], tuple) else repr(args)
+        return f"{text}, kwargs={kwargs!r}" if kwargs else text
+
+    def _signature(self, written: list[str]) -> inspect.Signature:
+        """Return the signature of forward, with the names that the exported model's had. What the program has as a constant
+        has this for a default."""
+        positional, named = children_of(self.in_spec)
+        names = written if len(written) == positional.num_children + named.num_children else []
+        names = names or [f"arg{i}" for i in range(positional.num_children)]
+        parameters = []
+        leaves = iter(self.inputs)
+        for i, spec in enumerate((*children_of(positional), *children_of(named))):
+            own = [next(leaves) for _ in range(spec.num_leaves)]
+            is_constant = all(each.sizes is None for each in own)
+            default = tree_unflatten([each.constant for each in own], spec) if is_constant else inspect.Parameter.empty
+            at = i - positional.num_children
+            name, kind = (names[i], POSITIONAL) if at < 0 else (named.context[at], NAMED)
+            parameters.append(inspect.Parameter(name, kind, default=default))
+        # In Python no parameter without a default may follow one with a default.
+        for i, parameter in enumerate(parameters):
+            if any(later.kind is POSITIONAL and later.default is later.empty for later in parameters[i:]):
+                parameters[i] = parameter.replace(default=inspect.Parameter.empty)
+        return inspect.Signature(parameters)
+
+
+def program_module(program: Any) -> Program:
+    """Return an exported program as a module, of a class of the name that its model's class had."""
+    classes = (name for node in program.graph.nodes for path, name in _stack(node).values() if not path)
+    made: Program = _class_of(next(classes, "ExportedProgram"), Program)(program)
+    return made
+
+
+@cache
+def _class_of(name: str, base: type[nn.Module]) -> Any:
+    """Return a class of this name for the modules that stand for one of that name."""
+    return type(name, (base,), {"__doc__": base.__doc__})
+
+
+Calls = list[tuple[str, tuple[str, str]]]
+Stack = Mapping[str, tuple[str, str]]
+"""For each call of a module that was open at a node, the outermost first: its key, the module's path and the name of its class."""
+
+
+class _Builder:
+    """Puts a flat graph back into the modules that its nodes remember, below a root."""
+
+    def __init__(self, root: Program, module: fx.GraphModule) -> None:
+        self.root = root
+        self.module = module
+        self._parts: dict[str, nn.Module] = {"": root}
+        self._tensors: dict[Any, torch.Tensor] = {}
+
+    def body(self) -> _Body:
+        """Make the parts with their tensors; return the body of the whole graph."""
+        classes = {path: name for stack in _all_stacks(self.module) for path, name in stack.values()}
+        held = {path: module for path, module in self.module.named_modules() if type(module) is nn.Module or not path}
+        for path in (*classes, *held):
+            self._make(path, classes)
+        for path, module in held.items():
+            part = self._parts[path]
+            for name, parameter in module._parameters.items():
+                part.register_parameter(name, self._first(parameter))
+            for name, buffer in module._buffers.items():
+                part.register_buffer(name, self._first(buffer), is_persistent(module, name))
+        return self._body_of_graph(self.module, {})
+
+    def _make(self, path: str, classes: Mapping[str, str]) -> nn.Module:
+        """Return the part of this path. Those that hold others and were not called have no class that is known."""
+        if path not in self._parts:
+            above, _, name = path.rpartition(".")
+            holder = self._make(above, classes)
+            part = _class_of(classes.get(path, "Module"), Part)()
+            part.upcoming = self.root.upcoming
+            holder._modules[name] = self._parts[path] = part
+        return self._parts[path]
+
+    def _first(self, tensor: Any) -> Any:
+        """Return the first tensor that is the same memory in the same way: a file may have tied weights twice."""
+        if tensor is None or tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
+            return tensor
+        lies = tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride()
+        return self._tensors.setdefault((*lies, tensor.dtype, type(tensor)), tensor)
+
+    def _body_of_graph(self, module: fx.GraphModule, around: Stack) -> _Body:
+        """Return the body of a graph. That of a higher-order operator runs within the calls ``around``."""
+        nodes = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
+        called = [node for node in nodes if node.op != "get_attr" and not _is_guard(node)]
+        stacks = dict(zip(called, _completed(map(_stack, called)), strict=True))
+        places: dict[fx.Node, Any] = {node: _Value(number) for number, node in enumerate(module.graph.nodes)}
+        for node in nodes:
+            if node.op == "get_attr":
+                users = [_stack(user) for user in node.users if user.op == "call_function"]
+                places[node] = self._attribute(module, str(node.target), users[0] if users else {})
+        inside = [
+            (node, [call for call in stacks[node].items() if call[0] not in around and call[1][0]]) for node in called
+        ]
+        (out,) = module.graph.find_nodes(op="output")
+        return _Layout(places, self._parts).body(inside, module.graph.find_nodes(op="placeholder"), out.args[0], 0)
+
+    def _attribute(self, module: fx.GraphModule, target: str, around: Stack) -> Any:
+        """Return a place for a tensor of the program; any other attribute itself."""
+        path, _, name = target.rpartition(".")
+        value = reduce(getattr, target.split("."), module)
+        if isinstance(value, fx.GraphModule):
+            names = [node.name for node in value.graph.find_nodes(op="placeholder")]
+            return _Subgraph(self._body_of_graph(value, around), self.root.upcoming, names)
+        is_held = module is self.module and path in self._parts and hasattr(self._parts[path], name)
+        return _Held(self._parts[path], name) if is_held else value
+
+
+class _Layout:
+    """Lays nodes out as steps: ``places`` is where the result of each is, ``parts`` are the modules by their paths."""
+
+    def __init__(self, places: Mapping[fx.Node, Any], parts: Mapping[str, nn.Module]) -> None:
+        self._places = places
+        self._parts = parts
+
+    def body(self, nodes: list[tuple[fx.Node, Calls]], takes: Iterable[fx.Node], out: Any, depth: int) -> _Body:
+        """Return the body that runs these nodes with their open calls, of which ``depth`` are open before.
+
+        ``out`` is what it gives, made of nodes.
+        """
+        takes = [*takes]
+        units = [*self._units(nodes, depth)]
+        kept = {*_nodes_in(out)}
+        # A value is let go of after the last step that uses it, as by a local variable that is not used any more.
+        last = {node: i for i, (used, _, _) in enumerate(units) for node in used}
+        steps = []
+        for i, (used, made, step) in enumerate(units):
+            over = [node for node in used if last[node] == i and node not in kept]
+            over += [node for node in made if node not in last and node not in kept]
+            steps.append(step._replace(done=tuple(self._places[node].number for node in over)))
+        return _Body(tuple(self._places[node].number for node in takes), tuple(steps), self._template(out))
+
+    def _units(
+        self, nodes: list[tuple[fx.Node, Calls]], depth: int
+    ) -> Iterator[tuple[list[fx.Node], list[fx.Node], _Step]]:
+        """Yield the nodes that a step uses, those that it makes, and the step."""
+        for calls, group in groupby(nodes, lambda each: each[1][depth : depth + 1]):
+            members = [*group]
+            if not calls:
+                for node, _ in members:
+                    yield self._used(node), [node], self._operator(node)
+                continue
+            own = {node for node, _ in members}
+            used = [*dict.fromkeys(each for node, _ in members for each in self._used(node) if each not in own)]
+            made = [node for node, _ in members if any(user not in own for user in node.users)]
+            out: Any = made[0] if len(made) == 1 else tuple(made)
+            path = calls[0][1][0]
+            step = _Step(
+                self._parts[path], self._template(tuple(used)), {}, self._template(out), (), _caller("", 1, "")
+            )
+            yield used, made, step._replace(body=self.body(members, used, out, depth + 1))
+
+    def _operator(self, node: fx.Node) -> _Step:
+        """Return the step that calls what a node calls."""
+        target, args = node.target, node.args
+        if node.op == "call_method":
+            target = _Method(str(target))
+        elif node.op != "call_function":
+            raise InputError(f"the program has a node of a kind that torch.export does not write: {node.format_node()}")
+        call = _caller(*_author_line(node.meta.get("stack_trace") or ""))
+        return _Step(target, self._template(args), self._template(node.kwargs), self._places[node], (), call)
+
+    def _used(self, node: fx.Node) -> list[fx.Node]:
+        """Return the nodes whose values a node takes; not those that are tensors of the program."""
+        return [each for each in node.all_input_nodes if isinstance(self._places[each], _Value)]
+
+    def _template(self, value: Any) -> Any:
+        """Return arguments with a place for each node among them."""
+        if isinstance(value, fx.Node):
+            return self._places[value]
+        if isinstance(value, (tuple, list)):
+            parts = [self._template(each) for each in value]
+            return tuple(parts) if isinstance(value, tuple) else parts
+        if isinstance(value, dict):
+            return {key: self._template(each) for key, each in value.items()}
+        if isinstance(value, slice):
+            return slice(*map(self._template, (value.start, value.stop, value.step)))
+        return value
+
+
+def _filled(template: Any, values: Mapping[int, Any]) -> Any:
+    """Return arguments with the values in their places."""
+    kind = type(template)
+    if kind is _Value:
+        return values[template.number]
+    if kind is _Held:
+        return getattr(template.owner, template.name)
+    if kind is tuple:
+        return tuple([_filled(each, values) for each in template])
+    if kind is list:
+        return [_filled(each, values) for each in template]
+    if kind is dict:
+        return {key: _filled(each, values) for key, each in template.items()}
+    if kind is slice:
+        return slice(*[_filled(each, values) for each in (template.start, template.stop, template.step)])
+    return template
+
+
+class _Method:
+    """Calls a method of its first argument."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, owner: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(owner, self._name)(*args, **kwargs)
+
+
+def _stack(node: fx.Node) -> Stack:
+    """Return the calls that were open at a node; none where torch does not know them."""
+    written = node.meta.get("nn_module_stack") or {}
+    if UNTRACKED in written:
+        return {}
+    return {key: (_path(path), _class_name(cls)) for key, (path, cls) in written.items()}
+
+
+def _path(written: str) -> str:
+    """Return a module's path. Dynamo writes it as ``L['self'].layers[0]``, in a branch of ``cond`` below ``_export_root``."""
+    return INDEX.sub(r".\1", written.removeprefix("L['self']").removeprefix("_export_root")).strip(".")
+
+
+def _class_name(cls: Any) -> str:
+    name = cls.__name__ if isinstance(cls, type) else str(cls).rpartition(".")[2]
+    return name if name.isidentifier() else "Module"
+
+
+def _completed(stacks: Iterable[Stack]) -> list[Stack]:
+    """Return the stacks, with those that are not known taken for the calls that are open both before and after."""
+    known = [*stacks]
+    before: Stack = {}
+    for i, stack in enumerate(known):
+        if not stack:
+            after = next((later for later in known[i:] if later), {})
+            known[i] = stack = {key: before[key] for key in takewhile(after.__contains__, before)}
+        before = stack
+    return known
+
+
+def _all_stacks(module: fx.GraphModule) -> Iterator[Stack]:
+    """Yield the stacks of the nodes of a graph, and of those that its higher-order operators are given."""
+    for node in module.graph.nodes:
+        yield _stack(node)
+        if node.op == "get_attr":
+            value = reduce(getattr, str(node.target).split("."), module)
+            if isinstance(value, fx.GraphModule):
+                yield from _all_stacks(value)
+
+
+def _nodes_in(value: Any) -> list[fx.Node]:
+    nodes: list[fx.Node] = []
+    fx.map_arg(value, nodes.append)
+    return nodes
+
+
+def _is_guard(node: fx.Node) -> bool:
+    """Return whether a node checks the inputs, which :func:`program_inputs` does."""
+    return node.op == "call_module" and node.target == "_guards_fn"
+
+
+def _author_line(trace: str) -> tuple[str, int, str]:
+    """Return the file, line and function of the innermost frame outside torch in the text of a stack; ("", 1, "") if none."""
+    lines = [(file, int(line), name) for file, line, name in LINE.findall(trace)]
+    return next((each for each in reversed(lines) if not OF_TORCH.search(each[0])), ("", 1, ""))
+
+
+@cache
+def _caller(file: str, line: int, name: str) -> Callable[[Any, Any, Any], Any]:
+    """Return a function that calls its first argument as from this line: places in a report, and tracebacks, are the author's."""
+    call = lambda target, args, kwargs: target(*args, **kwargs)  # noqa: E731
+    if not file:
+        return call
+    code = call.__code__.replace(co_filename=file, co_firstlineno=line, co_name=name)
+    return FunctionType(code, {"__name__": __name__})
+
+
+def _input_of(node: fx.Node) -> ProgramInput:
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return ProgramInput(node.name, tuple(map(expression_of, value.shape)), value.dtype)
+    return ProgramInput(node.name, None, None, value)
+
+
+def _bound(value: Any) -> int | None:
+    """Return the end of a range; None for infinity."""
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        return None

@@ -1,0 +1,238 @@
+"""TorchScript whose modules are seen called.
+
+TorchScript's interpreter calls submodules itself, so that no hook of Python sees them. In a copy of a script each call of
+a submodule's forward stands between two operators that do nothing but call the hooks of this submodule. The copy shares
+the parameters and buffers of the script that the user gave, whose own graphs stay as they are.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from itertools import count
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import nn
+from torch.jit import ScriptModule
+
+from ..torch_internals import class_of_script, composite_name, graphs_by_name, inline, set_in_script
+from .modules import modules_of
+
+MARKS = set[Any]()
+"""The operators that enter and leave a submodule, which are no calls of the model's; none until a script is counted."""
+
+
+class _Calls:
+    """The open calls of the submodules of one script. A module that its caller does not hold by a name is None."""
+
+    def __init__(self, root: nn.Module) -> None:
+        self.number = next(SCRIPTS)
+        self._root = root
+        self._open: list[nn.Module | None] = []
+        OPEN[self.number] = self
+
+    def enter(self, name: str) -> None:
+        module: Any = self._open[-1] if self._open else self._root
+        for step in name.split("."):
+            # A script's modules are in no dict: it has no get().
+            module = module._modules[step] if module is not None and step in module._modules else None
+        self._open.append(module)
+        for hook, with_kwargs in _hooks_of(module, "_forward_pre_hooks"):
+            hook(module, (), *[{}] * with_kwargs)
+
+    def leave(self) -> None:
+        module = self._open.pop()
+        for hook, with_kwargs in _hooks_of(module, "_forward_hooks"):
+            hook(module, (), *[{}] * with_kwargs, None)
+
+    def begin(self, *_: Any) -> None:
+        """Forget the calls of a run that raised."""
+        self._open.clear()
+
+
+OPEN: WeakValueDictionary[int, _Calls] = WeakValueDictionary()
+SCRIPTS = count()
+
+
+def _hooks_of(module: Any, kind: str) -> Iterator[tuple[Any, bool]]:
+    if module is not None:
+        takes = getattr(module, f"{kind}_with_kwargs")
+        yield from [(hook, key in takes) for key, hook in getattr(module, kind).items()]
+
+
+@cache
+def _marks() -> torch.library.Library:
+    """Register the two operators, once; the library must be kept."""
+    library = torch.library.Library("fxflops_script", "DEF")
+    library.define("enter(int script, str name) -> ()")
+    library.define("leave(int script) -> ()")
+    library.impl("enter", lambda script, name: OPEN[script].enter(name), "CompositeExplicitAutograd")
+    library.impl("leave", lambda script: OPEN[script].leave(), "CompositeExplicitAutograd")
+    MARKS.update((torch.ops.fxflops_script.enter.default, torch.ops.fxflops_script.leave.default))
+    return library
+
+
+def with_calls_seen(script: ScriptModule) -> ScriptModule:
+    """Return a copy of a script that calls the hooks of its submodules, or the script itself if it has none or cannot be copied."""
+    if not script._modules or script._forward_hooks or script._forward_pre_hooks:
+        return script
+    _marks()
+    written = io.BytesIO()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.jit.save(script, written)
+            written.seek(0)
+            copy: Any = torch.jit.load(written, map_location="cpu")
+    except RuntimeError:  # code that is not TorchScript's: torch.jit.ignore, objects of custom classes
+        return script
+    originals, copies = modules_of(script)[0], modules_of(copy)[0]
+    if [*originals.values()] != [*copies.values()]:
+        return script
+    for original, copied in zip(originals, copies, strict=True):
+        for tensors in (original._parameters, original._buffers):
+            for name, tensor in tensors.items():
+                set_in_script(copied, name, tensor)
+    calls = _Calls(copy)
+    seen = set[tuple[str, str]]()
+    for module in copies:
+        for name, graph in graphs_by_name(module).items():
+            of_class = class_of_script(module), name  # its instances share the graphs of a class
+            if of_class not in seen:
+                seen.add(of_class)
+                _mark(graph, calls.number)
+    forward = graphs_by_name(copy).get("forward")
+    if forward is not None:
+        inline(forward)  # functions of torch that are written in TorchScript are graphs of their own
+        _call_from_python(forward)
+    copy.__dict__["_calls_seen"] = calls
+    copy._forward_pre_hooks[BEGIN] = calls.begin
+    return copy  # type: ignore[no-any-return]
+
+
+BEGIN = "fxflops: begin"
+FORWARD = re.compile(r"forward(\d+|__\d+)?")
+"""The names of forward; in a trace each further call of a module is a method of its own, and each overload of one is."""
+
+
+def _mark(graph: Any, script: int) -> None:
+    """Put the two operators around each call of a submodule's forward in the graph of a method."""
+    own = next(iter(graph.inputs())).debugName()
+    blocks: list[Any] = [graph]
+    for block in blocks:
+        for node in [*block.nodes()]:
+            blocks += node.blocks()
+            if node.kind() == "prim::CallMethod" and FORWARD.fullmatch(node.s("name")) and (name := _name(node, own)):
+                of_script, of_module = _constant(graph, script, node), _constant(graph, name, node)
+                graph.create("fxflops_script::enter", [of_script, of_module], 0).insertBefore(node)
+                graph.create("fxflops_script::leave", [of_script], 0).insertAfter(node)
+
+
+def _constant(graph: Any, value: str | int, node: Any) -> Any:
+    """Return a constant of a graph, made before a node. The graph's insertion point stays where it is."""
+    constant = graph.create("prim::Constant")
+    if isinstance(value, str):
+        constant.s_("value", value)
+    else:
+        constant.i_("value", int(value))
+    kinds: Any = {str: torch.StringType, int: torch.IntType, bool: torch.BoolType}
+    constant.output().setType(kinds[type(value)].get())
+    constant.insertBefore(node)
+    return constant.output()
+
+
+def _call_from_python(graph: Any) -> None:
+    """Let the composite operators of a graph be called from Python, as a forward in Python does."""
+    blocks: list[Any] = [graph]
+    for block in blocks:
+        for node in [*block.nodes()]:
+            blocks += node.blocks()
+            inputs = [*node.inputs()]
+            if node.kind() == "aten::as_tensor" and len(inputs) == AS_TENSOR:
+                inputs.append(_constant(graph, False, node))  # requires_grad, as torch.tensor has it
+            if (operator := _composite(node) or _of_numbers(node)) is not None:
+                seen = graph.create(operator, inputs, node.outputsSize())
+                seen.insertBefore(node)
+                for made, replaced in zip(seen.outputs(), node.outputs(), strict=True):
+                    made.setType(replaced.type())
+                    replaced.replaceAllUsesWith(made)
+                node.destroy()
+
+
+@cache
+def _seen(schema: str) -> str | None:
+    """Return an operator by which Python calls the composite one of this schema; None for any other, or one with aliases.
+
+    Under it, functions of torch are seen as in a forward in Python: attention is one call, whatever its device's kernels.
+    """
+    name = composite_name(schema)
+    if name is None or "(a" in schema or "!" in schema or "Tensor" not in schema.rpartition("->")[2]:
+        return None
+    bare, _, overload = name.removeprefix("aten::").partition(".")
+    operator = getattr(getattr(torch.ops.aten, bare), overload or "default")
+    own = f"{bare}__{overload}" if overload else bare
+    library = _marks()
+    library.define(f"{own}({schema.partition('(')[2]}")
+    library.impl(own, operator, "CompositeImplicitAutograd")
+    return f"fxflops_script::{own}"
+
+
+def _composite(node: Any) -> str | None:
+    """Return the operator that stands for a node's; None if that is not composite."""
+    if not node.kind().startswith("aten::") or node.schema() == "(no schema)":
+        return None
+    return _seen(node.schema())
+
+
+AS_TENSOR = 3
+"""The arguments of ``aten::as_tensor`` of numbers: data, dtype, device."""
+
+
+@cache
+def _made_of(kind: str) -> str:
+    """Return an operator by which Python makes a tensor of numbers; TorchScript writes them into memory unseen."""
+    library, own = _marks(), f"tensor_of_{kind.strip('[]')}{'s' * kind.endswith('[]')}"
+    library.define(f"{own}({kind} data, ScalarType? dtype, Device? device, bool requires_grad) -> Tensor")
+    library.impl(
+        own,
+        lambda data, dtype, device, requires_grad: torch.tensor(
+            data, dtype=dtype, device=device, requires_grad=requires_grad
+        ),
+        "CompositeExplicitAutograd",
+    )
+    MARKS.add(getattr(torch.ops.fxflops_script, own).default)
+    return f"fxflops_script::{own}"
+
+
+def _of_numbers(node: Any) -> str | None:
+    """Return the operator that stands for a node that makes a tensor of numbers; None if it does not."""
+    if node.kind() not in ("aten::tensor", "aten::as_tensor"):
+        return None
+    given = NUMBERS_IN.get(str(node.inputsAt(0).type()))
+    return None if given is None else _made_of(given)
+
+
+NUMBERS_IN = {
+    "float": "float",
+    "int": "int",
+    "bool": "bool",
+    "List[float]": "float[]",
+    "List[int]": "int[]",
+    "List[bool]": "bool[]",
+}
+NUMBERS_IN |= {kind: kind for kind in ("float[]", "int[]", "bool[]")}
+"""The types of numbers in TorchScript, as they stand in a schema."""
+
+
+def _name(call: Any, own: str) -> str:
+    """Return the name by which a method's own module, ``own``, holds the one that is called; "" if it does not."""
+    value, steps = call.inputsAt(0), list[str]()
+    while value.node().kind() == "prim::GetAttr":
+        steps.append(value.node().s("name"))
+        value = value.node().inputsAt(0)
+    return ".".join(reversed(steps)) if value.debugName() == own else ""
