@@ -35,7 +35,7 @@ from .ops.packages import registry_with
 from .records import FormulaFunction
 from .report.model_summary import COLUMNS, DEPTH, ModelSummary
 from .report.report import Report
-from .run.model_run import OwnBackwardError, counted_run
+from .run.model_run import OwnBackwardError, run_model
 from .run.passes import analysis
 from .run.progress import progress_bar
 from .run.running import running
@@ -276,7 +276,7 @@ def counted(
                 autocast=casts,
                 own_backward=own_backward,
             ) as subject:
-                run = counted_run(subject, registry, must_read_masks=attention == "exact", lessons=lessons)
+                run = run_model(subject, registry, must_read_masks=attention == "exact", lessons=lessons)
             break
         except OwnBackwardError:
             own_backward = True

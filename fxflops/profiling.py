@@ -253,7 +253,7 @@ class profile:
         self._storages.hold_written(self._observer.calls)
         self._storages.hold_earlier()
         mode = ("train" if is_training(self._model) else "eval") if self._parts else ""
-        run = self._watch.run_of(self._name, mode, self._compiled, Inventory(self._model), self._steps, raised, why)
+        run = self._watch.finished(self._name, mode, self._compiled, Inventory(self._model), self._steps, raised, why)
         return Report(run, self._convention, self._registry, weakref.ref(self._model), self._attention)
 
     def _stepping(self, optimizer: Optimizer) -> None:

@@ -68,6 +68,7 @@ class LiveStorages:
         self.counts_meta = True
         self.counts_random_states = False
         self.holders: Holders | None = None
+        # Set where a run begins: the first by watch_of in run/model_run.py, the second by the meta world.
         self.was_there: Callable[[torch.Tensor], bool] = lambda tensor: True
         self.stand_in_of: Callable[[torch.Tensor], torch.Tensor | None] = lambda tensor: None
         self._leaving: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}  # by the address, with the bytes

@@ -22,7 +22,7 @@ from ..trace.real_world import RealWorld
 from .calibration import is_timed, measured_entry_costs
 from .environment import environment_of
 from .outcome import Run
-from .watch import Watch, run_of
+from .watch import Watch, run_from_watch
 
 OPERATIONS, MODULES, STEPS = DETAILS = ("operations", "modules", "steps")
 """What is observed of a block, each with what follows it."""
@@ -74,7 +74,7 @@ class BlockWatch(Watch):
             stopwatch.costs, stopwatch.cold = measured_entry_costs(registry)  # by a run of its own, of some 50 calls
         self._begun = Usage.now()
 
-    def run_of(
+    def finished(
         self,
         model: str,
         mode: str,
@@ -106,7 +106,7 @@ class BlockWatch(Watch):
             }
         else:
             measured["steps"] = tuple([Step(step.name, step.calls) for step in steps])
-        return run_of(
+        return run_from_watch(
             self,
             inventory,
             environment_of(self.device, mode, compiled),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from torch.optim import Optimizer
 from ..errors import FxflopsError, InputError, RunError
 from ..meters.accelerator import accelerator_of
 from ..meters.live_storages import LiveStorages
+from ..meters.stopwatch import Stopwatch
 from ..model.holders import Holders
 from ..model.modules import Called, class_name, parameters_of
 from ..model.optimizer import (
@@ -53,7 +55,7 @@ from .out_of_memory import noting_live
 from .outcome import Run
 from .subject import Subject, run_to_end
 from .uncompiled import uncompiled
-from .watch import Watch, run_of
+from .watch import Watch, run_from_watch
 
 unoptimized = torch.jit.optimized_execution  # type: ignore[attr-defined]
 """TorchScript's optimizer computes, too, in the first calls of a module."""
@@ -72,8 +74,18 @@ OWN_BACKWARD = "does not require grad and does not have a grad_fn|backward throu
 """Torch's errors where a callable runs its own backward pass: without gradients, or before another one."""
 
 
-def watch_of(subject: Subject, registry: FormulaRegistry, world: World | None = None, **options: Any) -> Watch:
-    """Return the instruments for a run of the subject, by default on its real tensors; ``options`` are further arguments of Watch."""
+def watch_of(
+    subject: Subject,
+    registry: FormulaRegistry,
+    world: World | None = None,
+    *,
+    recorder: Recorder | None = None,
+    cap: int | None = None,
+    observe_dispatch: bool = True,
+    must_read_masks: bool = False,
+    new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
+) -> Watch:
+    """Return the instruments for a run of the subject, by default on its real tensors. The other arguments are those of Watch."""
     inventory, snapshot = subject.inventory, subject.snapshot
     named = set(map(id, subject.state))
     # Plain attributes that are tensors, no buffers by name, are there all the time, too.
@@ -90,7 +102,12 @@ def watch_of(subject: Subject, registry: FormulaRegistry, world: World | None = 
         held,
         backward=subject.backward,
         before_write=snapshot.before_write,
-        **options,
+        recorder=recorder,
+        cap=cap,
+        observe_dispatch=observe_dispatch,
+        must_read_masks=must_read_masks,
+        new_stopwatch=new_stopwatch,
+        on_leaf=snapshot.meet_leaf if subject.backward else lambda tensor: None,
     )
     # The storages of fake tensors are on meta whatever their device.
     watch.storages.counts_meta = watch.world.is_meta or subject.device.type == "meta" or _is_on_fake(subject)
@@ -102,7 +119,6 @@ def watch_of(subject: Subject, registry: FormulaRegistry, world: World | None = 
     is_training = isinstance(subject.model, Called) and not subject.own_backward
     watch.observer.phases.on_step = partial(_stepping, snapshot, watch.storages, finds_none, is_training)
     watch.storages.was_there = snapshot.was_there
-    watch.observer.on_leaf = snapshot.meet_leaf if subject.backward else lambda tensor: None
     if not watch.world.is_meta and any(tensor.is_meta and not is_fake(type(tensor)) for tensor in subject.state):
         watch.storages.note_placeholders()
     return watch
@@ -151,10 +167,15 @@ def observe(subject: Subject, watch: Watch) -> Watch:
 
 
 def observed_run(
-    subject: Subject, registry: FormulaRegistry, recorder: Recorder | None = None, **options: Any
+    subject: Subject,
+    registry: FormulaRegistry,
+    recorder: Recorder | None = None,
+    *,
+    cap: int | None = None,
+    new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
 ) -> Watch:
-    """Observe a run of the model on its real tensors; raise InputError when live tensors exceed the ``cap`` among the options."""
-    return observe(subject, watch_of(subject, registry, recorder=recorder, **options))
+    """Observe a run of the model on its real tensors; raise InputError if the live tensors exceed ``cap`` bytes."""
+    return observe(subject, watch_of(subject, registry, recorder=recorder, cap=cap, new_stopwatch=new_stopwatch))
 
 
 def record_of(subject: Subject, watch: Watch, source: str, trace: str, why: str = "", **measured: Any) -> Run:
@@ -168,7 +189,7 @@ def record_of(subject: Subject, watch: Watch, source: str, trace: str, why: str 
         device = watch.observer.ran_on or device
     # A model on meta is counted for any CPU; tensors that are here have this machine's cores.
     environment = environment_of(device, subject.mode, subject.compiled, subject.device.type == device.type)
-    run = run_of(
+    run = run_from_watch(
         watch,
         subject.inventory,
         environment,
@@ -183,7 +204,7 @@ def record_of(subject: Subject, watch: Watch, source: str, trace: str, why: str 
     return run
 
 
-def counted_run(
+def run_model(
     subject: Subject,
     registry: FormulaRegistry,
     must_read_masks: bool = False,

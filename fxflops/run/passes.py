@@ -31,7 +31,7 @@ from ..trace.symbolic import constants_of, symbolic
 from .compiled import first_runs, with_times
 from .compiled_kernels import compiled_kernels
 from .graph_run import CallCollector, Times, expected, run_graph, time_nodes
-from .model_run import counted_run, loaded_weights, observed_run, record_of, unoptimized, watch_of
+from .model_run import loaded_weights, observed_run, record_of, run_model, unoptimized, watch_of
 from .out_of_memory import noting_live
 from .outcome import Compiled, Run
 from .per_node import Spans, node_of, with_nodes
@@ -199,7 +199,7 @@ def measure(
     measured: dict[str, Any] = {}
     if subject.is_on_meta():
         # Meta runs other kernels than any device (attention's plain products): count() knows those of a device.
-        predicted = counted_run(subject, registry)
+        predicted = run_model(subject, registry)
         measured = {name: getattr(predicted, name) for name in ("history", "peak", "environment")}
     accelerator = accelerator_of(subject.device)
     if accelerator is not None and accelerator.has_statistics:

@@ -66,7 +66,7 @@ def running(
         resharded(model),
         nullcontext(Inventory(model, lazy=True)) as inventory,
         errors_of_kind(),
-        torch.set_grad_enabled(backward),
+        torch.set_grad_enabled(backward),  # without gradients the meta world makes known results itself
         holding(inventory.paths, mode) as within,
         unseen() if within or are_observed() else nullcontext(),
     ):

@@ -12,7 +12,7 @@ from ..model.pytree import fill, template_of
 from ..ops import BASE
 from ..records.tensors import spec_of
 from ..trace.source import modules_that_raised
-from .model_run import counted_run, observed_run
+from .model_run import observed_run, run_model
 from .subject import Subject
 
 CONVS = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
@@ -55,7 +55,7 @@ def _works(raised: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bo
     )
     try:
         if subject.lazy:
-            counted_run(subject, BASE)
+            run_model(subject, BASE)
         else:
             observed_run(subject, BASE)
     except Exception:  # whatever a user's model raises

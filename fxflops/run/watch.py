@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..meters.event_stopwatch import with_seconds
@@ -43,6 +44,7 @@ class Watch:
         observe_dispatch: bool = True,
         must_read_masks: bool = False,
         new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
+        on_leaf: Callable[[torch.Tensor], None] = lambda tensor: None,
     ) -> None:
         self.world = world
         self.recorder = recorder
@@ -59,13 +61,14 @@ class Watch:
             must_read_masks=must_read_masks,
             owners=self.owners,
             new_stopwatch=StoppedStopwatch if world.is_meta else new_stopwatch,
+            on_leaf=on_leaf,
         )
         if recorder is not None:
             recorder.calls = self.observer.calls
 
     @property
     def calls(self) -> Sequence[Call]:
-        """The calls of the run."""
+        """The calls of the run. The gradients of masked attention have the pairs of their forward, which ``observer.calls`` lacks on meta."""
         return with_shares(self.observer.calls, self.owners.owner_of)
 
     def release(self) -> None:
@@ -75,7 +78,7 @@ class Watch:
         self.storages.end_run()
 
 
-def run_of(
+def run_from_watch(
     watch: Watch,
     inventory: Inventory,
     environment: Environment,

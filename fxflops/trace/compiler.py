@@ -33,7 +33,7 @@ def is_importing_compiler() -> bool:
 
 
 def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator that reached a dispatch mode.
+    """Run an operator that reached a dispatch mode, or a function, for which ``__torch_function__`` is always enabled.
 
     An operator that is written in Python, as those of other libraries and torch's own on meta may be, can import the
     compiler, which up to torch 2.8 needs ``__torch_function__`` to work. Until the compiler is loaded, all run with it

@@ -17,7 +17,7 @@ from ..records import EMPTY_MAPPING, Operation, Spec
 from ..records.tensors import ORDINARY
 from .forms import OWN, REAL, Form
 
-NEW, SAME, VIEW, NONE = "new tensors", "the first argument", "views", "nothing"
+NEW, FIRST, VIEWS, NOTHING = "new tensors", "the first argument", "views", "nothing"
 """The kinds of results: what is returned, and whether it has memory of its own."""
 TYPED = frozenset({bool, float, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, type(...)})
 """Types of plain values that go into a key together with their type: True == 1 == 1.0."""
@@ -26,7 +26,7 @@ LONGEST = 256
 """The most items of a list in a key: a longer one is data."""
 NAMED = object()
 """The mark in a key before the keyword arguments."""
-Passing = tuple[tuple[Spec, int], ...]
+Transients = tuple[tuple[Spec, int], ...]
 """Specs and bytes of storages that live only within a call, at its peak."""
 
 
@@ -43,21 +43,21 @@ class Known:
     """What is known of calls of one kind.
 
     ``operation`` is recorded for each of them; ``is_part`` tells that it was learned from an operator inside another call,
-    which is not recorded. ``kind`` says what they return: NEW, SAME, VIEW or NONE. ``passing`` are the storages that live only
+    which is not recorded. ``kind`` says what they return: NEW, FIRST, VIEWS or NOTHING. ``transients`` are the storages that live only
     within such a call; None if it leaves more behind than its result, so that its operators must be seen.
 
     For calls that are made without running them: ``forms`` are those of the tensors returned, ``sequence`` is the class of
-    several: tuple, list, or one of ``torch.return_types``. With ``has_real`` some arguments are real tensors, which need meta mirrors; with ``names_device`` an argument
+    several: tuple, list, or one of ``torch.return_types``. With ``needs_mirrors`` some arguments are real tensors, which need meta mirrors; with ``names_device`` an argument
     may be a device.
     """
 
-    __slots__ = ("forms", "has_real", "is_part", "kind", "names_device", "operation", "passing", "sequence")
+    __slots__ = ("forms", "is_part", "kind", "names_device", "needs_mirrors", "operation", "sequence", "transients")
 
     def __init__(
         self,
         operation: Operation,
         kind: str,
-        passing: Passing | None = (),
+        transients: Transients | None = (),
         *,
         forms: Sequence[Any] = (),
         sequence: Any = None,
@@ -66,12 +66,12 @@ class Known:
     ) -> None:
         self.operation = operation
         self.kind = kind
-        self.passing = passing
+        self.transients = transients
         self.forms = forms
         self.sequence = sequence
         self.is_part = is_part
         given_kinds = [form.kind for form in given]
-        self.has_real = REAL in given_kinds or (kind is VIEW and OWN in given_kinds)
+        self.needs_mirrors = REAL in given_kinds or (kind is VIEWS and OWN in given_kinds)
         self.names_device = False
 
 
@@ -116,7 +116,7 @@ class Ended(NamedTuple):
     """
 
     left: int
-    passing: Passing
+    transients: Transients
     entered: int
 
 

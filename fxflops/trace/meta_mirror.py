@@ -106,6 +106,7 @@ class MetaMirror:
         self.unknown_origin = False
         self.needs_values = ""
         self.keeps_lengths = False  # a CPU computes packed sequences step by step, which only a real run shows exactly
+        # Set by the meta world, which tells the live storages of a run.
         self.on_mirrored: Callable[[torch.Tensor, torch.Tensor], None] = lambda *_: None
         self.on_stranger: Callable[[torch.Tensor], None] = lambda _: None
         self._was_there = was_there

@@ -17,8 +17,7 @@ from torch import empty_strided, get_default_dtype, is_grad_enabled, nn
 
 from ..meters.live_storages import LiveStorages
 from ..model.pytree import tensors_given
-from ..ops import ESCAPE, QUERY, Formula, FormulaRegistry
-from ..ops import VIEW as RETURNS_VIEW
+from ..ops import ESCAPE, QUERY, VIEW, Formula, FormulaRegistry
 from ..ops._rules import STORED, UNWATCHED
 from ..ops._traits import EMPTY, METADATA
 from ..ops.shapes import rule_for, shape_of
@@ -41,7 +40,7 @@ from .dtypes import check_dtypes
 from .forms import META, OWN, REAL, Form
 from .functions import writes
 from .lookups import with_row
-from .memo import NEW, NONE, SAME, VIEW, Ended, Known, Lessons, alike, call_key, forms_in, specs_given
+from .memo import FIRST, NEW, NOTHING, VIEWS, Ended, Known, Lessons, alike, call_key, forms_in, specs_given
 from .meta_mirror import MetaMirror
 from .meta_results import RESULTS
 from .modes import transformed
@@ -100,6 +99,7 @@ class MetaWorld(World):
         mirror.keeps_lengths = device.type == "cuda"
         self._kernels = DeviceKernels(device)
         self._dtype = get_default_dtype()
+        # The mirror's own methods in place of this class's: a method that calls another one costs as much again, at every call.
         self.of = mirror.of  # type: ignore[method-assign]
         self.check_origin = mirror.check_origin  # type: ignore[method-assign]
         self.spec_of_tensor = mirror.spec
@@ -257,8 +257,8 @@ class MetaWorld(World):
     ) -> Known | None:
         given = forms_in(key)
         if func is assertion and args[0] is True:
-            return self._keep(key, Known(Operation(op, func, args, kwargs, None), NONE, given=given))
-        rule = rule_for(SPELLED_BY_OPERATOR.get(func, func))
+            return self._keep(key, Known(Operation(op, func, args, kwargs, None), NOTHING, given=given))
+        rule = rule_for(SPELLED_BY_OPERATOR.get(func, func))  # torch.ops.aten.lstm has the rule of torch.lstm
         # A call on nothing but tensors with values computes values, which no rule knows.
         if rule is None or all(form.kind is REAL for form in given):
             return None
@@ -270,7 +270,7 @@ class MetaWorld(World):
             return None
         out, strides, passing = shape
         forms = () if strides is None else (self._mirror.form_of(out, strides, out.dtype, META),)
-        kind, same = (NEW, forms[0].alike) if forms else (SAME, SAME)
+        kind, same = (NEW, forms[0].alike) if forms else (FIRST, FIRST)
         operation = self._log.shared((alike(key), same), (op, target, specs, kwspecs, out, settings))
         sized = tuple([(spec, spec.nbytes) for spec in passing])
         return self._keep(key, Known(operation, kind, sized, forms=forms, given=given))
@@ -289,7 +289,7 @@ class MetaWorld(World):
             return None
         fields = op, cls, *specs_given(key, len(args), kwargs), view.spec, settings
         operation = self._log.shared((alike(key), typed(view.spec)), fields)
-        return self._keep(key, Known(operation, VIEW, forms=(view,), given=forms_in(key)))
+        return self._keep(key, Known(operation, VIEWS, forms=(view,), given=forms_in(key)))
 
     def _keep(self, key: Any, known: Known) -> Known:
         assert self.memo is not None
@@ -300,7 +300,7 @@ class MetaWorld(World):
         self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any
     ) -> tuple[Any, Operation | None]:
         given = forms_in(key)
-        if entry.reason != RETURNS_VIEW or writes(func, kwargs) or {form.kind for form in given} != {META}:
+        if entry.reason != VIEW or writes(func, kwargs) or {form.kind for form in given} != {META}:
             return NotImplemented, None
         try:
             out = func(*args, **kwargs)
@@ -314,7 +314,7 @@ class MetaWorld(World):
         result = forms[0].spec if sequence is None else tuple([form.spec for form in forms])
         fields = entry.op, target, *specs_given(key, len(args), kwargs), result, EMPTY_MAPPING
         operation = self._log.shared((alike(key), typed(result)), fields)
-        self._keep(key, Known(operation, VIEW, forms=forms, sequence=sequence, given=given))
+        self._keep(key, Known(operation, VIEWS, forms=forms, sequence=sequence, given=given))
         self._storages.call = len(self._calls)
         return out, operation
 
@@ -372,14 +372,14 @@ class MetaWorld(World):
     def _learn(self, key: Any, operation: Operation, given: Arguments, out: Any, ended: Ended, is_part: bool) -> None:
         (args, kwargs), forms_given = given, forms_in(key)
         kind, forms, sequence = self._result(args, kwargs, out)
-        if kind is SAME and self._mirror.read(args[0]) is not forms_given[0]:  # x.unsqueeze_(0) changed its own shape
+        if kind is FIRST and self._mirror.read(args[0]) is not forms_given[0]:  # x.unsqueeze_(0) changed its own shape
             return
         # A call that leaves other bytes behind than its result keeps tensors that would not be made again.
         made = sum([form.nbytes for form in forms]) if kind is NEW else 0
         if not kind or ended.left != made or operation.op in EMPTY:
             return
         known = Known(
-            operation, kind, ended.passing, forms=forms, sequence=sequence, given=forms_given, is_part=is_part
+            operation, kind, ended.transients, forms=forms, sequence=sequence, given=forms_given, is_part=is_part
         )
         known.names_device = operation.target is torch.Tensor.to or "device" in kwargs
         self._keep(key, known)
@@ -391,11 +391,11 @@ class MetaWorld(World):
         if not outs or not all(type(o) in ORDINARY and o.is_meta and o.layout is torch.strided for o in outs):
             return "", (), None
         if single and args and out is args[0]:
-            return SAME, (), None
+            return FIRST, (), None
         given = {self._mirror.of(t).untyped_storage()._cdata for t in tensors_given((args, kwargs))}
         shared = [o.untyped_storage()._cdata in given for o in outs]
         if all(shared):
-            return VIEW, tuple(map(self._mirror.form, outs)), None if single else type(out)
+            return VIEWS, tuple(map(self._mirror.form, outs)), None if single else type(out)
         # Results that share storages, or begin inside one, cannot be made one by one.
         distinct = len({o.untyped_storage()._cdata for o in outs}) == len(outs)
         if any(shared) or not distinct or any(o.storage_offset() for o in outs):
@@ -411,16 +411,16 @@ class MetaWorld(World):
         if operation.op == LOOKUP:
             table = () if module is None else (module.weight,)
             operation = operation._replace(out=with_row(operation.out, (*args, *table)))
-        if known.has_real:
+        if known.needs_mirrors:
             args, kwargs = self._mirror.replace(args, kwargs, func if module is None else None)
         self._storages.call = len(self._calls)
-        if known.passing:
-            self._storages.add_transient(known.passing)
+        if known.transients:
+            self._storages.add_transient(known.transients)
         if known.kind is NEW:
             out = self._made(known)
-        elif known.kind is SAME:
+        elif known.kind is FIRST:
             out = first[0]
-        elif known.kind is NONE:
+        elif known.kind is NOTHING:
             out = None
         else:
             if known.names_device:
@@ -431,12 +431,12 @@ class MetaWorld(World):
         return out, operation, None
 
     def repeat_operator(self, known: Known, key: Any, func: Any, args: Any, kwargs: Any, given: Any) -> Any:
-        if known.passing:
-            self._storages.add_transient(known.passing)
+        if known.transients:
+            self._storages.add_transient(known.transients)
         if known.kind is NEW:
             return self._made(known)
         # The tensor may come from an unobserved call, so it is tracked here.
-        return self._track(args[0] if known.kind is SAME else func(*args, **kwargs))
+        return self._track(args[0] if known.kind is FIRST else func(*args, **kwargs))
 
     def _made(self, known: Known) -> Any:
         """Return new meta tensors of the known forms."""

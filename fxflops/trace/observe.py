@@ -6,9 +6,19 @@ function mode, otherwise by a dispatch mode, and the operators that it dispatche
 functorch transforms every function is observed by the dispatch mode, since only operators have the whole shapes.
 
 What a call is given and how it runs is the business of a world (:mod:`.worlds`), which may also know calls from earlier
-ones. The path of a function is :meth:`Observer.function`; from there to :meth:`Observer._repeat` if it is known, to
-:meth:`Observer._learn` if it is new to a world that remembers, and to :meth:`Observer._observed` if it must be watched.
-Operators and modules go the same three ways.
+ones. A function goes one of four ways from :meth:`Observer.function`; operators and modules go the same ways:
+
+===============================================  =========================  ============================================
+the call                                         goes through               which records it by
+===============================================  =========================  ============================================
+is like an earlier one: its key is in the memo   ``_repeat``                ``_add_call``: the operation is known
+is new, and the world has a rule for its result  ``by_rule``, ``_repeat``   ``_add_call``
+is new to a world that remembers                 ``_learn``                 ``_add_call`` if it is free; else as the next
+must be watched: metadata does not say all       ``_observed``, ``_run``    ``log.call``: specs of arguments and result
+===============================================  =========================  ============================================
+
+All of them end in :meth:`.call_log.CallLog.add`, which alone makes a ``Call``. ``_observed`` may also record nothing itself and let
+the calls inside a function count.
 """
 
 from __future__ import annotations
@@ -93,7 +103,7 @@ from .library_functions import (
     run_without_values,
     tensors_of,
 )
-from .memo import NONE, Begun, Ended, Known, LeafLookup, Unknown, call_key
+from .memo import NOTHING, Begun, Ended, Known, LeafLookup, Unknown, call_key
 from .modes import (
     AtenMode,
     FunctionMode,
@@ -133,10 +143,11 @@ class Observer:
     must_read_masks: raise NotImplementedError where an attention mask has no values to read on meta. What can be read always is.
     owners: assign calls of the backward pass to the modules whose gradients they compute.
     new_stopwatch: makes the stopwatch of a thread.
+    on_leaf: called with tensors that were there before the run and may get a gradient.
 
     ``calls`` and ``scopes`` are what was recorded; ``steps`` are the outermost module calls, named by the module's path.
     ``stopwatch`` shows the run's time without the observer's. ``lock`` is held while a call is made and recorded, so that a
-    run's threads take turns. ``on_leaf(tensor)`` is called with tensors that were there before the run and may get a gradient. ``ran_on`` is the device of the first result of a model. ``path`` is the path of calls made outside all modules: see :meth:`be_at`. ``failed`` has name, path and argument
+    run's threads take turns. ``ran_on`` is the device of the first result of a model. ``path`` is the path of calls made outside all modules: see :meth:`be_at`. ``failed`` has name, path and argument
     specs of the first call that raised.
     """
 
@@ -153,7 +164,9 @@ class Observer:
         must_read_masks: bool = False,
         owners: NoOwners | None = None,
         new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
+        on_leaf: Callable[[torch.Tensor], None] = lambda tensor: None,
     ) -> None:
+        self.on_leaf = on_leaf
         self.lock = threading.RLock()
         self.path = ""
         self.failed: tuple[str, str, Any] | None = None
@@ -189,7 +202,6 @@ class Observer:
         # The outermost module call under way: its number, its first call, and what it was given.
         self._step: int | None = None
         self._has_called = False
-        self.on_leaf: Callable[[torch.Tensor], None] = lambda tensor: None
         self._begun = 0
         self._given: Any = None
 
@@ -386,7 +398,7 @@ class Observer:
         if world.meets_tensors:  # its weights, too: others may have been put in their place for this call
             self._meet((*args, *module._parameters.values(), *module._buffers.values()), kwargs)
         remembers = world.memo is not None and not world.skips_forwards and not module._modules
-        if not (remembers and self._metadata_suffices(in_handler=False)):
+        if not (remembers and self._memo_applies(in_handler=False)):
             self._parts.clear()
             self._check(self._formula_of(record), module, args, kwargs)
             if not self._plain_functions.running:
@@ -405,7 +417,7 @@ class Observer:
         except (Unknown, TypeError):
             return
         running.lookup = LeafLookup(known, key, settings.params, self._begin_learning() if known is None else None)
-        if known is not None and known.passing is not None:
+        if known is not None and known.transients is not None:
             running.turn_off(DisableTorchFunction(), DisableTorchDispatch())
 
     def _begin_step(self, args: Any, kwargs: Any) -> None:
@@ -539,7 +551,7 @@ class Observer:
             return tuple.__new__(Operation, (cls.__name__, cls, *made, settings.settings))
         operation = self.log.operation(cls.__name__, cls, made, settings)
         if key is not None:
-            world.memo[key] = Known(operation, NONE)  # type: ignore[index]
+            world.memo[key] = Known(operation, NOTHING)  # type: ignore[index]
         return operation
 
     def _pop(self, module: nn.Module) -> tuple[Running, bool, float]:
@@ -584,7 +596,7 @@ class Observer:
             return self._call_module(record, *args, **kwargs)
         key = None
         with self.lock, DisableTorchFunction():
-            if not (module._modules or are_others_on()) and self._metadata_suffices(in_handler=False):
+            if not (module._modules or are_others_on()) and self._memo_applies(in_handler=False):
                 world, settings = self._world, self._settings.of(record)
                 try:
                     key = call_key((type(module), settings), args, kwargs, world.form)
@@ -641,8 +653,9 @@ class Observer:
             return world.answers[func]
         if world.meets_tensors and not self._stack.leaf_depth:
             self._meet(args, kwargs)
-        if world.memo is None or type(func) is LibraryFunction or not self._metadata_suffices(in_handler=True):
+        if world.memo is None or type(func) is LibraryFunction or not self._memo_applies(in_handler=True):
             return self._observed(func, args, kwargs)
+        # x + y and x.add(y) are one method here; the author's bytecode tells them apart.
         target = self._spelling.of(func) if func in WRITTEN_AS else func
         try:
             key = call_key((target, *world.torch_settings(func)), args, kwargs, world.form)
@@ -683,7 +696,7 @@ class Observer:
                     if tensor.requires_grad and tensor.is_leaf and not self._storages.was_made(tensor):
                         self.on_leaf(tensor)
 
-    def _metadata_suffices(self, in_handler: bool) -> bool:
+    def _memo_applies(self, in_handler: bool) -> bool:
         """Return whether all that the record of a call takes from it follows now from the metadata of its tensors.
 
         That is not so inside another call or a higher-order operator, while there is uninitialized memory, in several threads,
@@ -727,7 +740,7 @@ class Observer:
 
     def _timed(self, known: Known, func: Any, args: Any, kwargs: Any) -> tuple[Any, float]:
         """Run a call of a known kind; its operators are not looked at if its result is all that it makes."""
-        with DisableTorchDispatch() if known.passing is not None else self._within(True, self._in_node):
+        with DisableTorchDispatch() if known.transients is not None else self._within(True, self._in_node):
             return self.stopwatch.timed(func, args, kwargs)
 
     def _add_call(self, operation: Operation, path: str, seconds: float | None, origin: str, seen: Any) -> None:
@@ -823,9 +836,9 @@ class Observer:
         if entry is None and isinstance(func, FunctionType) and func not in self._bodies_under_way:
             return self._observe_body(func, args, kwargs)
         with self.lock:
-            return self._recorded(func, args, kwargs, given, None if in_parts else entry, in_parts)
+            return self._run_and_record(func, args, kwargs, given, None if in_parts else entry, in_parts)
 
-    def _recorded(
+    def _run_and_record(
         self,
         func: Any,
         args: tuple[Any, ...],
@@ -992,7 +1005,7 @@ class Observer:
                 return self._communicated(func, args, kwargs)
             if self._in_call or self._inside_leaf():
                 self._announce(func, args, kwargs)  # F.embedding(max_norm=) writes to its weight
-                out = self._track(self._kernel(func, args, kwargs))
+                out = self._track(self._run_kernel(func, args, kwargs))
                 if current_graph_task_id() != -1:
                     self._parts.append((func, (spec_of(args), spec_of(kwargs), spec_of(out))))
                 return out
@@ -1083,8 +1096,8 @@ class Observer:
         is_operator = isinstance(func, OpOverload) and func not in SPELLED_BY_OPERATOR
         is_whole = not is_operator and (self._in_call or self._inside_leaf())
         if is_whole and self._world.makes_more(func, args, kwargs):
-            return self._run_tracked(func, args, kwargs, self._run_once)
-        return self._run_once(func, args, kwargs)
+            return self._run_tracked(func, args, kwargs, self._run_and_track)
+        return self._run_and_track(func, args, kwargs)
 
     def _run_tracked(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any] | None = None
@@ -1093,7 +1106,8 @@ class Observer:
         with self._within(True, self._in_node), dispatch_mode_on(self.aten):
             return func(*args, **kwargs) if run is None else run(func, args, kwargs)
 
-    def _run_once(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_and_track(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function or an operator with its arguments cast by autocast, and track the tensors that it returns."""
         args, kwargs = self._world.cast(func, args, kwargs)
         if isinstance(func, HigherOrderOperator):
             self._unwritten.clear()
@@ -1102,18 +1116,19 @@ class Observer:
         else:
             out = self._unwatched(func, args, kwargs) if func in UNWATCHED else NotImplemented
             if out is NotImplemented:
-                out = self._kernel(func, args, kwargs)
+                out = self._run_kernel(func, args, kwargs)
         self._world.returned(func, args, kwargs, out)
         return self._track(out)
 
-    def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function or an operator by the kernel that the world has for it, or by the operators that it is made of."""
         if type(func) is LibraryFunction:
             return self._run_library(func, args, kwargs)
         if type(func) is OpOverload and is_below_autograd():
             kernel = composing_kernel(func, args, kwargs, self._world.device if self._world.is_meta else None)
             if kernel is not None:
                 return self._composed(kernel, func, args, kwargs)
-        return self._world.kernel(func, args, kwargs, self._run_here)
+        return self._world.kernel(func, args, kwargs, self._run_on_clock)
 
     def _composed(self, kernel: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator by those that it is made of, as parts of it, so that the tensors they make are tracked."""
@@ -1123,7 +1138,8 @@ class Observer:
         del self._parts[parts:]
         return out
 
-    def _run_here(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_on_clock(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run it as torch would, with the clock running meanwhile."""
         return self.stopwatch.run(run_operator, (func, args, kwargs), {}, work=func)
 
     def _unwatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -1142,7 +1158,7 @@ class Observer:
         if held is None:
             return NotImplemented
         with disable_current_modes():
-            out = self._kernel(func, args, kwargs)
+            out = self._run_kernel(func, args, kwargs)
         self._storages.call = len(self.calls)
         self._storages.add_transient([(spec, spec.nbytes) for spec in (*held, *specs_in(spec_of(out)))])
         return out

@@ -46,6 +46,7 @@ class Phases:
     """
 
     def __init__(self, stack: ModuleStack, times: PhaseTimes) -> None:
+        # Set by whoever keeps the optimizer's state before it steps: watch_of in run/model_run.py, and profile.
         self.on_step: Callable[[Optimizer], None] = lambda optimizer: None
         self._running, self._in_backward = stack.open, stack.in_backward
         self._times = times

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from ..model.pytree import tensors_given
-from ..ops import ESCAPE, QUERY, Formula
-from ..ops import VIEW as RETURNS_VIEW
+from ..ops import ESCAPE, QUERY, VIEW, Formula
 from ..ops._traits import EMPTY
 from ..records import Operation, Spec, typed
 from ..records.pairs import ATTENTIONS
@@ -29,7 +28,7 @@ from ..torch_internals import (
 )
 from .compiler import is_importing_compiler
 from .forwards import is_torchs
-from .memo import NEW, VIEW, Ended, Known, Memo
+from .memo import NEW, VIEWS, Ended, Known, Memo
 from .meta_world import QUERIES
 from .worlds import Arguments, Timed, World
 
@@ -104,10 +103,8 @@ class RealWorld(World):
         # What is not torch's own may look at modes, or switch some on.
         is_torchs_own = entry.is_ours and (not isinstance(operation.target, type) or is_torchs(operation.target))
         is_all = is_torchs_own and ended.left == self._storages.bytes_since(ended.entered, (given, out))
-        kind = (
-            NEW if ended.left > 0 or entry.reason != RETURNS_VIEW else VIEW
-        )  # a reshape that copies has memory of its own
-        self.memo[key] = Known(operation, kind, ended.passing if is_all else None)
+        kind = NEW if ended.left > 0 or entry.reason != VIEW else VIEWS  # a reshape that copies has memory of its own
+        self.memo[key] = Known(operation, kind, ended.transients if is_all else None)
 
     def repeat(
         self, known: Known, func: Any, args: Any, kwargs: Any, timed: Timed, module: nn.Module | None = None
@@ -122,8 +119,8 @@ class RealWorld(World):
         """Enter the tensors that a call of a known kind has made."""
         storages = self._storages
         storages.call = len(self._calls)
-        if known.passing:
-            storages.add_transient(known.passing)
+        if known.transients:
+            storages.add_transient(known.transients)
         if known.kind is NEW:
             if type(out) in ORDINARY:
                 storages.add(out, known.operation.out)

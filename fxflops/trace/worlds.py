@@ -3,12 +3,17 @@
 An observer (:mod:`.observe`) is the same in all of them. Here is the plain one, of real tensors, where every call is run and
 observed anew; it is also what the others are built on:
 
-========================  ===========================  =======================================================
-``World``                 tensors on a device          ``analyze``: the model itself, and its graph
-``RealWorld``             tensors on a device          ``profile``: calls like earlier ones are recorded the same
-``FakeWorld``             a simulated rank's           ``simulate``: operators like earlier ones are not run either
-``MetaWorld``             on meta, for a device        ``count``: calls like earlier ones are made by what is known
-========================  ===========================  =======================================================
+============  ====================  ============  ===========  ================================================================
+world         tensors               of            has a memo   a call like an earlier one
+============  ====================  ============  ===========  ================================================================
+World         on a device           ``analyze``   no           is run and observed anew
+RealWorld     on a device           ``profile``   yes          is run, and recorded as the same operation
+FakeWorld     a simulated rank's    ``simulate``  yes          is not run, if it is an operator; functions are observed anew
+MetaWorld     on meta, for a device ``count``     yes          is not run: its result is made by what is known
+============  ====================  ============  ===========  ================================================================
+
+In the first three the dispatch mode of the observer is on, and sees the operators inside functions that have no formula. In a count it
+is on for a backward pass alone; without gradients functions are enough.
 """
 
 from __future__ import annotations

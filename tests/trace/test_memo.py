@@ -9,7 +9,7 @@ import torch
 
 from fxflops.records import Operation
 from fxflops.trace.forms import META, OWN, REAL, Form
-from fxflops.trace.memo import NEW, VIEW, Known, Unknown, alike, call_key, forms_in
+from fxflops.trace.memo import NEW, VIEWS, Known, Unknown, alike, call_key, forms_in
 
 X, Y = torch.empty(2, 3, device="meta"), torch.empty(3, 2, device="meta")
 FORMS = {id(t): Form(t.shape, t.stride(), t.dtype, META) for t in (X, Y)}
@@ -53,9 +53,9 @@ def test_keys_are_alike_where_shapes_and_dtypes_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "has_real"),
-    [(NEW, [META, OWN], False), (NEW, [META, REAL], True), (VIEW, [META], False), (VIEW, [OWN], True)],
+    ("kind", "given", "needs_mirrors"),
+    [(NEW, [META, OWN], False), (NEW, [META, REAL], True), (VIEWS, [META], False), (VIEWS, [OWN], True)],
 )
-def test_tensors_with_values_have_mirrors_made_where_they_are_looked_at(kind: str, given: Any, has_real: bool) -> None:
+def test_tensors_with_values_have_mirrors_made_where_they_are_looked_at(kind: str, given: Any, needs_mirrors: bool) -> None:
     forms = [Form(X.shape, X.stride(), X.dtype, each) for each in given]
-    assert Known(Operation("cat", torch.cat, (), {}, None), kind, given=forms).has_real is has_real
+    assert Known(Operation("cat", torch.cat, (), {}, None), kind, given=forms).needs_mirrors is needs_mirrors
