@@ -442,10 +442,17 @@ def _too_large(model: nn.Module, least: Trial, base: Trial, room: Room) -> OutOf
         OutOfMemoryError(
             f"{type(model).__name__} does not fit into {size(room.memory)}{where}, whatever is checkpointed: the smallest peak is "
             f"{size(least.peak)} ({least.peak:,} bytes), {what if least.modules else 'without checkpoints'}; without any it is "
-            f"{size(base.peak)}\n  give a smaller batch (fxflops.largest_batch finds it), or another optimizer"
+            f"{size(base.peak)}\n  give a smaller batch (fxflops.largest_batch finds it), or another optimizer{_cached(model)}"
         ),
         MemoryError,
     )
+
+
+def _cached(model: nn.Module) -> str:
+    """Return what to do about a cache that a model of transformers returns in training, too, and holds for its step."""
+    if not getattr(getattr(model, "config", None), "use_cache", False):
+        return ""
+    return "\n  model.config.use_cache is True: keys and values of all layers are held until the step ends; set it to False to train"
 
 
 def _code(modules: Mapping[str, nn.Module], names: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterable
 from dataclasses import asdict, fields, replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -269,30 +270,32 @@ def predict(
         if memory is not None:
             advised = no_batch_fits(memory) if what_fits else advice(memory, *WHAT_FITS)
             typer.echo(f"\n{text(memory, advised)}")
-    batch, plan = None, None
+    fitting: dict[str, Any] = {"largest_batch": None, "checkpoints": None} if what_fits else {}
     if what_fits and memory is not None:
         from .runs import what_fits as find
 
-        batch = 0
+        answers: Iterable[Any] = [0]
         if not no_batch_fits(memory) and memory.memory is not None:
             # NCCL's buffers take as much of the card for any batch.
             room = replace(card, memory=memory.memory - memory.nccl)
-            batch, plan = find(model, replace(asked, device=card.name), room, memory.fits is False)
+            answers = find(model, replace(asked, device=card.name), room, memory.fits is False)
+        for answer in answers:
+            if isinstance(answer, int):
+                fitting["largest_batch"] = answer
+            else:
+                fitting["checkpoints"] = getattr(answer, "modules", None)
+            if not json:
+                each = f"each of {gpus} {card.name}, all with the whole model" if gpus > 1 else card.name
+                is_batch = isinstance(answer, int)
+                typer.echo(f"\nlargest batch that fits on {each}: {answer:,}" if is_batch else f"\n{answer}")
+        if not json and (gpus > 1 or (asked.backward and memory.fits is False)):
+            typer.echo("\nspread over several cards: fxflops mesh, of a config of transformers")
     if json:
         seconds = {"seconds": found.seconds, "bound_seconds": found.bound_seconds, "error": found.error}
         held = None if memory is None else {key: getattr(memory, key) for key in RESERVED}
         rows = [row._asdict() for row in found._rows_by(by)]
-        fitting = {"largest_batch": batch, "checkpoints": getattr(plan, "modules", None)} if what_fits else {}
         told = {"device": card.name, **seconds, "memory": held, **fitting, by: rows, "provenance": found.provenance}
         typer.echo(as_json(told))
-        return
-    if batch is not None:
-        each = f"each of {gpus} {card.name}, all with the whole model" if gpus > 1 else card.name
-        typer.echo(f"\nlargest batch that fits on {each}: {batch:,}")
-        if gpus > 1:
-            typer.echo("for a model that is spread over them: fxflops mesh, of a config of transformers")
-    if plan is not None:
-        typer.echo(str(plan))
 
 
 @app.command(

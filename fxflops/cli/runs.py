@@ -98,9 +98,9 @@ def subject(
     return model, *_inputs(name, loaded, asked, model, place, device, dtype)
 
 
-def what_fits(name: str, asked: Asked, card: Device, is_too_large: bool) -> tuple[int, CheckpointPlan | str | None]:
-    """Return the largest batch that fits on a card; and, if this one ``is_too_large`` for training, the plan of modules to checkpoint,
-    or the reason why there is none."""
+def what_fits(name: str, asked: Asked, card: Device, is_too_large: bool) -> Iterator[int | CheckpointPlan | str]:
+    """Yield the largest batch that fits on a card; then, if this one ``is_too_large`` for training, the plan of modules to checkpoint,
+    or the reason why there is none: each as soon as it is found."""
     with _quiet():
         model, args, kwargs = subject(name, asked, True, counts=True)
         model.train(_trains(asked))
@@ -120,14 +120,17 @@ def what_fits(name: str, asked: Asked, card: Device, is_too_large: bool) -> tupl
         batch = api_of_fits.largest_batch(
             model, make_inputs, device=card, backward=asked.backward, optimizer=optimizer, autocast=autocast
         )
-        if not (asked.backward and is_too_large):
-            return batch, None
-        try:
-            return batch, api_of_fits.plan_checkpoints(
-                model, args, kwargs, device=card, optimizer=optimizer, autocast=autocast
-            )
-        except OutOfMemoryError as error:
-            return batch, str(error).partition("\n")[0]
+    yield batch
+    if asked.backward and is_too_large:
+        plan: CheckpointPlan | str
+        with _quiet():
+            try:
+                plan = api_of_fits.plan_checkpoints(
+                    model, args, kwargs, device=card, optimizer=optimizer, autocast=autocast
+                )
+            except OutOfMemoryError as error:
+                plan = str(error)
+        yield plan
 
 
 def _check(asked: Asked, counts: bool = False) -> None:

@@ -50,11 +50,9 @@ class Borrowed:
     def note(self) -> str:
         """Return what it was fitted to, and how well such predictions do."""
         kernels = ", ".join(sorted({f"{each.kernels} ({each.source})" for each in self.cards.values()}))
-        known = "an error that no measurement tells"
+        known = "error unknown"
         if self.error is not None:
-            known = (
-                f"{self.error:.1%} mean error of such predictions of {self.held_out} card{'s' * (self.held_out != 1)}"
-            )
+            known = f"mean error {self.error:.1%} when {self.held_out} measured card{'s were' if self.held_out != 1 else ' was'} predicted this way"
         return f"not measured on this card: {self.family} of {', '.join(self.cards)}, fitted to {kernels}; {known}"
 
 

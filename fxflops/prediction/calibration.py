@@ -66,7 +66,7 @@ class Family:
         """Return what the error is of: rows that the fit did not use, or, where each row was left out in turn, all of them."""
         if self.held_out == self.rows:
             return f"{self.rows} rows, each left out in turn"
-        return f"{self.held_out} other rows"
+        return f"{self.held_out} measurements that the fit did not use"
 
     def seconds(self, name: str, card: Card, dtype: str, features: Tensor) -> Tensor:
         """Return the seconds of kernels of the family ``name``: ``features[kernels, ...] -> seconds[kernels]``."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,6 +28,8 @@ from ..records import Counted
 
 SMALL = 12
 """Modules of which each is counted alone, and all sets are compared: 4,096. Larger models are counted by groups of alike modules."""
+MANY = 100
+"""Modules of which sets are grown in one way alone: in several ways it would take longer than the counts."""
 GROUPS = 24
 """Groups that are counted, those first that hold the most at the peak."""
 SLACK = 1.05
@@ -42,6 +45,8 @@ MOST_COUNTS = 40
 
 AT_ONCE = 512
 """Sets whose levels are compared at once."""
+ALIKE, MOST_TRIED = 8, 512
+"""Sets with the same FLOPs of which the peak is estimated in one exchange, and sets in all."""
 NEVER = -(2**62)
 """A level that is below any other."""
 
@@ -268,7 +273,7 @@ class Search:
 
     def _chosen(self, memory: int) -> tuple[int, ...] | None:
         levels, found = self._levels, []
-        for weight in (1.0, 0.5, 2.0):
+        for weight in (1.0, 0.5, 2.0) if len(self.effects) <= MANY else (1.0,):
             grown = levels.grown(memory, weight)
             if grown is not None:
                 found.append(levels.improved(grown, memory))
@@ -282,16 +287,23 @@ class Search:
         without = self._trial(needed) if 0 < len(needed) < len(trial.modules) else None
         if without is not None and self._fits(without):
             trial = without
-        for _ in range(DOUBTFUL // 2):
-            chosen = tuple(number_of[name] for name in trial.modules if name in number_of)
-            smaller = [[other for other in chosen if other != number] for number in chosen]
-            likely = [each for each in smaller if self._levels.peak(each) <= self._memory * SLACK]
-            likely.sort(key=self._levels.flops)
-            counted = [self._trial(self.effects[number].name for number in each) for each in likely[:1]]
-            better = next((each for each in counted if each is not None and self._fits(each)), None)
-            if better is None:
+        # Then one after the other, by the estimates. Peaks rise along the way, so few of these sets need be counted.
+        chosen, smaller = [number_of[name] for name in trial.modules if name in number_of], list[list[int]]()
+        while len(smaller) < DOUBTFUL:
+            sets = [[other for other in chosen if other != number] for number in chosen]
+            likely = [each for each in sets if self._levels.peak(each) <= self._memory * SLACK]
+            if not likely:
                 break
-            trial = better
+            chosen = min(likely, key=self._levels.flops)
+            smaller.append(chosen)
+        fewest, too_few = -1, len(smaller)
+        while too_few - fewest > 1:
+            middle = (fewest + too_few) // 2
+            without = self._trial(self.effects[number].name for number in smaller[middle])
+            if without is not None and self._fits(without):
+                fewest, trial = middle, without
+            else:
+                too_few = middle
         return trial
 
     def _flops_of(self, name: str) -> int:
@@ -603,7 +615,19 @@ class _Levels:
                 rest = [number for number in chosen if number not in out]
                 sets.append((flops - int(saved[at]), begin + at, -1, rest))
         sets.sort()
-        return next((after for *_, after in sets if self.peak(after) <= memory), None)
+        # Alike layers make thousands of sets with the same FLOPs, which fit or do not fit alike.
+        alike = Counter[int]()
+        tried = 0
+        for cost_of_set, _, _, after in sets:
+            alike[cost_of_set] += 1
+            if alike[cost_of_set] > ALIKE:
+                continue
+            tried += 1
+            if tried > MOST_TRIED:
+                break
+            if self.peak(after) <= memory:
+                return after
+        return None
 
     def lowest(self) -> tuple[int, ...]:
         """Return modules with a low estimated peak: added in turn while one lowers it."""

@@ -183,7 +183,7 @@ def no_batch_fits(memory: Reserved) -> list[str]:
 
 def summary(memory: Reserved) -> list[str]:
     """Return the lines above the table: the answer, and what is in it."""
-    workspaces = f", {size(memory.workspaces)} of them cuBLAS's workspaces" if memory.workspaces else ""
+    workspaces = f", including {size(memory.workspaces)} of cuBLAS workspaces" if memory.workspaces else ""
     return [
         f"{memory.device.name}: {verdict(memory)}",
         f"{size(memory.allocated)} allocated{workspaces}; fragmentation {memory.fragmentation:.1%}",

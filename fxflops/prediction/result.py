@@ -235,10 +235,10 @@ def summary(prediction: Prediction) -> list[str]:
     if error is not None and left >= 0.005:
         # The sum has no known error, only this part of it.
         trust += f", which take {1 - left:.0%} of the time"
-        unknown = f"the error of the other {left:.0%} is unknown"
+        unknown = f"no error is known for the other {left:.0%}"
         if bounds >= 0.005:
             unknown += (
-                ": lower bounds" if left - bounds < 0.005 else f", {bounds:.0%} of the time is only a lower bound"
+                ", lower bounds" if left - bounds < 0.005 else f", of which {bounds:.0%} of the time is a lower bound"
             )
     return [
         f"{name}: {at_least}{in_seconds(prediction.seconds)} {how} (lower bound {in_seconds(prediction.bound_seconds)})",

@@ -934,7 +934,7 @@ def test_what_fits_on_several_cards_leaves_room_for_nccl() -> None:
         batches.append(
             int(re.search(r"\nlargest batch that fits on [^:]*T4[^:]*: ([\d,]+)\n", found)[1].replace(",", ""))
         )  # type: ignore[index]
-        assert ("fxflops mesh" in found) == (gpus == 8)
+        assert "fxflops mesh" in found
         text = out(
             f"predict model.py:make_model --input {batches[-1]},3,64,64 --train --backward --optimizer adamw --device T4 --gpus {gpus}"
         )

@@ -56,6 +56,8 @@ def test_keys_are_alike_where_shapes_and_dtypes_are() -> None:
     ("kind", "given", "needs_mirrors"),
     [(NEW, [META, OWN], False), (NEW, [META, REAL], True), (VIEWS, [META], False), (VIEWS, [OWN], True)],
 )
-def test_tensors_with_values_have_mirrors_made_where_they_are_looked_at(kind: str, given: Any, needs_mirrors: bool) -> None:
+def test_tensors_with_values_have_mirrors_made_where_they_are_looked_at(
+    kind: str, given: Any, needs_mirrors: bool
+) -> None:
     forms = [Form(X.shape, X.stride(), X.dtype, each) for each in given]
     assert Known(Operation("cat", torch.cat, (), {}, None), kind, given=forms).needs_mirrors is needs_mirrors
