@@ -118,6 +118,7 @@ def test_the_cause_of_an_error_keeps_the_frames_of_the_model_alone() -> None:
     assert not [name for name in causes if name.startswith("*")]
     assert [name for name in functions_in(error.tb) if name.startswith("*")] == [
         "*count",
+        "*counted",
         "*running",
         "*errors_of_kind",
     ]

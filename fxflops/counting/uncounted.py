@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..errors import InputError
-from ..ops._registry import TRITON
-from ..records import Call, Counted, Spec
+from ..records import TRITON, Call, Counted, Spec
 from ..units import size
 
 IMPORT = "import fxflops"

@@ -51,7 +51,8 @@ def as_model(
 
     Raises InputError for anything that cannot be called, and for a class; it is also of the types ``kinds`` (default: TypeError).
     """
-    kinds, model = kinds or (TypeError,), as_module(model)
+    kinds = kinds or (TypeError,)
+    model = as_module(model, *kinds)
     if models is not None and isinstance(model, nn.Module):
         raise of_kind(InputError("models= names the modules of a function: a torch.nn.Module has its own"), *kinds)
     if isinstance(model, nn.Module):

@@ -53,15 +53,16 @@ def checked_model(model: Any, *kinds: type[Exception]) -> nn.Module:
     return original_of(model)
 
 
-def as_module(model: Any) -> Any:
+def as_module(model: Any, *kinds: type[Exception]) -> Any:
     """Return what people give for a model as a module to count: a program of torch.export, and the model in a file or folder.
 
-    Anything else is returned as it is.
+    Anything else is returned as it is. Raises InputError for a path at which there is nothing; it is also of the types ``kinds``
+    (default: TypeError).
     """
     if isinstance(model, (str, PathLike)):
         if not Path(model).expanduser().exists():
-            wrong = f"model must be a torch.nn.Module, not {type(model).__name__} ({str(model)!r}); as a model's file it is not there"
-            raise of_kind(InputError(wrong), TypeError)
+            wrong = f"model must be a torch.nn.Module or a callable, not {type(model).__name__} ({str(model)!r}), and no file has that name"
+            raise of_kind(InputError(wrong), *(kinds or (TypeError,)))
         model = load_model(model)
     return program_module(model) if is_program(model) else model
 
@@ -206,7 +207,8 @@ def _signature_of_script(model: nn.Module) -> inspect.Signature:
                 inspect.Parameter.KEYWORD_ONLY if argument.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD,
                 default=argument.default_value if argument.has_default_value() else inspect.Parameter.empty,
             )
-            for argument in schema.arguments[1:]
+            for argument in schema.arguments
+            if argument.name != "self"  # a function has none
         ]
     )
 

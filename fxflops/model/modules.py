@@ -76,10 +76,6 @@ class Called(nn.Module):
     ``unnamed`` are modules it leads to that are not among the roots, because others were given.
     """
 
-    roots: Mapping[str, nn.Module]
-    reached: list[Any]
-    unnamed: list[nn.Module]
-
     def __init__(
         self,
         function: Callable[..., Any],
@@ -90,8 +86,9 @@ class Called(nn.Module):
     ) -> None:
         """``classes`` are the names of the classes of objects that hold modules, by path."""
         super().__init__()
-        held = vars(self)  # not by assignment, which would enter modules as children
-        held.update(forward=function, roots=roots, reached=[*reached], unnamed=[*unnamed])
+        self.roots, self.reached, self.unnamed = roots, [*reached], [*unnamed]
+        held = vars(self)  # not by assignment, which would enter a module as a child
+        held["forward"] = function
         if (whole := roots.get("")) is not None:
             held.update({kind: dict(getattr(whole, kind).items()) for kind in ("_parameters", "_buffers", "_modules")})
         for path, module in roots.items():

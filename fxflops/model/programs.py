@@ -122,7 +122,9 @@ class _Next:
     """The body that the next call of a part runs."""
 
     __slots__ = ("body",)
-    body: _Body
+
+    def __init__(self) -> None:
+        self.body: Any = None
 
 
 class _Step(NamedTuple):
@@ -167,7 +169,9 @@ class _Body(NamedTuple):
 class Part(nn.Module):
     """A module that a program remembers. Its class is a subclass of the name that it had."""
 
-    upcoming: _Next
+    def __init__(self, upcoming: _Next) -> None:
+        super().__init__()
+        self.upcoming = upcoming
 
     def forward(self, *values: Any) -> Any:
         return self.upcoming.body.run(values, self.upcoming)
@@ -370,8 +374,7 @@ class _Builder:
         if path not in self._parts:
             above, _, name = path.rpartition(".")
             holder = self._make(above, classes)
-            part = _class_of(classes.get(path, "Module"), Part)()
-            part.upcoming = self.root.upcoming
+            part = _class_of(classes.get(path, "Module"), Part)(self.root.upcoming)
             holder._modules[name] = self._parts[path] = part
         return self._parts[path]
 

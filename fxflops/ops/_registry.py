@@ -15,7 +15,7 @@ from torch import nn
 
 from ..errors import FormulaError, near
 from ..names import Absent, target_of
-from ..records import Cost, FormulaFunction, grouped
+from ..records import TRITON, Cost, FormulaFunction, grouped
 from ..torch_internals import CustomOpDef, HigherOrderOperator, OpOverload, OpOverloadPacket
 from ._rules import PLAIN, Parameters, Passed, RuleFunction, parameters_of, shape
 from ._spellings import REACHED_AS, named
@@ -26,8 +26,6 @@ Q = ParamSpec("Q")
 R = TypeVar("R", bound=Cost | int, covariant=True)
 S = TypeVar("S", bound=Cost | int)
 Style = Literal["op", "module", "mapping"]
-TRITON = "triton:"
-"""The beginning of the name of a Triton kernel, before that of its function."""
 VIEW, QUERY, ESCAPE = "view", "query", "escape"
 """Reasons why an op is free: it returns a view, or answers a question. ESCAPE is that of an op that hands data to code that torch does not see: it is free, but what comes of it is unknown."""
 

@@ -43,6 +43,8 @@ PARTS = {phase: (phase,) for phase in PHASES} | {"forward": ("forward", "gradien
 """For each phase, the phases of calls that belong to it."""
 COMMUNICATION = "communication"
 """The reason why an op costs nothing that sends data to other processes, or receives it."""
+TRITON = "triton:"
+"""The beginning of the name of a Triton kernel, before that of its function."""
 NO_ARGUMENTS = "(arguments not shown)"
 """The target of an operator in a trace that does not show the arguments on which its cost depends."""
 UNSEEN = "(not observed)"

@@ -44,12 +44,11 @@ from ..model.snapshot import threads_counting
 from ..names import Absent
 from ..ops import ESCAPE, QUERY, VIEW, Formula, FormulaRegistry
 from ..ops._libraries import LibraryFunction
-from ..ops._registry import TRITON
 from ..ops._rules import UNWATCHED
 from ..ops._traits import EMPTY
 from ..ops.einsum import PATH, path_taken
 from ..ops.shapes import held_unwatched
-from ..records import EMPTY_MAPPING, SCRIPT, Operation, Scope, Spec, Step, specs_in
+from ..records import EMPTY_MAPPING, SCRIPT, TRITON, Operation, Scope, Spec, Step, specs_in
 from ..records.pairs import ATTENTION, ATTENTIONS, LOOKUP, with_facts
 from ..records.tensors import spec_of
 from ..torch_internals import (
@@ -274,8 +273,13 @@ class Observer:
         return self._threads.observed(self._as_now(), function)
 
     def _thread_of_calls(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what a thread runs each of whose calls of torch is a task: it may go on when this run is over."""
-        if self._world.is_block and not self._stack.open:
+        """Return what a thread runs each of whose calls of torch is a task: it may go on when this run is over.
+
+        A daemon outside of models is left alone, such as tqdm's monitor: a process ends without waiting for it, and aborts if a mode
+        of torch is on in it then.
+        """
+        is_daemon = getattr(getattr(run, "__self__", None), "daemon", False)
+        if not self._stack.open and (self._world.is_block or is_daemon):
             return run
         return Watched(run, partial(self._threads.observed, self._as_now()))
 

@@ -734,3 +734,21 @@ def test_the_report_of_a_callable_does_all_that_a_models_does(tmp_path: Any) -> 
         assert str(report.explain(convention)) == str(alone.explain(convention))
     assert report.memory == alone.memory
     assert "only in a" not in str(report.diff(alone))
+
+
+def test_a_daemon_that_starts_outside_of_models_is_left_alone() -> None:
+    """tqdm's monitor lives to the end of the process, which aborts if a mode of torch is on in a thread then."""
+    modes: list[int] = []
+
+    class Monitor(threading.Thread):
+        def run(self) -> None:
+            modes.append(len(torch.overrides._get_current_function_mode_stack()))
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        monitor = Monitor(daemon=True)
+        monitor.start()
+        monitor.join()
+        return x + 1
+
+    assert fxflops.count(call, torch.ones(3)).total_flops == 3
+    assert modes == [0]
