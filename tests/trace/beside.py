@@ -37,7 +37,7 @@ def facts_of(report: Report) -> dict[str, Any]:
 def kernels_asked(model: nn.Module, *args: Any, **settings: Any) -> Report:
     """The count of a run in which every call goes to the kernels of meta."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(api, "counted_run", partial(model_run.counted_run, remembers=False))
+        patch.setattr(api, "run_model", partial(model_run.run_model, remembers=False))
         return fxflops.count(model, *args, **settings)
 
 
