@@ -189,6 +189,8 @@ def signature_of(model: nn.Module) -> inspect.Signature:
     """Return the signature of forward; ``(*args, **kwargs)`` if it cannot be read (a function of C)."""
     if isinstance(model, Program):
         return model.signature
+    if isinstance(model, torch.jit.ScriptModule):
+        return _signature_of_script(model)
     try:
         return inspect.signature(model.forward)
     except (ValueError, TypeError):
@@ -197,7 +199,7 @@ def signature_of(model: nn.Module) -> inspect.Signature:
 
 def _signature_of_script(model: nn.Module) -> inspect.Signature:
     """Return the signature of a forward in TorchScript, as its schema has it; ``(*args, **kwargs)`` without one."""
-    schema = getattr(model.forward, "schema", None)
+    schema = getattr(getattr(model, "forward", None), "schema", None)
     if schema is None:
         return inspect.signature(lambda *args, **kwargs: None)
     return inspect.Signature(

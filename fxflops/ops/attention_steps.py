@@ -107,9 +107,9 @@ def _products(query: Placed, key: Placed, value: Placed, mask: Placed | None, is
     scores = held.make(Spec((*batch, n, s), dtype))
     held.free(*copies, keys)
     held.make(Spec(scores, dtype))  # the weights
-    # A row of which a mask leaves nothing becomes zeros (_safe_softmax), which looks for such rows without a mask, too.
-    left_out = Spec(scores, torch.bool), Spec((*batch, n, 1), torch.bool), Spec((), dtype)
-    held.free(*[held.make(each) for each in left_out])
+    if mask is not None:  # a row that the mask leaves nothing of becomes zeros (_safe_softmax)
+        left_out = Spec(scores, torch.bool), Spec((*batch, n, 1), torch.bool), Spec((), dtype)
+        held.free(*[held.make(each) for each in left_out])
     held.free(scores)
     if not _is_batched(value):
         held.make(_batched(value))
