@@ -9,19 +9,14 @@ Each case runs in a process of its own, from the same seeds: alone, in ``fxflops
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
 import traceback
-import warnings
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from .callable_cases import CALLS, Call
-from .libraries import in_copy, warm_up
+from .libraries import note_of, row_of_table, run_cases
 from .library_cases import CASES
 from .library_oracles import macs_of, seed, values_of
 from .machine import processor
@@ -121,7 +116,6 @@ def table(rows: list[dict[str, Any]]) -> str:
     ]
     for row in rows:
         said, oracle = row.get("said", {}), row.get("oracle", {})
-        versions = ", ".join(f"{name} {number}" for name, number in row["versions"].items())
         numbers = [
             said.get("macs"),
             oracle.get("macs"),
@@ -129,10 +123,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             said.get("profiled", [None])[-1],
             said.get("params"),
         ]
-        cells = ["" if number is None else f"{number:,.0f}" for number in numbers]
-        note = (NOTES.get(row["case"], "") or verdict(row)).replace("\n", " ").replace("|", "/")
         same = "yes" if row.get("same") else "NO"
-        lines.append(f"| {row['case']} | {versions} | {' | '.join(cells)} | {said.get('way', '')} | {same} | {note} |")
+        lines.append(row_of_table(row, numbers, said.get("way", ""), same, note_of(row, NOTES, verdict)))
     good = sum(not verdict(row) for row in rows)
     return "\n".join([*lines, "", f"{good} of {len(rows)} rows are equal in everything.", ""])
 
@@ -155,25 +147,5 @@ def is_installed(name: str) -> bool:
         return False
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default="")
-    parser.add_argument("--again", action="store_true")
-    parser.add_argument("--seconds", type=int, default=120)
-    given = parser.parse_args()
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    torch.compiler.set_stance("force_eager")  # torch.compile(fullgraph=True) refuses the oracles' modes
-    warm_up()
-    done = {} if not DONE.exists() else {row["case"]: row for row in map(json.loads, DONE.read_text().splitlines())}
-    for name in EACH:
-        if given.only.lower() not in name.lower() or (name in done and not given.again) or not is_installed(name):
-            continue
-        row = done[name] = in_copy(name, given.seconds, run, EACH[name][1])
-        print(f"{name}: {verdict(row) or 'equal'}", flush=True)
-        DONE.write_text("".join(json.dumps(done[each]) + "\n" for each in EACH if each in done))
-    TABLE.write_text(table([done[name] for name in EACH if name in done]))
-
-
 if __name__ == "__main__":
-    main()
+    run_cases(EACH, run, verdict, table, DONE, TABLE, is_installed)

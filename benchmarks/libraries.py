@@ -20,7 +20,7 @@ import signal
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -150,7 +150,6 @@ def table(rows: list[dict[str, Any]]) -> str:
     ]
     for row in rows:
         said, oracle = row.get("said", {}), row.get("oracle", {})
-        versions = ", ".join(f"{name} {number}" for name, number in row["versions"].items())
         numbers = [
             said.get("macs"),
             oracle.get("macs"),
@@ -158,11 +157,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             oracle.get("peak"),
             said.get("count", [None])[-1],
         ]
-        cells = ["" if number is None else f"{number:,.0f}" for number in numbers]
-        note = (NOTES.get(row["case"], "") or verdict(row)).replace("\n", " ").replace("|", "/")
-        lines.append(
-            f"| {row['case']} | {versions} | {' | '.join(cells)} | {'yes' if row.get('same') else 'NO'} | {note} |"
-        )
+        same = "yes" if row.get("same") else "NO"
+        lines.append(row_of_table(row, numbers, same, note_of(row, NOTES, verdict)))
     good = sum(not verdict(row) for row in rows)
     return "\n".join([*lines, "", f"{good} of {len(rows)} rows are equal in everything, and nothing is missing.", ""])
 
@@ -218,7 +214,31 @@ def in_copy(name: str, seconds: int, run: Callable[[str], dict[str, Any]], needs
     return row
 
 
-def main() -> None:
+def row_of_table(row: dict[str, Any], numbers: Sequence[float | None], *rest: str) -> str:
+    """Return the row of a case in a page: its name, versions, numbers, empty where they are None, and the rest."""
+    versions = ", ".join(f"{name} {number}" for name, number in row["versions"].items())
+    cells = ["" if number is None else f"{number:,.0f}" for number in numbers]
+    return f"| {' | '.join([row['case'], versions, *cells, *rest])} |"
+
+
+def note_of(row: dict[str, Any], notes: Mapping[str, str], verdict: Callable[[dict[str, Any]], str]) -> str:
+    """Return the known cause of a row's difference, else what is wrong with it; without what would break a table."""
+    return (notes.get(row["case"], "") or verdict(row)).replace("\n", " ").replace("|", "/")
+
+
+def run_cases(
+    cases: Mapping[str, tuple[Any, Sequence[str]]],
+    run: Callable[[str], dict[str, Any]],
+    verdict: Callable[[dict[str, Any]], str],
+    table: Callable[[list[dict[str, Any]]], str],
+    kept: Path,
+    page: Path,
+    can_run: Callable[[str], bool] = lambda name: True,
+) -> None:
+    """Run the cases that the command line asks for and that have no row yet, each in a copy of this process; keep the rows, and write the page.
+
+    A case is something and the distributions that it needs.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="")
     parser.add_argument("--again", action="store_true")
@@ -228,15 +248,15 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.compiler.set_stance("force_eager")  # torch.compile(fullgraph=True) refuses the oracles' modes
     warm_up()
-    done = {} if not DONE.exists() else {row["case"]: row for row in map(json.loads, DONE.read_text().splitlines())}
-    for name in CASES:
-        if given.only.lower() not in name.lower() or (name in done and not given.again):
+    done = {} if not kept.exists() else {row["case"]: row for row in map(json.loads, kept.read_text().splitlines())}
+    for name in cases:
+        if given.only.lower() not in name.lower() or (name in done and not given.again) or not can_run(name):
             continue
-        row = done[name] = in_copy(name, given.seconds, run, CASES[name][1])
+        row = done[name] = in_copy(name, given.seconds, run, cases[name][1])
         print(f"{name}: {verdict(row) or 'equal'}", flush=True)
-        DONE.write_text("".join(json.dumps(done[each]) + "\n" for each in CASES if each in done))
-    TABLE.write_text(table([done[name] for name in CASES if name in done]))
+        kept.write_text("".join(json.dumps(done[each]) + "\n" for each in cases if each in done))
+    page.write_text(table([done[name] for name in cases if name in done]))
 
 
 if __name__ == "__main__":
-    main()
+    run_cases(CASES, run, verdict, table, DONE, TABLE)
