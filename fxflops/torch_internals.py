@@ -204,6 +204,8 @@ def engine_creates_graph(frame: FrameType) -> bool:
 queue_callback: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
 # The file whose frames show that checkpoint recomputes.
 CHECKPOINT_FILE = str(Path(torch.utils.__file__).with_name("checkpoint.py"))
+# Its function that reads shape, dtype and device of a tensor, to compare a recomputed one with the first. Necessary.
+READS_METADATA = "_default_meta_extractor"
 # Modules with torch's Python kernels for the meta device: their calls are not the model's.
 META_KERNELS = ("torch._meta_registrations", "torch._prims", "torch._refs", "torch._decomp")
 # The operators that begin and end a range of torch's profiler, such as an optimizer's step. Necessary.

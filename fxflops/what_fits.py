@@ -28,10 +28,10 @@ from .model.pytree import tensors_in
 from .model.snapshot import holding
 from .prediction.batches import Guess, Taken
 from .prediction.batches import largest_batch as search_batch
-from .prediction.checkpoints import NothingFits, Point, Search, Trial, curve
+from .prediction.checkpoints import NothingFits, Point, Search, Trial, curve, ticks_of
 from .prediction.lines import histories_on_lines
 from .prediction.memory import limit_of
-from .prediction.reserved import total_and_fits
+from .prediction.reserved import Footprint
 from .render.text import printable
 from .report.report import Report
 from .roofline.devices import Device, find_device, listed
@@ -108,13 +108,17 @@ class Room:
 
     def taken(self, report: Report, history: History | None = None) -> Taken:
         """Return the bytes that a counted run takes, or would with another ``history``, and whether they fit."""
+        nbytes, fits = self.needs(report, history)
+        return Taken(nbytes, fits(self.memory))
+
+    def needs(self, report: Report, history: History | None = None) -> tuple[int, Callable[[int], bool]]:
+        """Return the bytes that a counted run takes, and a function that tells whether it fits into so many."""
         if self.card is None:
             peak = report.max_memory if history is None else history.peak
             assert peak is not None
-            return Taken(peak, peak <= self.memory)
-        exact = report._counted_as_computed("exact")
-        total, fits = total_and_fits(history or _history_of(report), exact, self.card)
-        return Taken(total, bool(fits))
+            return peak, peak.__le__
+        footprint = Footprint(history or _history_of(report), report._counted_as_computed("exact"), self.card)
+        return footprint.total, cache(footprint.fits)
 
 
 def room_of(model: nn.Module, memory: str | int | None, device: str | torch.device | Device | None) -> Room:
@@ -397,17 +401,19 @@ def plan_checkpoints(
             if writes:
                 left_out.update(writes)
                 return None
-        history = _history_of(report)
-        taken = room.taken(report)
+        peak, fits = room.needs(report)
         flops = (report.total_recompute_flops or 0) - recomputed_before
+        recomputed = Counter[str]()
+        for each in report.counted:
+            if each.call.phase == "recompute" and each.cost is not None:
+                recomputed[each.call.path] += each.cost.flops
+        return Trial(chosen, peak, fits, flops, recomputed, ticks_of(_history_of(report)))
 
-        @cache
-        def fits(memory: int) -> bool:
-            return taken.fits if memory == room.memory else room.of(memory).taken(report).fits
-
-        return Trial(chosen, taken.bytes, fits, flops, history, report.counted)
-
-    search = Search(trial, names, calls)
+    held = Counter[str]()
+    for tensor in _history_of(base).at_peak:
+        if tensor.category == "activations":
+            held[tensor.path] += tensor.bytes
+    search = Search(trial, names, calls, held)
 
     def within(memory: int) -> CheckpointPlan:
         nonlocal tick
@@ -422,7 +428,7 @@ def plan_checkpoints(
             best.peak,
             best.recompute_flops,
             _code(modules, best.modules),
-            curve(search.trials.values()),
+            curve(search.trials.values(), best),
             memory,
             room.name,
             search.base.peak,

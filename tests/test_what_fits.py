@@ -161,6 +161,48 @@ def test_no_set_of_modules_fits_and_recomputes_less(build: Callable[[], nn.Modul
         first.within(least - 1)
 
 
+class Curve(nn.Module):
+    """An activation of several steps, each of which autograd keeps: to compute it again costs next to nothing."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.04 * x**3)))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.act, self.down = nn.Linear(64, 256), Curve(), nn.Linear(256, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(self.act(self.up(x)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("settings", [{}, {"device": "cuda", "autocast": torch.bfloat16}], ids=["cpu", "autocast"])
+def test_in_many_modules_cheap_ones_come_before_those_around_them(settings: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model, x, layers = (
+        nn.Sequential(*(Block() for _ in range(6))).to("meta").train(),
+        torch.randn(512, 64).to("meta"),
+        6,
+    )
+    counted = []
+    for blocks in range(layers + 1):
+        for acts in {0, layers - blocks, layers}:  # in none, in the other blocks, in all
+            chosen = [model[i] for i in range(blocks)] + [model[-i - 1].act for i in range(acts)]
+            for module in chosen:
+                module.forward = partial(checkpoint, module.forward, use_reentrant=False)
+            report = fxflops.count(model, x, backward=True, **settings)
+            counted.append((report.max_memory or 0, report.total_recompute_flops or 0))
+            for module in chosen:
+                del module.forward
+    least, without = min(counted)[0], counted[0][0]
+    first = fxflops.plan_checkpoints(model, x, memory=without - 1, **settings)
+    for share in (0.1, 0.3, 0.5, 0.7, 0.9):
+        plan = first.within(int(least + share * (without - least)))
+        assert plan.recompute_flops <= min(flops for peak, flops in counted if peak <= plan.memory)
+        assert plan.peak <= plan.memory
+
+
 def test_a_plan_applied_takes_what_it_says() -> None:
     torch.manual_seed(0)
     model, inputs = (

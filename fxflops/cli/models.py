@@ -10,9 +10,9 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -38,6 +38,9 @@ from .inputs import TOKENS, Given
 from .libraries import FORMS, is_file, is_from_a_library, near_or_all, unknown, unknown_to_transformers
 from .shown import note
 
+OF_EACH_TOKEN = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration")
+OF_A_WHOLE = ("ForSequenceClassification", "ForImageClassification")
+"""Models of transformers that take a label for each token, and one for each sequence or image."""
 DEFAULT_TOKENS, DEFAULT_FRAMES, DEFAULT_SIDE = 128, 16, 224
 """Sizes of inputs for models that do not say which they take: tokens, frames of a video, pixels of an image's side."""
 
@@ -47,7 +50,8 @@ class Loaded(NamedTuple):
     library's model.
 
     ``note`` says which sizes of the default inputs were our choice. ``ask`` is the error for a model whose inputs have sizes to
-    choose, if none are given; ``is_batch`` tells whether the first one of each is the only one.
+    choose, if none are given; ``is_batch`` tells whether the first one of each is the only one. ``to_train`` makes of a model of
+    transformers one that trains as its Trainer trains it: it returns the labels for the inputs that are given.
     """
 
     model: nn.Module
@@ -56,6 +60,7 @@ class Loaded(NamedTuple):
     given: tuple[Any, Any] | None = None
     ask: str = ""
     is_batch: bool = False
+    to_train: Callable[[Sequence[Given]], tuple[Given, ...]] | None = None
 
 
 def load(name: str, on_meta: bool = False, unsafe: bool = False) -> Loaded:
@@ -152,7 +157,7 @@ def _of_transformers(name: str) -> Loaded:
         words = (word for word in dir(transformers) if word[:1].isupper() and (word.endswith("Model") or "For" in word))
         raise unknown_to_transformers(name, auto.CONFIG_MAPPING_NAMES, words)
     model = model_of_config(config, cls, "", transformers).model
-    return Loaded(model, *_inputs_of_transformers(model, config))
+    return Loaded(model, *_inputs_of_transformers(model, config), to_train=partial(_labels, model, config))
 
 
 def _of_folder(path: Path) -> Loaded:
@@ -160,8 +165,9 @@ def _of_folder(path: Path) -> Loaded:
     model, config, said = model_of_folder(path)
     if said:
         note(f"{path}: {said}")
-    inputs = _inputs_of_transformers(model, config) if hasattr(model, "main_input_name") else ((), "")
-    return Loaded(model, *inputs)
+    if not hasattr(model, "main_input_name"):  # one of diffusers
+        return Loaded(model)
+    return Loaded(model, *_inputs_of_transformers(model, config), to_train=partial(_labels, model, config))
 
 
 def _inputs_of_transformers(model: Any, config: Any) -> tuple[tuple[Given, ...], str]:
@@ -178,6 +184,27 @@ def _inputs_of_transformers(model: Any, config: Any) -> tuple[tuple[Given, ...],
         note = "" if said else f"an image of {DEFAULT_SIDE} x {DEFAULT_SIDE}; --input pixel_values=1,3,H,W for others"
         return (Given("pixel_values", (1, getattr(config, "num_channels", 3), height, width)),), note
     return (), ""
+
+
+def _labels(model: Any, config: Any, inputs: Sequence[Given]) -> tuple[Given, ...]:
+    """Return the labels that a model of transformers is given in training; none if it takes none, or if we do not know their shape.
+
+    Its cache of keys and values is switched off, as transformers' Trainer does: it would hold all of them until the step ends.
+    """
+    configs = [config, config.get_text_config()] if hasattr(config, "get_text_config") else [config]
+    for each in configs:
+        if getattr(each, "use_cache", False):
+            each.use_cache = False
+    given = {each.name: each for each in inputs}
+    if "labels" in given or "labels" not in inspect.signature(model.forward).parameters:
+        return ()
+    name = type(model).__name__
+    tokens = given.get("decoder_input_ids" if getattr(config, "is_encoder_decoder", False) else "input_ids")
+    if name.endswith(OF_EACH_TOKEN) and tokens is not None:
+        return (tokens._replace(name="labels"),)
+    if name.endswith(OF_A_WHOLE) and inputs and getattr(config, "num_labels", 0) > 1:
+        return (Given("labels", inputs[0].shape[:1], "int64"),)
+    return ()
 
 
 # Files

@@ -149,7 +149,7 @@ class Asked:
         bool,
         typer.Option(
             "--backward",
-            help="Run the backward pass too, from the loss or the sum of the outputs; in train mode unless --eval is given.",
+            help="Run the backward pass too, from the loss (hf: models are given labels) or the sum of the outputs; in train mode unless --eval is given.",
         ),
     ] = False
     optimizer: Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, redirect_stdout
 from typing import Any
 
@@ -79,10 +79,10 @@ def analyzed(name: str, asked: Asked, *, trace: str = "auto", repeats: int | str
 
 
 def subject(
-    name: str, asked: Asked, on_meta: bool, counts: bool = False
+    name: str, asked: Asked, on_meta: bool, counts: bool = False, tell: Callable[[str], None] = note
 ) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     """Return the model on its device and in its dtype, its args and its kwargs. A model that is only counted is on meta, or
-    where it needs values on the CPU, if this machine does not have the device."""
+    where it needs values on the CPU, if this machine does not have the device. ``tell`` is given a line on inputs that were chosen."""
     with working(f"loading {name}"):
         loaded = load(name, on_meta, asked.unsafe)
     model, (device, dtype) = checked_model(loaded.model), placed(asked, counts)
@@ -95,14 +95,14 @@ def subject(
     except Exception as error:
         raise InputError(f"{name} cannot be moved: {type(error).__name__}: {error}") from error
     place = torch.device("meta") if on_meta else device or _place_of(model)
-    return model, *_inputs(name, loaded, asked, model, place, device, dtype)
+    return model, *_inputs(name, loaded, asked, model, place, device, dtype, tell)
 
 
 def what_fits(name: str, asked: Asked, card: Device, is_too_large: bool) -> Iterator[int | CheckpointPlan | str]:
     """Yield the largest batch that fits on a card; then, if this one ``is_too_large`` for training, the plan of modules to checkpoint,
     or the reason why there is none: each as soon as it is found."""
     with _quiet():
-        model, args, kwargs = subject(name, asked, True, counts=True)
+        model, args, kwargs = subject(name, asked, True, counts=True, tell=lambda line: None)
         model.train(_trains(asked))
         template, tensors = template_of((args, kwargs))
         sizes = [tensor.shape[0] for tensor in tensors if tensor.dim()]
@@ -201,6 +201,7 @@ def _inputs(
     place: torch.device,
     moved_to: torch.device | None,
     dtype: torch.dtype | None,
+    tell: Callable[[str], None],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     inputs = given_by(asked)
     if not inputs and loaded.given is not None:
@@ -214,10 +215,15 @@ def _inputs(
         raise InputError(loaded.ask)
     if not inputs:
         if loaded.note and loaded.default:
-            note(f"{name}: {loaded.note}")
+            tell(f"{name}: {loaded.note}")
         inputs = loaded.default or _none_wanted(name, model)
     if asked.batch is not None:
         inputs = tuple(each._replace(shape=(asked.batch, *each.shape[1:])) for each in inputs)
+    if asked.backward and loaded.to_train is not None:
+        labels = loaded.to_train(inputs)
+        if labels:
+            tell(f"{name}: labels of shape {'x'.join(map(str, labels[0].shape))}, from which it computes its loss")
+        inputs = (*inputs, *labels)
     if isinstance(model, Program):
         inputs = tuple(_typed(inputs, loaded.default))
     args, kwargs = tensors_of(_by_position(inputs, model), place, dtype or _precision_of(model), _vocabulary_of(model))

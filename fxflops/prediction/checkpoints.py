@@ -15,7 +15,7 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, combinations
 from operator import itemgetter
@@ -24,7 +24,6 @@ from typing import NamedTuple
 import torch
 
 from ..meters.history import History, triples
-from ..records import Counted
 
 SMALL = 12
 """Modules of which each is counted alone, and all sets are compared: 4,096. Larger models are counted by groups of alike modules."""
@@ -34,6 +33,8 @@ GROUPS = 24
 """Groups that are counted, those first that hold the most at the peak."""
 SLACK = 1.05
 """The share of the memory to which a set is counted though its estimate does not fit: estimates add up tensors that two modules hold."""
+DOUBTFUL_ABOVE = 1.01
+"""The same where the estimate is corrected by a counted set that differs little."""
 TRIFLE = 0.01
 """The share of a plan's recomputation below which a module is first tried to be left out."""
 TOGETHER = 512
@@ -47,20 +48,55 @@ AT_ONCE = 512
 """Sets whose levels are compared at once."""
 ALIKE, MOST_TRIED = 8, 512
 """Sets with the same FLOPs of which the peak is estimated in one exchange, and sets in all."""
+WORTHWHILE = 0.001
+"""The share of a set's FLOPs that an exchange must take away."""
 NEVER = -(2**62)
 """A level that is below any other."""
 
 
+class Ticks(NamedTuple):
+    """The calls of a run that change the live bytes, in order: for each a key by which the same call is found in another run (phase, path,
+    operator, which of these), the live bytes at the peak within it, and those after it."""
+
+    keys: Sequence[tuple[str, str, str, int]]
+    peaks: Sequence[int]
+    after: Sequence[int]
+
+
+def ticks_of(history: History) -> Ticks:
+    """Return the calls of a run that change the live bytes."""
+    peaks, after = dict[int, int](), dict[int, int]()
+    live = 0
+    for _, nbytes, number in triples(history.changes):
+        live += nbytes
+        if number >= 0:
+            peaks[number], after[number] = max(peaks.get(number, live), live), live
+    seen = dict[tuple[str, str, str], int]()
+    keys = list[tuple[str, str, str, int]]()
+    for number in sorted(peaks):
+        call = history.calls[number] if number < len(history.calls) else None
+        key = ("", "", "") if call is None else (call.phase, call.path, call.op)
+        seen[key] = seen.get(key, 0) + 1
+        keys.append((*key, seen[key]))
+    numbers = sorted(peaks)
+    return Ticks(keys, [peaks[number] for number in numbers], [after[number] for number in numbers])
+
+
 class Trial(NamedTuple):
     """A counted step with modules checkpointed: what it needs at its peak in bytes, whether it fits into so many, what it recomputes in
-    FLOPs, and its history of storages with the calls."""
+    FLOPs, and that by the paths of modules; its calls that change the live bytes."""
 
     modules: tuple[str, ...]
     peak: int
     fits: Callable[[int], bool]
     recompute_flops: int
-    history: History
-    counted: Sequence[Counted]
+    recomputed: Mapping[str, int]
+    ticks: Ticks
+
+    @property
+    def allocated(self) -> int:
+        """The peak of the live bytes of tensors alone."""
+        return max(self.ticks.peaks, default=0)
 
 
 class Point(NamedTuple):
@@ -75,18 +111,16 @@ class Point(NamedTuple):
 class Effect:
     """The effect of checkpointing one module: the change of live bytes at each tick of the step, and the most while it is recomputed.
 
-    ``recomputed`` are pairs: a tick before which it is recomputed, and the peak then, of the module checkpointed alone.
+    ``recomputed`` are pairs: a tick before which the checkpointed module makes calls that it does not make otherwise, and the peak
+    then, of the module checkpointed alone. Before the tick ``starts`` it is first recomputed: from there on modules inside it have
+    their effect.
     """
 
     name: str
     flops: int
     change: list[int]
-    recomputed: list[tuple[int, int]] = field(default_factory=list)
-
-    @property
-    def starts(self) -> int:
-        """The first tick at which it is recomputed: from there on modules inside it have their effect."""
-        return min((tick for tick, _ in self.recomputed), default=len(self.change))
+    recomputed: list[tuple[int, int]]
+    starts: int
 
 
 class NothingFits(Exception):
@@ -100,7 +134,8 @@ class NothingFits(Exception):
 class Search:
     """The search for a set of modules: ``count`` counts a step with these checkpointed, None where that is impossible.
 
-    ``names`` are the modules that may be checkpointed, in the order in which the forward calls them; ``calls`` says how often. The
+    ``names`` are the modules that may be checkpointed, in the order in which the forward calls them; ``calls`` says how often, ``held``
+    how many bytes of activations made in each, without those inside it, are alive at the step's peak. The
     effects of modules are counted when a memory is asked for into which the step does not fit, and serve for all others.
     ``as_others`` are modules that are not checkpointed because another one, alike, cannot be: its name by theirs.
     """
@@ -110,10 +145,12 @@ class Search:
         count: Callable[[Iterable[str]], Trial | None],
         names: Sequence[str],
         calls: Mapping[str, int],
+        held: Mapping[str, int],
     ) -> None:
         self._count = count
         self._names = names
         self._calls = calls
+        self._held = held
         self._place = {name: place for place, name in enumerate(names)}
         self.trials: dict[frozenset[str], Trial | None] = {}
         base = self._trial(())
@@ -139,7 +176,7 @@ class Search:
         """Return the trial that fits into so many bytes and recomputes the least; raise NothingFits if none does."""
         self._limit = memory
         # The reserved bytes are above the allocated ones by about as much for every set.
-        self._memory = memory - (self.base.peak - self.base.history.peak)
+        self._memory = memory - (self.base.peak - self.base.allocated)
         if self._fits(self.base):
             return self.base
         if not self.effects:
@@ -169,13 +206,9 @@ class Search:
         groups = dict[str, list[str]]()
         for name in names:
             groups.setdefault(self._kind(name), []).append(name)
-        held = dict[str, int]()
-        for tensor in self.base.history.at_peak:
-            if tensor.category == "activations":
-                held[tensor.path] = held.get(tensor.path, 0) + tensor.bytes
 
         def bytes_of(group: list[str]) -> int:
-            return sum(held_by for path, held_by in held.items() if any(_is_in(path, name) for name in group))
+            return sum(nbytes for path, nbytes in self._held.items() if any(_is_in(path, name) for name in group))
 
         by_bytes = sorted(groups.values(), key=lambda group: (-bytes_of(group), len(group)))
         return [group for group in by_bytes if bytes_of(group)][:GROUPS]
@@ -267,8 +300,9 @@ class Search:
             if self._fits(trial):
                 best = trial
                 break
-            # The estimate was too low by this much: aim lower.
-            memory = min(memory, self._levels.peak(chosen)) - max(trial.history.peak - self._memory, 1)
+            # The estimate was too low by this much, or more of what is reserved lies idle: aim lower.
+            too_much = max(trial.allocated - self._memory, trial.peak - self._limit, 1)
+            memory = min(memory, self._levels.peak(chosen)) - too_much
         return self._with_fewer(best) if best is not None else None
 
     def _chosen(self, memory: int) -> tuple[int, ...] | None:
@@ -282,21 +316,31 @@ class Search:
     def _with_fewer(self, trial: Trial) -> Trial:
         """Return the trial without the modules that it does not need, which the estimates took for needed."""
         number_of = {effect.name: number for number, effect in enumerate(self.effects)}
-        # First all that recompute next to nothing: several kinds counted together share out what they save by estimate.
-        needed = [name for name in trial.modules if self._flops_of(name) > TRIFLE * trial.recompute_flops]
-        without = self._trial(needed) if 0 < len(needed) < len(trial.modules) else None
-        if without is not None and self._fits(without):
-            trial = without
-        # Then one after the other, by the estimates. Peaks rise along the way, so few of these sets need be counted.
         chosen, smaller = [number_of[name] for name in trial.modules if name in number_of], list[list[int]]()
+        # By how much such a set takes more than its estimate, which is of tensors alone.
+        above = trial.peak - self._levels.peak(chosen)
+        highest = max(self._limit * DOUBTFUL_ABOVE, trial.peak)
+
+        def may_fit(numbers: Sequence[int]) -> bool:
+            return self._levels.peak(numbers) + above <= highest
+
+        # First without all that recompute next to nothing: they may be there for what the others save as well.
+        needed = [number for number in chosen if self._levels.flops([number]) > TRIFLE * trial.recompute_flops]
+        if 0 < len(needed) < len(chosen) and may_fit(needed):
+            without = self._trial(self.effects[number].name for number in needed)
+            if without is not None and self._fits(without):
+                trial, chosen = without, needed
+        # Then without one after the other. Peaks rise along the way, so few of these sets need be counted.
         while len(smaller) < DOUBTFUL:
             sets = [[other for other in chosen if other != number] for number in chosen]
-            likely = [each for each in sets if self._levels.peak(each) <= self._memory * SLACK]
+            likely = [each for each in sets if may_fit(each)]
             if not likely:
                 break
             chosen = min(likely, key=self._levels.flops)
             smaller.append(chosen)
         fewest, too_few = -1, len(smaller)
+        if smaller and trial.recompute_flops - self._levels.flops(smaller[-1]) < WORTHWHILE * trial.recompute_flops:
+            return trial
         while too_few - fewest > 1:
             middle = (fewest + too_few) // 2
             without = self._trial(self.effects[number].name for number in smaller[middle])
@@ -305,9 +349,6 @@ class Search:
             else:
                 too_few = middle
         return trial
-
-    def _flops_of(self, name: str) -> int:
-        return next((effect.flops for effect in self.effects if effect.name == name), 0)
 
     def _smallest(self) -> Trial:
         """Return the trial with the smallest peak, of those that were counted and the sets with the smallest estimates."""
@@ -325,11 +366,14 @@ class Search:
         return min(trials, key=lambda trial: (trial.peak, trial.recompute_flops, len(trial.modules)))
 
 
-def curve(trials: Iterable[Trial | None]) -> tuple[Point, ...]:
-    """Return the trials than which no other recomputes less at a lower peak, the highest peak first."""
+def curve(trials: Iterable[Trial | None], best: Trial) -> tuple[Point, ...]:
+    """Return the trials than which no other recomputes less at a lower peak, the highest peak first; the best one is among them, though
+    another that recomputes as little may have a lower peak, with more modules."""
     points = list[Point]()
     counted = [trial for trial in trials if trial is not None]
-    for trial in sorted(counted, key=lambda each: (each.recompute_flops, each.peak, len(each.modules))):
+    for trial in sorted(
+        counted, key=lambda each: (each.recompute_flops, each is not best, each.peak, len(each.modules))
+    ):
         if not points or trial.peak < points[-1].peak:
             points.append(Point(trial.peak, trial.recompute_flops, trial.modules))
     return tuple(points)
@@ -339,82 +383,78 @@ class _Timeline:
     """The live bytes of a step without checkpoints: ``peaks`` within each of its calls that changes them (a tick)."""
 
     def __init__(self, trial: Trial) -> None:
-        rows = _ticks(trial)
-        self._ticks = {key: tick for tick, (key, _, _) in enumerate(rows)}
-        self.peaks = [peak for _, peak, _ in rows]
-        self._paths = [key[1] for key, _, _ in rows]
-        self._phases = [key[0] for key, _, _ in rows]
+        keys, self.peaks, self._after = trial.ticks
+        self._ticks = {key: tick for tick, key in enumerate(keys)}
+        self._paths = [path for _, path, _, _ in keys]
+        self._phases = [phase for phase, _, _, _ in keys]
+        # Where the backward begins.
+        self._turn = next((tick for tick, phase in enumerate(self._phases) if phase == "backward"), len(keys))
 
     def effects(self, trial: Trial, group: list[str]) -> list[Effect]:
         """Return the effects of modules that were checkpointed together: each has the changes from its own calls to the next one's."""
-        change, seen = [0] * len(self.peaks), [False] * len(self.peaks)
+        change, left = [0] * len(self.peaks), [0] * len(self.peaks)
+        seen = [False] * len(self.peaks)
         extra = list[tuple[str, int, int]]()
         waiting = list[tuple[str, int]]()
-        for key, peak, phase in _ticks(trial):
+        for key, peak, after in zip(*trial.ticks, strict=True):
             tick = self._ticks.get(key)
+            phase, path, *_ = key
             if tick is None or phase == "recompute":
-                waiting.append((key[1], peak))
+                waiting.append((path, peak))
                 continue
             extra += [(path, tick, high) for path, high in waiting]
             waiting.clear()
-            change[tick], seen[tick] = peak - self.peaks[tick], True
+            change[tick], left[tick], seen[tick] = peak - self.peaks[tick], after - self._after[tick], True
         for tick in range(1, len(change)):
             if not seen[tick]:
-                change[tick] = change[tick - 1]
-        flops = dict.fromkeys(group, 0)
-        for each in trial.counted:
-            if each.call.phase == "recompute":
-                for name in group:
-                    if _is_in(each.call.path, name):
-                        flops[name] += each.cost.flops if each.cost else 0
+                change[tick], left[tick] = change[tick - 1], left[tick - 1]
+        flops = {name: sum(n for path, n in trial.recomputed.items() if _is_in(path, name)) for name in group}
         if len(group) == 1:
             (name,) = group
-            return [Effect(name, trial.recompute_flops, change, [(tick, high) for _, tick, high in extra])]
-        return self._apart(group, change, extra, flops)
+            return [self._effect(name, trial.recompute_flops, change, [(tick, high) for _, tick, high in extra])]
+        return self._apart(group, change, left, extra, flops)
 
     def _apart(
-        self, group: list[str], change: list[int], extra: list[tuple[str, int, int]], flops: dict[str, int]
+        self,
+        group: list[str],
+        change: list[int],
+        left: list[int],
+        extra: list[tuple[str, int, int]],
+        flops: dict[str, int],
     ) -> list[Effect]:
         """Return the effects of several modules: in the forward each adds its change to those before it, in the backward they end
-        in the other order."""
+        in the other order. ``change`` are those at the peaks of the ticks, ``left`` those after them: what a module's last call frees
+        at its end is the module's.
+
+        What a module saves may grow when the forward ends: autocast keeps its copies of weights until then. The backward, in which
+        the changes end one by one, shows by how much.
+        """
         first, back = dict[str, int](), dict[str, int]()
         for tick, (path, phase) in enumerate(zip(self._paths, self._phases, strict=True)):
             owner = next((name for name in group if _is_in(path, name)), None)
             if owner is not None:
                 (back if phase == "backward" else first).setdefault(owner, tick)
         order = sorted((name for name in group if name in first and name in back), key=first.__getitem__)
-        middle = min(back.values(), default=0)
+        turn = self._turn
         effects, before = [], 0
         for i, name in enumerate(order):
-            begins, ends = first[name], first[order[i + 1]] if i + 1 < len(order) else middle
-            settled = change[max(ends - 1, begins)] - before
+            begins, ends = first[name], first[order[i + 1]] if i + 1 < len(order) else turn
+            settled = left[max(ends - 1, begins)] - before
             released, over = back[name], back[order[i - 1]] if i else len(change)
+            before_in_backward = left[over - 1]
             own = [0] * len(change)
             own[begins:ends] = [each - before for each in change[begins:ends]]
-            own[ends:released] = [settled] * max(released - ends, 0)
-            own[released:over] = [each - before for each in change[released:over]]
-            high = [(tick, peak - before) for path, tick, peak in extra if _is_in(path, name)]
-            effects.append(Effect(name, flops[name], own, high))
+            own[ends:turn] = [settled] * max(turn - ends, 0)
+            own[turn:released] = [left[released - 1] - before_in_backward] * max(released - turn, 0)
+            own[released:over] = [each - before_in_backward for each in change[released:over]]
+            high = [(tick, peak - before_in_backward) for path, tick, peak in extra if _is_in(path, name)]
+            effects.append(self._effect(name, flops[name], own, high))
             before += settled
         return effects
 
-
-def _ticks(trial: Trial) -> list[tuple[tuple[str, str, str, int], int, str]]:
-    """Return the calls that change the live bytes: a key by which the same call is found in another run, the peak in it, its phase."""
-    peaks = dict[int, int]()
-    live = 0
-    for _, nbytes, number in triples(trial.history.changes):
-        live += nbytes
-        if number >= 0:
-            peaks[number] = max(peaks.get(number, live), live)
-    calls, seen = trial.history.calls, dict[tuple[str, str, str], int]()
-    rows = []
-    for number in sorted(peaks):
-        call = calls[number] if number < len(calls) else None
-        key = ("", "", "") if call is None else (call.phase, call.path, call.op)
-        seen[key] = seen.get(key, 0) + 1
-        rows.append(((*key, seen[key]), peaks[number], key[0]))
-    return rows
+    def _effect(self, name: str, flops: int, change: list[int], recomputed: list[tuple[int, int]]) -> Effect:
+        starts = min((tick for tick, _ in recomputed if tick >= self._turn), default=len(change))
+        return Effect(name, flops, change, recomputed, starts)
 
 
 class _Levels:
@@ -523,14 +563,16 @@ class _Levels:
         added = self._change.clone()
         inner = [inside.intersection(chosen) for inside in self._inside]
         outer = [around.intersection(chosen) for around in self._around]
-        for number in range(len(added)):
+        nested = [number for number in range(len(added)) if inner[number] or outer[number]]
+        for number in nested:
             if begins := self._begins(number, chosen):
                 added[number, :begins] = 0
             for left_out in inner[number]:
                 added[number] -= row_of[left_out]
         others = recomputed + added[:, columns]
         own = self._own_peaks + change[self._own_columns]
-        for number, place in enumerate(self._own):
+        for number in nested:
+            place = self._own[number]
             for around in outer[number]:
                 saved = self._least[number] - sum(self._least[left_out] for left_out in inner[number])
                 others[number, place_of[around]] = recomputed[place_of[around]] + saved
@@ -552,24 +594,35 @@ class _Levels:
 
     def grown(self, memory: int, weight: float) -> tuple[int, ...] | None:
         """Return modules that fit by the estimate, None if they do not: taken in turn, by the excess that they take away for their FLOPs
-        to the power of ``weight``."""
+        to the power of ``weight``. Of modules with equal FLOPs several are taken at once, as long as half of the excess is left."""
         if int((self._base + self._change.clamp(max=0).sum(0)).max()) > memory:
             return None  # not even with all that any module saves
         chosen = list[int]()
         excess = self._excess(chosen, memory)
         while excess:
-            best: tuple[float, list[int], int] | None = None
+            by_worth = list[tuple[float, int, int]]()
             for number, left in enumerate(self._excess_with_each(chosen, memory)):
                 if number not in chosen and left < excess:
-                    after = self._with(chosen, number)
-                    price = max(self.flops(after) - self.flops(chosen), 0) + 1
-                    worth = (excess - left) / price**weight
-                    if best is None or worth > best[0]:
-                        best = worth, after, left
-            if best is None:
+                    price = max(self._cost[number] - self.flops(self._inside[number].intersection(chosen)), 0) + 1
+                    by_worth.append(((excess - left) / price**weight, -number, excess - left))
+            if not by_worth:
                 return None
-            _, chosen, excess = best
+            by_worth.sort(reverse=True)
+            best, taken = -by_worth[0][1], by_worth[0][2]
+            some = self._with(chosen, best)
+            chosen = some
+            for _, minus, saved in by_worth[1:]:
+                is_like_best = self._cost[-minus] == self._cost[best] and 2 * (taken + saved) <= excess
+                if is_like_best and not self._is_nested(-minus, some):
+                    some, taken = self._with(some, -minus), taken + saved
+            if self._excess(some, memory) < self._excess(chosen, memory):
+                chosen = some
+            excess = self._excess(chosen, memory)
         return tuple(chosen)
+
+    def _is_nested(self, number: int, chosen: Iterable[int]) -> bool:
+        """Return whether a module is inside one of the chosen ones, or around one."""
+        return not (self._inside[number].isdisjoint(chosen) and self._around[number].isdisjoint(chosen))
 
     def _with(self, chosen: Sequence[int], number: int) -> list[int]:
         """Return the modules with one more, which takes the place of those inside it."""
@@ -577,14 +630,29 @@ class _Levels:
 
     def improved(self, chosen: Sequence[int], memory: int) -> tuple[int, ...]:
         """Return modules that fit and recompute less, after one or two of them were left out or exchanged for another one."""
-        while (better := self._cheaper(chosen, memory)) is not None:
-            chosen = better
+        better: Sequence[int] | None = chosen
+        while better is not None:
+            chosen = self._needed(better, memory)
+            better = self._cheaper(chosen, memory)
         return tuple(chosen)
 
+    def _needed(self, chosen: Sequence[int], memory: int) -> list[int]:
+        """Return the modules without those that need not be checkpointed: each is left out if the others fit, the dearest first."""
+        needed = [*chosen]
+        for number in sorted(chosen, key=self._cost.__getitem__, reverse=True):
+            others = [other for other in needed if other != number]
+            if self.peak(others) <= memory:
+                needed = others
+        return needed
+
     def _cheaper(self, chosen: Sequence[int], memory: int) -> Sequence[int] | None:
-        """Return the set with the fewest FLOPs of those that fit with one or two of the chosen modules left out, and at most one added."""
-        outs = [out for size in (1, 2) for out in combinations(chosen, size)]
+        """Return the set with the fewest FLOPs of those that fit with one or two of the chosen modules left out, and at most one added.
+
+        It recomputes less by at least :data:`WORTHWHILE`.
+        """
         cost, flops = torch.tensor(self._cost), self.flops(chosen)
+        least = max(int(WORTHWHILE * flops), 1)
+        outs = [out for size in (1, 2) for out in combinations(chosen, size) if self.flops(out) >= least]
         levels = self._base + self._change[[*chosen]].sum(0)
         # Without a module that is around others, these have their effect earlier: the levels alone do not say whether such a set fits.
         exact = dict(zip(chosen, self._rows(chosen), strict=True))
@@ -598,7 +666,7 @@ class _Levels:
             saved = torch.tensor([self.flops(out) for out in some])
             most, where = left.max(1)
             # A module that does not lower the highest level enough is of no use; few need a look at the others.
-            may = ((memory - most)[:, None] >= self._change[:, where].T) & (cost < saved[:, None])
+            may = ((memory - most)[:, None] >= self._change[:, where].T) & (cost <= saved[:, None] - least)
             may[:, [*chosen]] = False
             place, other = may.nonzero(as_tuple=True)
             for part in torch.arange(len(place)).split(AT_ONCE):
@@ -608,9 +676,7 @@ class _Levels:
                     sets.append((flops - int(saved[at]) + self._cost[added], begin + at, added, [*rest, added]))
             for at in range(len(some)):
                 out = some[at]
-                if saved[at] <= 0 or (
-                    is_around.isdisjoint(out) and int((highest - sum(exact[each] for each in out)).max()) > memory
-                ):
+                if is_around.isdisjoint(out) and int((highest - sum(exact[each] for each in out)).max()) > memory:
                     continue
                 rest = [number for number in chosen if number not in out]
                 sets.append((flops - int(saved[at]), begin + at, -1, rest))

@@ -13,6 +13,7 @@ Buffers that a kernel takes for itself, such as cuDNN's for a convolution, depen
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -84,11 +85,23 @@ def reserved(
     )
 
 
-def total_and_fits(history: History, counted: Sequence[Counted], device: Device) -> tuple[int, bool | None]:
-    """Return :attr:`Reserved.total` and :attr:`Reserved.fits` alone, which searches ask for many times."""
-    allocator = CachingAllocator()
-    requests, _ = _replayed(history, counted, device, 1, allocator)
-    return allocator.peak_reserved + CONTEXT, _fits(requests, allocator, device, CONTEXT)
+class Footprint:
+    """:attr:`Reserved.total` of a run and whether it fits, alone, which searches ask for many times and of several memories.
+
+    The requests are kept as plain numbers: a search has many runs in its hands, and objects slow down the garbage collector.
+    """
+
+    def __init__(self, history: History, counted: Sequence[Counted], device: Device) -> None:
+        allocator = CachingAllocator()
+        requests, _ = _replayed(history, counted, device, 1, allocator)
+        self.total = allocator.peak_reserved + CONTEXT
+        self._blocks = array("q", (each.block for each in requests))
+        self._sizes = array("q", (each.bytes for each in requests))
+
+    def fits(self, memory: int) -> bool:
+        """Return whether the run fits into so many bytes, where need be with free segments given back to the driver."""
+        requests = map(Request, self._blocks, self._sizes)
+        return self.total <= memory or _fits_capped(requests, CachingAllocator(), memory - CONTEXT)
 
 
 def _replayed(
@@ -228,10 +241,13 @@ def _fits(requests: Sequence[Request], allocator: CachingAllocator, device: Devi
     """Return whether the run fits, where need be with free segments given back to the driver; None if it is unknown."""
     if device.memory is None:
         return None
-    if allocator.peak_reserved + taken <= device.memory:
-        return True
-    capped = _like(allocator)
-    capped.memory = device.memory - taken
+    fits_as_it_is = allocator.peak_reserved + taken <= device.memory
+    return fits_as_it_is or _fits_capped(requests, _like(allocator), device.memory - taken)
+
+
+def _fits_capped(requests: Iterable[Request], capped: CachingAllocator, memory: int) -> bool:
+    """Return whether an empty allocator that has so much memory can serve the requests."""
+    capped.memory = memory
     try:
         replay(requests, capped)
     except MemoryError:

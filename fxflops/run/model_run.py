@@ -42,6 +42,7 @@ from ..trace.dtypes import MixedDtypesError
 from ..trace.forwards import is_hooked
 from ..trace.memo import Lessons
 from ..trace.meta_mirror import MetaMirror
+from ..trace.meta_results import WithoutKernels
 from ..trace.meta_world import MetaWorld
 from ..trace.observe import Observer
 from ..trace.phases import BACKWARD
@@ -343,13 +344,16 @@ def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
             del stand_ins  # it would hold the state that the step replaces
             stepped = [world.of(parameter) for parameter in own]
             optimizer = made_optimizer(given, stepped)
-            if not any(state.ndim and not storages.was_made(state) for _, state in states_of(optimizer, apart)):
+            held = states_of(optimizer, apart)
+            if not any(state.ndim and not storages.was_made(state) for _, state in held):
                 subject.snapshot.before_write(own)  # it may reach them where we do not look
-                with gradients_kept(stepped):
+                with gradients_kept(stepped), WithoutKernels():
                     optimizer.step()
                     zero_gradients(optimizer, stepped)
-            storages.add_held(states_of(optimizer, apart), "optimizer")
-            before = Counter(state for state, _ in states_of(optimizer, apart))
+                held = states_of(optimizer, apart)
+            storages.add_held(held, "optimizer")
+            before = Counter(state for state, _ in held)
+            del held  # it would hold the state that the step replaces
             with watch.observer:
                 optimizer.step()
             after = states_of(optimizer, apart)

@@ -1,10 +1,14 @@
-"""Results of operators that devices have and meta lacks, or refuses for dtypes that they take."""
+"""Results of operators that devices have and meta lacks, or refuses for dtypes that they take, and of those that it takes its time for."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any
 
 import torch
+
+from ..torch_internals import DispatchMode, OpOverload
 
 ALIGNED = 16
 """The bytes at a multiple of which each row of a grouped product begins."""
@@ -61,3 +65,56 @@ RESULTS: dict[Any, Any] = {func: _choosing(func, at) for func, at in CHOOSING.it
     if hasattr(torch.ops.aten, name)
 }
 """The functions that return results, by operator or function."""
+
+
+class WithoutKernels(DispatchMode):
+    """A mode in which operators that write to tensors on meta, element by element, run no kernel.
+
+    There is nothing to write, and torch's kernels of meta, which are written in Python, take most of the time of an optimizer's step.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = written_on_meta(func, args)
+        return func(*args, **kwargs or {}) if out is NotImplemented else out
+
+
+def written_on_meta(func: Any, args: tuple[Any, ...]) -> Any:
+    """Return what an operator returns that writes to tensors on meta, element by element; NotImplemented for another one, and where
+    its kernel might raise or have something to do: for operands of other shapes or dtypes than the tensors written to."""
+    if not args or not _writes_elements(func):
+        return NotImplemented
+    if isinstance(args[0], torch.Tensor):
+        return args[0] if _are_alike(args) else NotImplemented
+    lists = [arg for arg in args if isinstance(arg, (list, tuple))]
+    others = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    if len({*map(len, lists)}) > 1:
+        return NotImplemented
+    return None if all(_are_alike((*each, *others)) for each in zip(*lists, strict=True)) else NotImplemented
+
+
+@cache
+def _writes_elements(func: Any) -> bool:
+    """Return whether an operator writes to its first argument, a tensor or a list of them, element by element."""
+    name = func.name().partition(".")[0] if isinstance(func, OpOverload) else ""
+    if not name.endswith("_") or name.endswith("__"):
+        return False
+    return torch.Tag.pointwise in func.tags or name.startswith("aten::_foreach_")
+
+
+def _are_alike(operands: Iterable[Any]) -> bool:
+    """Return whether the first tensor is written to by others of its shape and dtype, by numbers, and by tensors with one."""
+    tensors: Iterator[torch.Tensor] = (each for each in operands if isinstance(each, torch.Tensor))
+    written = next(tensors)
+    dtype, shape = written.dtype, written.shape
+    if not (written.is_meta and dtype.is_floating_point and written.is_contiguous() and type(written) in PLAIN):
+        return False
+    return all(
+        type(each) in PLAIN and each.dtype is dtype and (not each.ndim or (each.is_meta and each.shape == shape))
+        for each in tensors
+    )
+
+
+PLAIN = {torch.Tensor, torch.nn.Parameter}

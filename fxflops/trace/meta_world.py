@@ -42,7 +42,7 @@ from .functions import writes
 from .lookups import with_row
 from .memo import FIRST, NEW, NOTHING, VIEWS, Ended, Known, Lessons, alike, call_key, forms_in, specs_given
 from .meta_mirror import MetaMirror
-from .meta_results import RESULTS
+from .meta_results import RESULTS, written_on_meta
 from .modes import transformed
 from .spelling import is_meta_kernel
 from .worlds import RNN_BACKWARD, Arguments, Timed, World
@@ -202,6 +202,8 @@ class MetaWorld(World):
             return RESULTS[func](*args, **kwargs)
         if not isinstance(func, OpOverload):
             return func(*args, **kwargs)
+        if (out := written_on_meta(func, args)) is not NotImplemented:
+            return out
         out = run(func, args, kwargs)
         if func is batch_norm_backward and not args[-1][0]:  # meta's kernel makes a gradient that no device's makes
             return None, *out[1:]

@@ -17,8 +17,8 @@ from ..meters.stopwatch import BETWEEN, PhaseTimes
 from ..records import PHASES
 from ..torch_internals import (
     CHECKPOINT_FILE,
+    READS_METADATA,
     STEP_CODE,
-    current_graph_task_id,
     engine_creates_graph,
     engine_run_backward,
     queue_callback,
@@ -182,9 +182,10 @@ def _methods_of(cls: type) -> Iterator[CodeType]:
 
 
 def is_comparing() -> bool:
-    """Return whether checkpoint is the caller, comparing a recomputed tensor's metadata with the first one's."""
-    caller = next((frame.f_code.co_filename for frame in frames() if not is_own(frame)), "")
-    return caller == CHECKPOINT_FILE and current_graph_task_id() != -1
+    """Return whether checkpoint is the caller, reading the metadata of a tensor to compare it: that of the forward pass beside the
+    recomputed one's. Of checkpoints in each other the outer one reads some in the forward, as tensors that the inner one is given."""
+    caller = next((frame.f_code for frame in frames() if not is_own(frame)), None)
+    return caller is not None and (caller.co_filename, caller.co_name) == (CHECKPOINT_FILE, READS_METADATA)
 
 
 def _is_recomputing() -> bool:

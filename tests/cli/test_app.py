@@ -301,6 +301,31 @@ def test_transformers_by_type_class_and_config(tmp_path: Path) -> None:
     assert "input i64[1,128] i64[1,128]" in out("run hf:t5 --counts-only")
 
 
+def test_models_of_transformers_train_on_their_loss_without_a_cache(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": "gpt2",
+                "architectures": ["GPT2LMHeadModel"],
+                **{"n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 50, "bos_token_id": 1, "eos_token_id": 2},
+            }
+        )
+    )
+    result = invoke("run hf:config.json --input-ids 2,16 --backward --counts-only --json")
+    assert "labels of shape 2x16, from which it computes its loss" in result.stderr
+    model = transformers.GPT2LMHeadModel(transformers.AutoConfig.from_pretrained(tmp_path))
+    model.config.use_cache = False
+    ids = torch.zeros(2, 16, dtype=torch.long)
+    by_hand = fxflops.count(model, kwargs={"input_ids": ids, "labels": ids}, backward=True)
+    theirs = json.loads(result.stdout)
+    assert theirs["totals"]["total_training_flops"] == by_hand.total_training_flops
+    assert theirs["totals"]["max_memory"] == by_hand.max_memory
+    assert "cross_entropy" in {each.call.op for each in by_hand.counted}
+    given = invoke("run hf:config.json --input input_ids=2,16:i64 --input labels=2,16:i64 --backward --counts-only")
+    assert "from which it computes its loss" not in given.stderr
+
+
 def test_no_model_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torchvision")
 

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 import fxflops
-from fxflops.torch_internals import CHECKPOINT_FILE
+from fxflops.torch_internals import CHECKPOINT_FILE, READS_METADATA
 from fxflops.trace.phases import is_comparing
 
 ROWS, INPUTS, OUTPUTS = 3, 8, 4
@@ -342,17 +342,27 @@ def test_what_selective_checkpointing_has_saved_is_not_computed_again(kept: str,
     assert 2 * sum(each.macs for each in report.counted if each.call.op != "attention_backward") == theirs
 
 
-def test_checkpoint_compares_in_the_backward_pass_alone() -> None:
-    names = {"is_comparing": is_comparing, "__name__": checkpoint.__module__}
-    ask = eval(compile("lambda grad: told.append(is_comparing())", CHECKPOINT_FILE, "eval"), names)
-    told = names["told"] = list[bool]()
-    ask(None)
-    x = torch.ones(2, requires_grad=True)
-    x.register_hook(ask)
-    x.sum().backward()
-    x.register_hook(lambda grad: told.append(is_comparing()))  # who asks is no checkpoint
-    x.sum().backward()
-    assert told == [False, True, True, False]
+def test_checkpoint_compares_what_its_own_function_reads() -> None:
+    def asking(source: str, file: str) -> Callable[[], bool]:
+        names: dict[str, Any] = {"is_comparing": is_comparing, "__name__": checkpoint.__module__}
+        exec(compile(source, file, "exec"), names)
+        return names[READS_METADATA]
+
+    body = "return is_comparing()"
+    assert asking(f"def {READS_METADATA}(): {body}", CHECKPOINT_FILE)()
+    assert not asking(f"def another(): {body}\ndef {READS_METADATA}(): return another()", CHECKPOINT_FILE)()
+    assert not asking(f"def {READS_METADATA}(): {body}", "model.py")()  # a function of the user's with that name
+
+
+@pytest.mark.parametrize("settings", [{}, {"device": "cuda"}, {"device": "cuda", "autocast": torch.bfloat16}])
+def test_checkpoints_in_each_other_are_counted_for_any_device(settings: dict[str, Any]) -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), nn.Linear(8, 8)).to("meta")
+    for path in ("0", "0.0"):
+        module = model.get_submodule(path)
+        module.forward = partial(checkpoint, module.forward, use_reentrant=False)
+    report = fxflops.count(model, torch.ones(4, 8, device="meta"), backward=True, **settings)
+    # The first linear runs a second time within the sequence, and a third time for its own backward pass, where nothing asks for it.
+    assert report.total_recompute_flops == 2 * 4 * 8 * 8 + 4 * 8
 
 
 @pytest.mark.parametrize("backward", [torch.Tensor.backward, torch.autograd.backward])
