@@ -175,6 +175,21 @@ def largest_batch(
         InputError: there is neither a ``memory`` nor a card, or memory does not grow with the batch. RunError: the model, or ``make_inputs``,
             raises for every small size; the error is that of size 1.
     """
+    found, _ = batch_and_bytes(model, make_inputs, memory, device, backward, optimizer, autocast, progress)
+    return found
+
+
+def batch_and_bytes(
+    model: Model,
+    make_inputs: Callable[[int], Any],
+    memory: str | int | None,
+    device: str | torch.device | Device | None,
+    backward: bool,
+    optimizer: OptimizerLike | None,
+    autocast: torch.dtype | None,
+    progress: bool | None,
+) -> tuple[int, int]:
+    """Return what :func:`largest_batch` returns, and the bytes that this batch takes, 0 if none fits."""
     model = as_model(model)
     check_flags(backward=backward)
     checked_optimizer(optimizer, backward)
@@ -217,7 +232,8 @@ def largest_batch(
         return guess
 
     with progress_bar(progress, "looking for the largest batch") as tick:
-        return search_batch(take, room.memory, guesses)
+        found = search_batch(take, room.memory, guesses)
+    return found, room.taken(counted[found]).bytes if found else 0
 
 
 def _history_of(report: Report) -> History:

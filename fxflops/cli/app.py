@@ -30,6 +30,7 @@ from . import options as option
 from .options import Asked, Limits, examples, spread
 from .reports import both, gathered, is_saved, report_of
 from .shown import (
+    IN_HALF,
     WHAT_FITS,
     Shown,
     check_suffix,
@@ -256,7 +257,7 @@ def predict(
         raise InputError(option.NO_CARD)
     card = asked.card
     # What no table lists is asked of torch, whose import takes seconds.
-    from ..prediction.memory import advice, no_batch_fits, text
+    from ..prediction.memory import advice, largest, no_batch_fits, text
     from ..prediction.result import notes, summary
     from .tensors import card_of
 
@@ -269,25 +270,30 @@ def predict(
         typer.echo("\n".join([*summary(found), found.table(by, top=top), *notes(found)]))
         if memory is not None:
             advised = no_batch_fits(memory) if what_fits else advice(memory, *WHAT_FITS)
+            params = report.params
+            if memory.fits is False and asked.autocast is None and params and params.bytes >= 4 * params.total:
+                advised = [*advised, IN_HALF]
             typer.echo(f"\n{text(memory, advised)}")
     fitting: dict[str, Any] = {"largest_batch": None, "checkpoints": None} if what_fits else {}
     if what_fits and memory is not None:
+        from .runs import Batch
         from .runs import what_fits as find
 
-        answers: Iterable[Any] = [0]
+        answers: Iterable[Any] = [Batch(0, 0)]
         if not no_batch_fits(memory) and memory.memory is not None:
             # NCCL's buffers take as much of the card for any batch.
             room = replace(card, memory=memory.memory - memory.nccl)
             answers = find(model, replace(asked, device=card.name), room, memory.fits is False)
         for answer in answers:
-            if isinstance(answer, int):
-                fitting["largest_batch"] = answer
+            if isinstance(answer, Batch):
+                fitting["largest_batch"] = answer.size
+                each = f"each of {gpus} {card.name}, all with the whole model" if gpus > 1 else card.name
+                said = largest(answer.size, answer.bytes, memory, each)
             else:
                 fitting["checkpoints"] = getattr(answer, "modules", None)
+                said = str(answer)
             if not json:
-                each = f"each of {gpus} {card.name}, all with the whole model" if gpus > 1 else card.name
-                is_batch = isinstance(answer, int)
-                typer.echo(f"\nlargest batch that fits on {each}: {answer:,}" if is_batch else f"\n{answer}")
+                typer.echo(f"\n{said}")
         if not json and (gpus > 1 or (asked.backward and memory.fits is False)):
             typer.echo("\nspread over several cards: fxflops mesh, of a config of transformers")
     if json:

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, redirect_stdout
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -98,7 +98,14 @@ def subject(
     return model, *_inputs(name, loaded, asked, model, place, device, dtype, tell)
 
 
-def what_fits(name: str, asked: Asked, card: Device, is_too_large: bool) -> Iterator[int | CheckpointPlan | str]:
+class Batch(NamedTuple):
+    """The largest batch that fits, 0 if none does, and the bytes that it takes."""
+
+    size: int
+    bytes: int
+
+
+def what_fits(name: str, asked: Asked, card: Device, is_too_large: bool) -> Iterator[Batch | CheckpointPlan | str]:
     """Yield the largest batch that fits on a card; then, if this one ``is_too_large`` for training, the plan of modules to checkpoint,
     or the reason why there is none: each as soon as it is found."""
     with _quiet():
@@ -117,10 +124,10 @@ def what_fits(name: str, asked: Asked, card: Device, is_too_large: bool) -> Iter
             return args if not kwargs else {**dict(zip(signature_of(model).parameters, args, strict=False)), **kwargs}
 
         optimizer, autocast = optimizer_of(asked.optimizer), autocast_of(asked.autocast)
-        batch = api_of_fits.largest_batch(
-            model, make_inputs, device=card, backward=asked.backward, optimizer=optimizer, autocast=autocast
+        found = api_of_fits.batch_and_bytes(
+            model, make_inputs, None, card, asked.backward, optimizer, autocast, progress=None
         )
-    yield batch
+    yield Batch(*found)
     if asked.backward and is_too_large:
         plan: CheckpointPlan | str
         with _quiet():

@@ -197,6 +197,7 @@ def colored() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+IN_HALF = "all of it is in f32: with --autocast bf16 (or f16) the products and what they keep take half the bytes"
 WHAT_FITS = ("fxflops predict ... --what-fits finds the largest batch", "and the modules to checkpoint")
 """What a command answers about a run that does not fit, as :func:`~fxflops.prediction.memory.advice` takes it."""
 

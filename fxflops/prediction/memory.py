@@ -12,7 +12,7 @@ from ..render.columns import Column
 from ..render.exports import Table, Tabular
 from ..render.text import printable, terminal_width, wrapped
 from ..roofline.devices import Device, listed
-from ..units import read_size, size
+from ..units import percent, read_size, size
 from .allocator import Segment
 from .chips import CHIPS
 
@@ -154,7 +154,11 @@ def verdict(memory: Reserved) -> str:
 def text(memory: Reserved, advised: Iterable[str]) -> str:
     """Return all lines as text, those of advice last."""
     lines = [wrapped(line, terminal_width(), 4) for line in [*summary(memory), *notes(memory), *advised]]
-    return "\n".join([*lines[:2], printable(str(memory.select(top=TOP))), *lines[2:]])
+    rows, shown = memory.pools, memory.select(top=TOP)
+    if len(rows) > TOP:
+        share = percent(sum(pool.reserved for pool in rows[:TOP]), memory.reserved) or 0
+        lines.insert(2, f"first {TOP} of {len(rows)} sizes of segments: {share:.0f}% of reserved")
+    return "\n".join([*lines[:2], printable(str(shown)), *lines[2:]])
 
 
 BATCH, CHECKPOINTS = (
@@ -179,6 +183,16 @@ def no_batch_fits(memory: Reserved) -> list[str]:
     return [
         f"{what} alone take {size(memory.state)}, whatever the batch: a smaller dtype, {others} or several cards are needed"
     ]
+
+
+def largest(batch: int, nbytes: int, memory: Reserved, where: str) -> str:
+    """Return the line for the largest batch that fits, which takes so many bytes: what it lacks, as :func:`notes` for one run."""
+    line = f"largest batch that fits on {where}: {batch:,}"
+    if memory.memory is not None and nbytes > memory.memory - memory.nccl:
+        line += "; barely, by giving free segments back to the driver, which stalls the device"
+    if batch and memory.convolutions:
+        line += "; fewer by what cuDNN's buffers take, which is not known"
+    return line
 
 
 def summary(memory: Reserved) -> list[str]:

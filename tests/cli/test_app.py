@@ -931,7 +931,7 @@ def test_what_fits_is_found_where_training_does_not_fit() -> None:
     """The batch that is found fits, the next one does not; and so does the plan, for the batch that was asked for."""
     asked = "--train --backward --optimizer adamw --device T4"
     found = out(f"predict model.py:make_model --input 60000,3,64,64 {asked} --what-fits")
-    batch = int(re.search(r"\nlargest batch that fits on T4: ([\d,]+)\n", found)[1].replace(",", ""))  # type: ignore[index]
+    batch = int(re.search(r"\nlargest batch that fits on T4: ([\d,]+)", found)[1].replace(",", ""))  # type: ignore[index]
     assert 0 < batch < 60000
     assert re.search(r"Sequential (fits with|does not fit into)", found)
     for size, code in ((batch, 0), (batch + 1, 1)):
@@ -962,7 +962,7 @@ def test_what_fits_on_several_cards_leaves_room_for_nccl() -> None:
     for gpus in (1, 8):
         found = out(f"{asked} --what-fits --gpus {gpus}")
         batches.append(
-            int(re.search(r"\nlargest batch that fits on [^:]*T4[^:]*: ([\d,]+)\n", found)[1].replace(",", ""))
+            int(re.search(r"\nlargest batch that fits on [^:]*T4[^:]*: ([\d,]+)", found)[1].replace(",", ""))
         )  # type: ignore[index]
         assert "fxflops mesh" in found
         text = out(
