@@ -60,7 +60,7 @@ def meshes() -> None:
         config.write_text(json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"], **sizes, **heads}))
         asked = ["mesh", f"hf:{config}", *"--gpus 2048 --device H100 --memory 80GiB --seq 8192".split()]
         title = f"fxflops mesh hf:llama-3-70b/config.json {' '.join(asked[2:])}"
-        taken(lambda: app(asked, standalone_mode=False), title, "meshes", width=150)
+        taken(lambda: app(asked, standalone_mode=False), title, "meshes", width=190)
 
 
 def page(report: fxflops.Report) -> None:

@@ -36,7 +36,7 @@ COLUMNS = (
     Column("compute", "compute", "s"),
     Column("communication", "communication", "s"),
     Column("memory", "peak memory", "B"),
-    Column("binds", "binds"),
+    Column("binds", "limited by"),
 )
 RATE = Column("rate", "tokens/s at most", "elements")
 KEPT = Column("activations", "activations")
@@ -156,6 +156,13 @@ class Meshes(Tabular):
         """Return the most tokens in a second, if the tokens of a step are known."""
         return [self.tokens(simulation.mesh) / bound.best] if self.tokens else []
 
+    def _trust(self, step: StepPrediction) -> str:
+        """Return the line that says how far to trust the predicted times, by those of the first mesh."""
+        bounds = step.share_of_bounds
+        error = "no error is known" if step.error is None else f"mean error {step.error:.1%} for kernels like these"
+        left = f"; {bounds:.0%} of the first mesh's time is only a lower bound" if bounds >= 0.005 else ""
+        return f"predicted: {error}; idle time, congestion and the network's latency are not in it{left}"
+
     def _layers_of(self, simulation: Simulation) -> list[str]:
         """Return how activations are kept, if that differs between the meshes."""
         if self.checkpointed is None:
@@ -168,6 +175,9 @@ class Meshes(Tabular):
         if self.layers is not None:
             yield f"extrapolated to {self.layers} layers from {FEWEST + 2}; checked with all {self.layers} on the first mesh"
         yield self.table if self.found or not self.too_large else "none fits"
+        if self.found:
+            yield "overlapped: all communication goes on while the device computes; in turn: none of it does"
+            yield self._trust(self.predicted[0])
         if self.too_large:
             over = ", ".join(f"{_named(each.mesh)} ({size(each.max_memory)})" for each in self.too_large)
             said = "" if self.checkpointed is None else ", checkpointed"

@@ -22,12 +22,13 @@ class StepPrediction(NamedTuple):
     """The expected seconds of a step of one rank: ``compute`` by the device's kernels, ``communication`` by NCCL's.
 
     ``bounds`` are those of these seconds that are known only as a bound: of operations that no calibration has, and of what goes
-    between nodes.
+    between nodes. ``error`` is the mean error of predictions of such kernels, None where it is unknown.
     """
 
     compute: float
     communication: float
     bounds: float
+    error: float | None = None
 
     @property
     def best(self) -> float:
@@ -64,12 +65,13 @@ def _of_kind(kind: RankKind, mesh: Mapping[str, int], device: Device, links: Lin
     computing = cache(partial(_computing, device=device))
     compute = kind.sum(lambda report: computing(report)[0])
     bounds = kind.sum(lambda report: computing(report)[1])
+    error = kind.report.predict(device).error
     communication = 0.0
     for row in kind.collectives:
         seconds, bound = _communicating(row, mesh, device, links)
         communication += seconds
         bounds += bound
-    return StepPrediction(compute, communication, bounds)
+    return StepPrediction(compute, communication, bounds, error)
 
 
 def _computing(report: Report, device: Device) -> tuple[float, float]:
