@@ -33,7 +33,7 @@ def traffic_of(counted: Counted, each_row: bool = False) -> Traffic:
     A lookup reads no more than the whole table; with ``each_row`` each index its row, however many there are.
     """
     call, reason = counted.call, counted.rule if isinstance(counted.rule, str) else ""
-    out, inputs = list(specs_in(call.out)), inputs_of(call)
+    out, inputs = list(specs_in(call.out)) or _written_lists(call), inputs_of(call)
     if reason == COMMUNICATION:
         # It reads its second argument and writes the first, or reads one and returns one.
         first, second = ([*specs_in(argument)] for argument in (*call.args, (), ())[:2])
@@ -53,6 +53,16 @@ def traffic_of(counted: Counted, each_row: bool = False) -> Traffic:
         return Traffic()
     own = [spec for name, value in call.settings.items() if name not in UNREAD for spec in specs_in(value)]
     return Traffic(_sum(inputs) + _sum(own) - unread_bytes(call), _sum(out))
+
+
+def _written_lists(call: Call) -> list[Spec]:
+    """Return what an operator on lists writes to, which it does not return: its first list, and a fused optimizer's states, but no gradients."""
+    name = getattr(call.target, "__name__", "").partition(".")[0]
+    if name.startswith("_foreach_") and name.endswith("_"):
+        return [*specs_in(call.args[:1])]
+    if name.startswith("_fused_") and name.endswith("_"):
+        return [*specs_in(call.args[:1]), *specs_in(call.args[2:])]
+    return []
 
 
 def inputs_of(call: Call) -> list[Spec]:
