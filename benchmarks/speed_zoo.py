@@ -81,11 +81,11 @@ def measured(library: str, name: str) -> Row:
 
 def with_kernels(count: Callable[[], fxflops.Report]) -> fxflops.Report:
     """Count with every call sent to the meta kernels."""
-    api.counted_run = partial(model_run.counted_run, remembers=False)
+    api.run_model = partial(model_run.run_model, remembers=False)
     try:
         return count()
     finally:
-        api.counted_run = model_run.counted_run
+        api.run_model = model_run.run_model
 
 
 def facts(report: fxflops.Report) -> tuple[Any, ...]:

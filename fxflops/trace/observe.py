@@ -6,7 +6,7 @@ function mode, otherwise by a dispatch mode, and the operators that it dispatche
 functorch transforms every function is observed by the dispatch mode, since only operators have the whole shapes.
 
 What a call is given and how it runs is the business of a world (:mod:`.worlds`), which may also know calls from earlier
-ones. A function goes one of four ways from :meth:`Observer.function`; operators and modules go the same ways:
+ones. A function goes one of four ways from :meth:`Observer.function`:
 
 ===============================================  =========================  ============================================
 the call                                         goes through               which records it by
@@ -16,6 +16,16 @@ is new, and the world has a rule for its result  ``by_rule``, ``_repeat``   ``_a
 is new to a world that remembers                 ``_learn``                 ``_add_call`` if it is free; else as the next
 must be watched: metadata does not say all       ``_observed``, ``_run``    ``log.call``: specs of arguments and result
 ===============================================  =========================  ============================================
+
+Operators and leaves have the same four ways under names of their own:
+
+=============================  ===========================  ===========================  ============================
+what runs                      begins in                    known, or known by a rule    new
+=============================  ===========================  ===========================  ============================
+a leaf in a count, on meta     ``_call_leaf``               ``_skip_leaf``               ``_call_module``, as below
+a leaf seen by hooks           ``_begin_leaf``              ``_leave_known``             ``_leave_leaf``
+an operator                    ``operator``                 in ``operator`` itself       ``_learn_operator``
+=============================  ===========================  ===========================  ============================
 
 All of them end in :meth:`.call_log.CallLog.add`, which alone makes a ``Call``. ``_observed`` may also record nothing itself and let
 the calls inside a function count.
@@ -633,7 +643,8 @@ class Observer:
         """Return what the call of a leaf of a known kind returns, and record it."""
         module, path, first = record.module, record.path, len(self.calls)
         out, operation, _ = self._world.repeat(known, type(module).forward, args, kwargs, self._timed, module)
-        assert operation is not None  # a result on meta is made as the first one was
+        assert operation is not None  # on meta the result is made by what is known, also for the first call that a rule knows
+        # Where metadata is enough there are no gradients: no owners, and no phase but the forward.
         self.log.add(operation, path, None, FORWARD)
         self.scopes.append(tuple.__new__(Scope, (path, operation, settings.params, False, None)))
         if not self._stack.open:

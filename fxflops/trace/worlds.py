@@ -13,7 +13,8 @@ MetaWorld     on meta, for a device ``count``     yes          is not run: its r
 ============  ====================  ============  ===========  ================================================================
 
 In the first three the dispatch mode of the observer is on, and sees the operators inside functions that have no formula. In a count it
-is on for a backward pass alone; without gradients functions are enough.
+is on where functions are not enough: for a backward pass, for a callable that may run one, for TorchScript, and in a second try after
+one without it missed something (:func:`~fxflops.run.model_run.run_model`).
 """
 
 from __future__ import annotations
