@@ -73,12 +73,12 @@ def ticks_of(history: History) -> Ticks:
             peaks[number], after[number] = max(peaks.get(number, live), live), live
     seen = dict[tuple[str, str, str], int]()
     keys = list[tuple[str, str, str, int]]()
-    for number in sorted(peaks):
+    numbers = sorted(peaks)
+    for number in numbers:
         call = history.calls[number] if number < len(history.calls) else None
         key = ("", "", "") if call is None else (call.phase, call.path, call.op)
         seen[key] = seen.get(key, 0) + 1
         keys.append((*key, seen[key]))
-    numbers = sorted(peaks)
     return Ticks(keys, [peaks[number] for number in numbers], [after[number] for number in numbers])
 
 
@@ -604,17 +604,16 @@ class _Levels:
             for number, left in enumerate(self._excess_with_each(chosen, memory)):
                 if number not in chosen and left < excess:
                     price = max(self._cost[number] - self.flops(self._inside[number].intersection(chosen)), 0) + 1
-                    by_worth.append(((excess - left) / price**weight, -number, excess - left))
+                    by_worth.append((-(excess - left) / price**weight, number, excess - left))
             if not by_worth:
                 return None
-            by_worth.sort(reverse=True)
-            best, taken = -by_worth[0][1], by_worth[0][2]
-            some = self._with(chosen, best)
-            chosen = some
-            for _, minus, saved in by_worth[1:]:
-                is_like_best = self._cost[-minus] == self._cost[best] and 2 * (taken + saved) <= excess
-                if is_like_best and not self._is_nested(-minus, some):
-                    some, taken = self._with(some, -minus), taken + saved
+            by_worth.sort()  # the most worth first, of equals the first module
+            _, best, taken = by_worth[0]
+            chosen = some = self._with(chosen, best)
+            for _, number, saved in by_worth[1:]:
+                is_like_best = self._cost[number] == self._cost[best] and 2 * (taken + saved) <= excess
+                if is_like_best and not self._is_nested(number, some):
+                    some, taken = self._with(some, number), taken + saved
             if self._excess(some, memory) < self._excess(chosen, memory):
                 chosen = some
             excess = self._excess(chosen, memory)

@@ -174,7 +174,7 @@ def measure(
     """
     tick()
     graph = trace.graph_module
-    # The graph's own calls say which node makes which call, and its bytes; the report's calls are those of the model, matched to them.
+    # The graph's calls only tell which node makes which call, and the node's bytes. The calls of the report are the model's, matched to them.
     on_meta = _graph_on_meta(subject, graph, registry)
     graph_calls, bytes_of, back = on_meta or _watched_graph(subject, graph, registry, subject.runs_backward())
     tick()

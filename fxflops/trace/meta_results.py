@@ -1,4 +1,4 @@
-"""Results of operators that devices have and meta lacks, or refuses for dtypes that they take, and of those that it takes its time for."""
+"""Results of operators that devices have and meta lacks, or refuses for dtypes that they take, and of those for which its kernels are slow."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..records.tensors import ORDINARY
 from ..torch_internals import DispatchMode, OpOverload
 
 ALIGNED = 16
@@ -109,12 +110,9 @@ def _are_alike(operands: Iterable[Any]) -> bool:
     tensors: Iterator[torch.Tensor] = (each for each in operands if isinstance(each, torch.Tensor))
     written = next(tensors)
     dtype, shape = written.dtype, written.shape
-    if not (written.is_meta and dtype.is_floating_point and written.is_contiguous() and type(written) in PLAIN):
+    if not (written.is_meta and dtype.is_floating_point and written.is_contiguous() and type(written) in ORDINARY):
         return False
     return all(
-        type(each) in PLAIN and each.dtype is dtype and (not each.ndim or (each.is_meta and each.shape == shape))
+        type(each) in ORDINARY and each.dtype is dtype and (not each.ndim or (each.is_meta and each.shape == shape))
         for each in tensors
     )
-
-
-PLAIN = {torch.Tensor, torch.nn.Parameter}
