@@ -655,6 +655,25 @@ def packed_in_script(script: Any) -> list[Any]:
     return [value for value in objects if class_of_script_object(value).startswith("__torch__.torch.classes.")]
 
 
+def attributes_of_script(script: Any) -> dict[str, Any]:
+    """Return the attributes of a scripted module, which its code may set: tensors, numbers, lists and dicts, these as copies.
+
+    Purpose: to restore them after a run. Necessary.
+    """
+    compiled, known = vars(script).get("_c"), vars(script).get("_concrete_type")
+    if compiled is None or known is None:
+        return {}
+    return {name: compiled.getattr(name) for name in known.get_attributes() if compiled.hasattr(name)}
+
+
+def set_attribute_of_script(script: Any, name: str, value: Any) -> None:
+    """Set an attribute of a scripted module, as its code does.
+
+    Purpose: to restore it after a run. Necessary: torch takes no lists from Python.
+    """
+    vars(script)["_c"].setattr(name, value)
+
+
 def class_of_script_object(value: torch.ScriptObject) -> str:
     """Return the full name of the class of an object that C++ or TorchScript defines.
 

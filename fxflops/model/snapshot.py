@@ -19,10 +19,28 @@ from torch import nn
 from ..errors import InputError
 from ..records.containers import SEQUENCES, items_of, pairs_of
 from ..records.tensors import is_dense
-from ..torch_internals import DisableTorchFunction, cached_weights, disable_current_modes
+from ..torch_internals import (
+    DisableTorchFunction,
+    attributes_of_script,
+    cached_weights,
+    disable_current_modes,
+    set_attribute_of_script,
+)
 from .generators import Generator, generator_of, global_states
 from .outside import Outside, holds_tensors
-from .pytree import OPAQUE, VALUES, Reader, attributes_in, is_object, reader_of, stored, value_at, vars_of, walk
+from .pytree import (
+    OPAQUE,
+    VALUES,
+    Reader,
+    attributes_in,
+    is_object,
+    reader_of,
+    stored,
+    tensors_in,
+    value_at,
+    vars_of,
+    walk,
+)
 from .reach import places_in, set_at
 from .shards import reshard
 from .tensor_state import TensorState
@@ -64,6 +82,7 @@ class Snapshot:
         self._classes = [*map(type, self._modules)]
         self._dicts: list[dict[str, Any]] = []
         self._containers: list[Any] = []
+        self._scripts: list[tuple[nn.Module, dict[str, Any]]] = []
         hooks: list[dict[Any, Any]] = []
         sets: list[set[str]] = []
         reached = [*reached]
@@ -84,6 +103,8 @@ class Snapshot:
             else:  # TorchScript's
                 parameters += module._parameters.values()
                 tensors += module._buffers.values()
+                self._scripts.append((module, attributes_of_script(module)))
+                tensors += tensors_in([*self._scripts[-1][1].values()])
             self._dicts.append(attributes)
             others += read_others(attributes)
         own_parameters = {id(parameter): parameter for parameter in parameters if parameter is not None}
@@ -215,6 +236,10 @@ class Snapshot:
         for container, items in zip(self._containers, self._copies, strict=True):
             if not _same(container, items):
                 _refill(container, items)
+        for script, before in self._scripts:
+            for name, value in attributes_of_script(script).items():
+                if not _is_same(value, before[name]):
+                    set_attribute_of_script(script, name, before[name])
         for container in self._empty if any(self._empty) else ():
             container.clear()
         self._outside.restore()
@@ -335,6 +360,17 @@ def locked(objects: Iterable[Any], reentrant: bool = False) -> Iterator[bool]:
         with _RELEASED:
             _HELD.remove(lock)
             _RELEASED.notify_all()
+
+
+def _is_same(value: Any, before: Any) -> bool:
+    """Return whether two values of a scripted module are one: the same tensors and objects in containers, and equal numbers."""
+    if type(value) is not type(before):
+        return False
+    if type(value) in (list, tuple):
+        return len(value) == len(before) and all(map(_is_same, value, before))
+    if type(value) is dict:
+        return [*value] == [*before] and all(map(_is_same, value.values(), before.values()))
+    return value is before or (type(value) in ATOMS and bool(value == before))
 
 
 def _users(hooks: dict[Any, Any]) -> dict[Any, Any]:

@@ -104,6 +104,41 @@ def test_nothing_is_left_behind(run: Any, fail: bool, training: bool) -> None:
     assert torch.equal(x, inputs)
 
 
+class Anchors(nn.Module):
+    """Sets its attributes as it runs; asks for indices, whose number is not known without values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.anchors = [torch.ones(3), torch.zeros(2)]
+        self.by_size = {"small": torch.ones(2)}
+        self.fixed = torch.zeros(2)
+        self.runs = 0
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.anchors = [anchor.to(x.device) + 1 for anchor in self.anchors]
+        self.by_size["large"] = self.by_size["small"].add_(1)
+        self.fixed = self.fixed.to(x.device) - 1
+        self.runs = self.runs + 1
+        return self.fc(x)[torch.nonzero(x[:, 0] > 0)[:, 0]]
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*torch.jit.script.*:DeprecationWarning", "ignore:.*torch.jit.script.*:FutureWarning"
+)
+@pytest.mark.parametrize("run", [analyze, count, propagate])
+def test_attributes_of_scripts_are_restored(run: Any) -> None:
+    """Of torchvision's detection models a first run on meta left anchors on meta, so that the next one raised."""
+    script, x = torch.jit.script(Anchors()), torch.ones(2, 4)
+    report = run(script, x)
+    assert report.total_macs == 2 * 4 * 4
+    assert [anchor.tolist() for anchor in script.anchors] == [[1, 1, 1], [0, 0]]
+    assert {name: each.tolist() for name, each in script.by_size.items()} == {"small": [1, 1]}
+    assert (script.fixed.tolist(), script.runs) == ([0, 0], 0)
+    script(x)
+    assert script.runs == 1
+
+
 def test_a_list_input_is_not_grown() -> None:
     class Cache(nn.Module):
         def forward(self, x: torch.Tensor, cache: list[torch.Tensor]) -> torch.Tensor:
