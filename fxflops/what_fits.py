@@ -9,7 +9,6 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -26,12 +25,12 @@ from .model.modules import modules_of, state_tensors
 from .model.optimizer import OptimizerLike, checked_optimizer
 from .model.pytree import tensors_in
 from .model.snapshot import holding
-from .prediction.batches import Guess, Taken
+from .prediction.batches import Guess
 from .prediction.batches import largest_batch as search_batch
 from .prediction.checkpoints import NothingFits, Point, Search, Trial, curve, ticks_of
 from .prediction.lines import histories_on_lines
 from .prediction.memory import limit_of
-from .prediction.reserved import Footprint
+from .prediction.reserved import total
 from .render.text import printable
 from .report.report import Report
 from .roofline.devices import Device, find_device, listed
@@ -39,6 +38,7 @@ from .run.progress import progress_bar
 from .torch_internals import current_graph_task_id
 from .units import count as readable
 from .units import percent, size
+from .units import seconds as in_seconds
 
 GIVE = "give memory='16GiB', or a card, device='H100'"
 ON_META = 2**30
@@ -106,19 +106,10 @@ class Room:
         """Return the room with another memory."""
         return replace(self, memory=memory, card=self.card and replace(self.card, memory=memory))
 
-    def taken(self, report: Report, history: History | None = None) -> Taken:
-        """Return the bytes that a counted run takes, or would with another ``history``, and whether they fit."""
-        nbytes, fits = self.needs(report, history)
-        return Taken(nbytes, fits(self.memory))
-
-    def needs(self, report: Report, history: History | None = None) -> tuple[int, Callable[[int], bool]]:
-        """Return the bytes that a counted run takes, and a function that tells whether it fits into so many."""
-        if self.card is None:
-            peak = report.max_memory if history is None else history.peak
-            assert peak is not None
-            return peak, peak.__le__
-        footprint = Footprint(history or _history_of(report), report._counted_as_computed("exact"), self.card)
-        return footprint.total, cache(footprint.fits)
+    def taken(self, report: Report, history: History | None = None) -> int:
+        """Return the bytes that a counted run takes, or would with another ``history``."""
+        history = history or _history_of(report)
+        return history.peak if self.card is None else total(history, report._counted_as_computed("exact"), self.card)
 
 
 def room_of(model: nn.Module, memory: str | int | None, device: str | torch.device | Device | None) -> Room:
@@ -175,21 +166,6 @@ def largest_batch(
         InputError: there is neither a ``memory`` nor a card, or memory does not grow with the batch. RunError: the model, or ``make_inputs``,
             raises for every small size; the error is that of size 1.
     """
-    found, _ = batch_and_bytes(model, make_inputs, memory, device, backward, optimizer, autocast, progress)
-    return found
-
-
-def batch_and_bytes(
-    model: Model,
-    make_inputs: Callable[[int], Any],
-    memory: str | int | None,
-    device: str | torch.device | Device | None,
-    backward: bool,
-    optimizer: OptimizerLike | None,
-    autocast: torch.dtype | None,
-    progress: bool | None,
-) -> tuple[int, int]:
-    """Return what :func:`largest_batch` returns, and the bytes that this batch takes, 0 if none fits."""
     model = as_model(model)
     check_flags(backward=backward)
     checked_optimizer(optimizer, backward)
@@ -206,7 +182,7 @@ def batch_and_bytes(
     bytes_of_one = 0
     counted: dict[int, Report] = {}
 
-    def take(batch: int) -> Taken:
+    def take(batch: int) -> int:
         nonlocal bytes_of_one
         with torch.device("meta") if batch * bytes_of_one > ON_META else nullcontext():
             args, kwargs = _made(make_inputs, batch, model)
@@ -225,15 +201,14 @@ def batch_and_bytes(
         if lines is None:
             return None
 
-        def guess(batch: int) -> Taken | None:
+        def guess(batch: int) -> int | None:
             history = lines(batch)
             return None if history is None else room.taken(counted[larger], history)
 
         return guess
 
     with progress_bar(progress, "looking for the largest batch") as tick:
-        found = search_batch(take, room.memory, guesses)
-    return found, room.taken(counted[found]).bytes if found else 0
+        return search_batch(take, room.memory, guesses)
 
 
 def _history_of(report: Report) -> History:
@@ -266,6 +241,8 @@ class CheckpointPlan:
     - ``modules``: their names; none if the step fits as it is.
     - ``peak``: bytes at the peak with them, of tensors, or, for a card, of all that the process takes; ``peak_before`` without.
     - ``recompute_flops``: the FLOPs that are recomputed; ``flops``: those of the step without.
+    - ``seconds``: the predicted time of a step with them on the card, ``seconds_before`` without (:meth:`Report.predict`); None without a card,
+      or if no calibration is known for it.
     - ``code``: the lines that checkpoint them in the model named ``model``.
     - ``curve``: peaks against recomputation, of the sets that were counted those than which no other is lower in both
       (``peak, recompute_flops, modules``), the highest peak first.
@@ -283,10 +260,13 @@ class CheckpointPlan:
     peak_before: int
     flops: int
     left_out: Mapping[str, str] = field(default_factory=dict)
+    seconds: float | None = None
+    seconds_before: float | None = None
     _within: Callable[[int], CheckpointPlan] | None = field(default=None, repr=False, compare=False)
 
     def within(self, memory: str | int) -> CheckpointPlan:
-        """Return the plan for another memory, in bytes or as "16GiB". Counts that were made are used again, so it takes a fraction of the time.
+        """Return the plan for another memory, in bytes or as "16GiB". Counts that were made are used again; only sets of modules that are
+        looked at for the first time are counted.
 
         The model and its inputs must be as they were. OutOfMemoryError if no set of modules fits.
         """
@@ -302,18 +282,14 @@ class CheckpointPlan:
 
     def __str__(self) -> str:
         where = f" on {self.device}" if self.device else ""
-        # Above the memory it fits all the same if free segments go back to the driver.
-        fits, by = ("barely fits", ", by giving free segments back to the driver") * (self.peak > self.memory) or (
-            "fits",
-            "",
-        )
         if not self.modules:
-            return f"{self.model} {fits} without checkpoints: {size(self.peak)} of {size(self.memory)}{where}{by}"
+            return f"{self.model} fits without checkpoints: {size(self.peak)} of {size(self.memory)}{where}"
         share = percent(self.recompute_flops, self.flops)
         lines = [
-            f"{self.model} {fits} with {len(self.modules)} checkpointed: {size(self.peak)} of {size(self.memory)}{where}{by}; "
+            f"{self.model} fits with {len(self.modules)} checkpointed: {size(self.peak)} of {size(self.memory)}{where}; "
             f"without checkpoints {size(self.peak_before)}",
             f"recomputed: {readable(self.recompute_flops)} FLOPs, {share or 0:.1f}% more",
+            *self._time(),
             "",
             self.code.rstrip(),
             "",
@@ -321,6 +297,11 @@ class CheckpointPlan:
         ]
         lines += [f"left out: {name}: {reason}" for name, reason in [*self.left_out.items()][:LINES_OF_CURVE]]
         return printable("\n".join(lines))
+
+    def _time(self) -> list[str]:
+        if self.seconds is None or self.seconds_before is None:
+            return []
+        return [f"predicted step: {in_seconds(self.seconds)}; without checkpoints {in_seconds(self.seconds_before)}"]
 
     def _repr_html_(self) -> str:
         from .render.html import note
@@ -335,10 +316,10 @@ def _table(plan: CheckpointPlan) -> list[str]:
     shown = [
         each for i, each in enumerate(points) if i % every == 0 or each in (points[-1],) or each.modules == plan.modules
     ]
-    lines = [f"{'peak':>11}  {'recomputed':>11}  {'modules':>7}"]
+    lines = [f"{'peak':>11}  {'recomputed':>11}  {'checkpointed':>12}"]
     for each in shown:
         mark = "  <- this plan" if each.modules == plan.modules else ""
-        lines.append(f"{size(each.peak):>11}  {readable(each.recompute_flops):>11}  {len(each.modules):>7}{mark}")
+        lines.append(f"{size(each.peak):>11}  {readable(each.recompute_flops):>11}  {len(each.modules):>12}{mark}")
     return lines
 
 
@@ -398,6 +379,14 @@ def plan_checkpoints(
     left_out |= {path: DRAWS.format(f"its {key}") for path in names if (key := _own_generator(modules[path]))}
     recomputed_before = base.total_recompute_flops or 0
 
+    def counted_with(chosen: Sequence[str]) -> tuple[Report, Mapping[str, str]]:
+        with holding(modules.values(), "as_is", reentrant=True), _checkpointed(model, modules, chosen) as writes:
+            return counted(), writes
+
+    def seconds_of(report: Report) -> float | None:
+        prediction = room.card and report.predict(room.card)
+        return prediction.seconds if prediction and prediction.families else None
+
     def trial(chosen: Iterable[str]) -> Trial | None:
         chosen = tuple(chosen)
         report = base
@@ -405,11 +394,7 @@ def plan_checkpoints(
             if left_out.keys() & {*chosen}:
                 return None
             try:
-                with (
-                    holding(modules.values(), "as_is", reentrant=True),
-                    _checkpointed(model, modules, chosen) as writes,
-                ):
-                    report = counted()
+                report, writes = counted_with(chosen)
             except RunError as error:
                 if len(chosen) == 1:
                     left_out[chosen[0]] = f"it cannot be recomputed: {str(error).splitlines()[-1].strip()}"
@@ -417,13 +402,12 @@ def plan_checkpoints(
             if writes:
                 left_out.update(writes)
                 return None
-        peak, fits = room.needs(report)
         flops = (report.total_recompute_flops or 0) - recomputed_before
         recomputed = Counter[str]()
         for each in report.counted:
             if each.call.phase == "recompute" and each.cost is not None:
                 recomputed[each.call.path] += each.cost.flops
-        return Trial(chosen, peak, fits, flops, recomputed, ticks_of(_history_of(report)))
+        return Trial(chosen, room.taken(report), flops, recomputed, ticks_of(_history_of(report)))
 
     held = Counter[str]()
     for tensor in _history_of(base).at_peak:
@@ -450,6 +434,8 @@ def plan_checkpoints(
             search.base.peak,
             sum(each.cost.flops for each in base.counted if each.cost is not None),
             {**left_out, **{name: left_out[other] for name, other in search.as_others.items() if other in left_out}},
+            seconds_of(counted_with(best.modules)[0] if best.modules and room.card else base),
+            seconds_of(base),
             within,
         )
 

@@ -19,7 +19,6 @@ from torch.utils.checkpoint import checkpoint
 
 import fxflops
 from benchmarks.what_fits import Wide, least_of, measured, trained
-from fxflops.prediction.batches import Taken
 from fxflops.prediction.batches import largest_batch as search
 
 SGD = partial(torch.optim.SGD, lr=0.1)
@@ -332,10 +331,10 @@ def test_a_card_is_filled_with_context_and_segments() -> None:
     ],
 )
 def test_searched_sizes_are_the_largest(peak: Callable[[int], int], refused: Callable[[int], bool]) -> None:
-    def take(batch: int) -> Taken:
+    def take(batch: int) -> int:
         if refused(batch):
             raise fxflops.errors.RunError("refused")
-        return Taken(peak(batch), peak(batch) <= 10**6)
+        return peak(batch)
 
     largest = max(batch for batch in range(30_000) if batch and not refused(batch) and peak(batch) <= 10**6)
     assert search(take, 10**6) == largest

@@ -40,6 +40,7 @@ from .shown import (
     listed,
     ops_text,
     packages_text,
+    subject_line,
     write,
 )
 
@@ -235,7 +236,7 @@ def predict(
         bool,
         typer.Option(
             "--what-fits",
-            help="Also find the largest batch that fits, and, where training does not fit, the modules to checkpoint: many counts, up to minutes.",
+            help="Also find the largest batch that fits, and, where training does not fit, the modules to checkpoint: many counts, 5 s to 2 minutes.",
         ),
     ] = False,
     json: option.TableAsJson = False,
@@ -257,8 +258,8 @@ def predict(
         raise InputError(option.NO_CARD)
     card = asked.card
     # What no table lists is asked of torch, whose import takes seconds.
-    from ..prediction.memory import advice, largest, no_batch_fits, text
-    from ..prediction.result import notes, summary
+    from ..prediction.memory import advice, no_batch_fits, text
+    from ..prediction.result import duration, notes, summary
     from .tensors import card_of
 
     card = card or card_of(asked.device)
@@ -267,6 +268,7 @@ def predict(
     found = report.predict(card)
     memory = None if saved else report.reserved(card, gpus=gpus)
     if not json:  # first, since the search below may take minutes
+        typer.echo(f"{subject_line(report, asked)}\n")
         typer.echo("\n".join([*summary(found), found.table(by, top=top), *notes(found)]))
         if memory is not None:
             advised = no_batch_fits(memory) if what_fits else advice(memory, *WHAT_FITS)
@@ -276,26 +278,30 @@ def predict(
             typer.echo(f"\n{text(memory, advised)}")
     fitting: dict[str, Any] = {"largest_batch": None, "checkpoints": None} if what_fits else {}
     if what_fits and memory is not None:
-        from .runs import Batch
+        from .runs import LargestBatch
         from .runs import what_fits as find
 
-        answers: Iterable[Any] = [Batch(0, 0)]
+        answers: Iterable[Any] = [LargestBatch(0, None)]
         if not no_batch_fits(memory) and memory.memory is not None:
             # NCCL's buffers take as much of the card for any batch.
             room = replace(card, memory=memory.memory - memory.nccl)
             answers = find(model, replace(asked, device=card.name), room, memory.fits is False)
         for answer in answers:
-            if isinstance(answer, Batch):
+            if isinstance(answer, LargestBatch):
                 fitting["largest_batch"] = answer.size
                 each = f"each of {gpus} {card.name}, all with the whole model" if gpus > 1 else card.name
-                said = largest(answer.size, answer.bytes, memory, each)
+                said = f"largest batch that fits on {each}: {answer.size:,}"
+                if answer.prediction is not None:
+                    said += f", in {duration(answer.prediction)}"
+                if answer.size and memory.convolutions:
+                    said += "; cuDNN's buffers, of unknown size, are not in it: leave some room"
             else:
                 fitting["checkpoints"] = getattr(answer, "modules", None)
                 said = str(answer)
             if not json:
                 typer.echo(f"\n{said}")
-        if not json and (gpus > 1 or (asked.backward and memory.fits is False)):
-            typer.echo("\nspread over several cards: fxflops mesh, of a config of transformers")
+        if not json and model.startswith("hf:") and (gpus > 1 or (asked.backward and memory.fits is False)):
+            typer.echo(f"\nspread over several cards: fxflops mesh {model} ...")
     if json:
         seconds = {"seconds": found.seconds, "bound_seconds": found.bound_seconds, "error": found.error}
         held = None if memory is None else {key: getattr(memory, key) for key in RESERVED}

@@ -22,6 +22,7 @@ from ..model.inputs import COUNTED_FOR, bind, checked_model, signature_of
 from ..model.modules import all_modules, class_name, parameters_of, state_tensors
 from ..model.programs import Program
 from ..model.pytree import fill, template_of
+from ..prediction.result import Prediction
 from ..report.exchange import rank
 from ..report.report import Report
 from ..roofline.devices import Device
@@ -98,14 +99,16 @@ def subject(
     return model, *_inputs(name, loaded, asked, model, place, device, dtype, tell)
 
 
-class Batch(NamedTuple):
-    """The largest batch that fits, 0 if none does, and the bytes that it takes."""
+class LargestBatch(NamedTuple):
+    """The largest batch that fits, 0 if none does, and the prediction of its time, None without a batch."""
 
     size: int
-    bytes: int
+    prediction: Prediction | None
 
 
-def what_fits(name: str, asked: Asked, card: Device, is_too_large: bool) -> Iterator[Batch | CheckpointPlan | str]:
+def what_fits(
+    name: str, asked: Asked, card: Device, is_too_large: bool
+) -> Iterator[LargestBatch | CheckpointPlan | str]:
     """Yield the largest batch that fits on a card; then, if this one ``is_too_large`` for training, the plan of modules to checkpoint,
     or the reason why there is none: each as soon as it is found."""
     with _quiet():
@@ -116,18 +119,23 @@ def what_fits(name: str, asked: Asked, card: Device, is_too_large: bool) -> Iter
         if not sizes:
             raise InputError(f"{name} has no input with a first dimension, its batch")
 
-        def make_inputs(batch: int) -> Any:
+        def inputs_of(batch: int) -> tuple[Any, dict[str, Any]]:
             made = [
                 t.new_empty((batch, *t.shape[1:])) if t.dim() and t.shape[0] == sizes[0] else t.clone() for t in tensors
             ]
             args, kwargs = fill(template, *made)
+            return args, kwargs
+
+        def make_inputs(batch: int) -> Any:
+            args, kwargs = inputs_of(batch)
             return args if not kwargs else {**dict(zip(signature_of(model).parameters, args, strict=False)), **kwargs}
 
         optimizer, autocast = optimizer_of(asked.optimizer), autocast_of(asked.autocast)
-        found = api_of_fits.batch_and_bytes(
-            model, make_inputs, None, card, asked.backward, optimizer, autocast, progress=None
-        )
-    yield Batch(*found)
+        settings: dict[str, Any] = {"backward": asked.backward, "optimizer": optimizer, "autocast": autocast}
+        found, prediction = api_of_fits.largest_batch(model, make_inputs, device=card, **settings), None
+        if found:
+            prediction = api.count(model, *inputs_of(found), device="cuda", **settings).predict(card)
+    yield LargestBatch(found, prediction)
     if asked.backward and is_too_large:
         plan: CheckpointPlan | str
         with _quiet():

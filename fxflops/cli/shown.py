@@ -21,12 +21,14 @@ from ..counting.catalogue_page import Row, counts
 from ..errors import InputError
 from ..render.columns import EXPENDABLE, MODULE_COLUMNS, OPERATIONS, Column, check_units, find, pick
 from ..render.table import grid, ordered
-from ..render.text import align, printable, terminal_width, wrapped
+from ..render.text import align, plain, printable, terminal_width, wrapped
 from ..report.report import Report
 from ..roofline.devices import Device
+from ..units import count
 
 if TYPE_CHECKING:
     from ..ops.packages import Package
+    from .options import Asked
 
 DEFAULT_COLUMNS = ("phase", "op", "module", "inputs", "output", "macs", "flops", "seconds", "bytes_peak")
 
@@ -197,9 +199,26 @@ def colored() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-IN_HALF = "all of it is in f32: with --autocast bf16 (or f16) the products and what they keep take half the bytes"
+IN_HALF = "everything is in f32: with --autocast bf16 (or f16) the products, and what they keep for the backward, take half the bytes"
 WHAT_FITS = ("fxflops predict ... --what-fits finds the largest batch", "and the modules to checkpoint")
 """What a command answers about a run that does not fit, as :func:`~fxflops.prediction.memory.advice` takes it."""
+
+
+def subject_line(report: Report, asked: Asked) -> str:
+    """Return what was counted, in a line: the model, its parameters and their dtype, the inputs, and what is run with them."""
+    data = report._summary
+    dtypes = {each.spec.dtype_name for each in report.live_at_peak if each.category == "params"}
+    phases = [
+        asked.optimizer if phase == "optimizer" and asked.optimizer else phase for phase in report._counted_run.phases
+    ]
+    parts = [
+        data.title,
+        f"{count(data.params.total)} parameters in {' and '.join(sorted(dtypes))}" if data.params and dtypes else "",
+        f"input {data.inputs}" if data.inputs else "",
+        " + ".join(phases),
+        f"autocast {asked.autocast}" if asked.autocast else "",
+    ]
+    return wrapped(plain(" · ".join(filter(None, parts))), terminal_width(), 4)
 
 
 def fits_text(report: Report, card: Device) -> str:

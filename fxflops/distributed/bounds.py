@@ -38,7 +38,7 @@ COLUMNS = (
     Column("memory", "peak memory", "B"),
     Column("binds", "limited by"),
 )
-RATE = Column("rate", "tokens/s at most", "elements")
+RATE = Column("rate", "predicted tokens/s", "elements")
 KEPT = Column("activations", "activations")
 Tokens = Callable[[Mapping[str, int]], int]
 """The tokens of a step on a mesh."""
@@ -143,7 +143,7 @@ class Meshes(Tabular):
                 b.communication,
                 s.max_memory,
                 b.binds,
-                *self._rate(s, b),
+                *self._rate(s, p),
                 *self._layers_of(s),
             )
             for (s, b), p in zip(self.found, self.predicted, strict=True)
@@ -152,14 +152,14 @@ class Meshes(Tabular):
         more = [*([RATE] if self.tokens else []), *([KEPT] if self.checkpointed is not None else [])]
         return Table("meshes", (*COLUMNS, *more), tuple(rows), provenance=origin)
 
-    def _rate(self, simulation: Simulation, bound: StepBound) -> list[float]:
-        """Return the most tokens in a second, if the tokens of a step are known."""
-        return [self.tokens(simulation.mesh) / bound.best] if self.tokens else []
+    def _rate(self, simulation: Simulation, step: StepPrediction) -> list[float]:
+        """Return the tokens in a second, overlapped, if the tokens of a step are known."""
+        return [self.tokens(simulation.mesh) / step.best] if self.tokens else []
 
     def _trust(self, step: StepPrediction) -> str:
         """Return the line that says how far to trust the predicted times, by those of the first mesh."""
         bounds = step.share_of_bounds
-        error = "no error is known" if step.error is None else f"mean error {step.error:.1%} for kernels like these"
+        error = "unknown error" if step.error is None else f"error {step.error:.1%} on average for kernels like these"
         left = f"; {bounds:.0%} of the first mesh's time is only a lower bound" if bounds >= 0.005 else ""
         return f"predicted: {error}; idle time, congestion and the network's latency are not in it{left}"
 
@@ -180,8 +180,8 @@ class Meshes(Tabular):
             yield self._trust(self.predicted[0])
         if self.too_large:
             over = ", ".join(f"{_named(each.mesh)} ({size(each.max_memory)})" for each in self.too_large)
-            said = "" if self.checkpointed is None else ", checkpointed"
-            yield f"above {size(self.limit)}{said}: {over}"
+            said = "" if self.checkpointed is None else " even with every layer checkpointed"
+            yield f"does not fit into {size(self.limit)}{said}: {over}"
             if not self.found and (self.limit or 0) < 2**20:
                 yield f"the memory is in bytes unless it has a unit, such as {self.limit}GiB"
         yield from (f"{mesh}: {reason}" for mesh, reason in self.failed.items())

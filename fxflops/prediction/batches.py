@@ -8,7 +8,6 @@ returned was looked at and fits, and the next one was looked at and does not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ..errors import InputError, RunError
 
@@ -22,21 +21,15 @@ STRAIGHT = 0.01
 """The share by which peaks may be off the line."""
 
 
-class Taken(NamedTuple):
-    """The bytes that a batch needs at its peak, and whether they fit."""
-
-    bytes: int
-    fits: bool
-
-
-Guess = Callable[[int], "Taken | None"]
-"""What a size would take, by two that were counted; None where these say nothing about it."""
+Guess = Callable[[int], int | None]
+"""The bytes that a size would take, by two that were counted; None where these say nothing about it."""
 
 
 def largest_batch(
-    take: Callable[[int], Taken], memory: int, guesses: Callable[[int, int], Guess | None] = lambda size, larger: None
+    take: Callable[[int], int], memory: int, guesses: Callable[[int, int], Guess | None] = lambda size, larger: None
 ) -> int:
-    """Return the largest batch that fits, 0 if the smallest possible one does not; ``take`` counts one of a size.
+    """Return the largest batch that fits, 0 if the smallest possible one does not; ``take`` counts one of a size and returns the bytes at
+    its peak.
 
     ``guesses(size, larger)`` are made from two sizes that were counted: where they are right about the answer and the size after it, which are
     counted, no more is looked at. Else the sizes between are halved.
@@ -44,7 +37,7 @@ def largest_batch(
     ``take`` raises RunError for a size that the model does not take; where that is every one of :data:`FIRST`, the error of the first is
     raised. Where only multiples of a size are possible, these are searched. Raises InputError if memory does not grow with the batch.
     """
-    sizes = _Sizes(take)
+    sizes = _Sizes(take, memory)
     least = next((batch for batch in FIRST if sizes.is_possible(batch)), None)
     if least is None:
         raise sizes.errors[FIRST[0]]
@@ -59,8 +52,8 @@ def largest_batch(
         fits, above = above, sizes.crossing(fits, above, memory, unit)
         if above > MOST:
             raise InputError(
-                f"memory does not grow with the batch, {sizes.taken[fits].bytes:,} bytes for {fits} and "
-                f"{sizes.taken[least].bytes:,} for {least}: make_inputs(batch) must return inputs of this batch size"
+                f"memory does not grow with the batch, {sizes.taken[fits]:,} bytes for {fits} and "
+                f"{sizes.taken[least]:,} for {least}: make_inputs(batch) must return inputs of this batch size"
             )
     if (guessed := sizes.guessed(fits, above, unit, guesses)) is not None:
         return guessed
@@ -83,9 +76,10 @@ def largest_batch(
 class _Sizes:
     """The sizes that were looked at: what each takes, or the error that it raised."""
 
-    def __init__(self, take: Callable[[int], Taken]) -> None:
+    def __init__(self, take: Callable[[int], int], memory: int) -> None:
         self._take = take
-        self.taken: dict[int, Taken] = {}
+        self._memory = memory
+        self.taken: dict[int, int] = {}
         self.errors: dict[int, RunError] = {}
 
     def is_possible(self, batch: int) -> bool:
@@ -97,7 +91,7 @@ class _Sizes:
         return batch in self.taken
 
     def fits(self, batch: int) -> bool:
-        return self.is_possible(batch) and self.taken[batch].fits
+        return self.is_possible(batch) and self.taken[batch] <= self._memory
 
     def guessed(self, size: int, larger: int, unit: int, guesses: Callable[[int, int], Guess | None]) -> int | None:
         """Return the largest size that fits by the guesses of two sizes; None if there are none, or counts contradict them."""
@@ -106,7 +100,7 @@ class _Sizes:
 
         def fits(batch: int) -> bool:
             taken = guess(batch)
-            return taken is not None and taken.fits
+            return taken is not None and taken <= self._memory
 
         low, high = size, larger
         while fits(high):
@@ -122,24 +116,24 @@ class _Sizes:
 
     def crossing(self, lower: int, upper: int, memory: int, unit: int) -> int:
         """Return the size above two that fit from which the line through them is above the memory; far above if it never is."""
-        rise = self.taken[upper].bytes - self.taken[lower].bytes
+        rise = self.taken[upper] - self.taken[lower]
         if rise <= 0:
             return upper * 16
-        met = upper + (memory - self.taken[upper].bytes) * (upper - lower) // rise
+        met = upper + (memory - self.taken[upper]) * (upper - lower) // rise
         return int(max(met // unit * unit, upper) + unit)
 
     def on_line(self, fits: int, above: int, memory: int, unit: int) -> int:
         """Return the last size between one that fits and one that does not at which their line is within the memory."""
-        rise = self.taken[above].bytes - self.taken[fits].bytes if above in self.taken else 0
+        rise = self.taken[above] - self.taken[fits] if above in self.taken else 0
         if rise <= 0:
             return fits + (above - fits) // (2 * unit) * unit
-        met = fits + (memory - self.taken[fits].bytes) * (above - fits) // rise
+        met = fits + (memory - self.taken[fits]) * (above - fits) // rise
         return min(max(met // unit * unit, fits + unit), above - unit)
 
     def are_on_a_line(self) -> bool:
         """Return whether all peaks lie on the line through the first and the last."""
         first, last = min(self.taken), max(self.taken)
-        start = self.taken[first].bytes
-        slope = (self.taken[last].bytes - start) / max(last - first, 1)
+        start = self.taken[first]
+        slope = (self.taken[last] - start) / max(last - first, 1)
         lines = {batch: start + slope * (batch - first) for batch in self.taken}
-        return all(abs(lines[batch] - each.bytes) <= STRAIGHT * each.bytes for batch, each in self.taken.items())
+        return all(abs(lines[batch] - nbytes) <= STRAIGHT * nbytes for batch, nbytes in self.taken.items())

@@ -83,12 +83,10 @@ def ticks_of(history: History) -> Ticks:
 
 
 class Trial(NamedTuple):
-    """A counted step with modules checkpointed: what it needs at its peak in bytes, whether it fits into so many, what it recomputes in
-    FLOPs, and that by the paths of modules; its calls that change the live bytes."""
+    """A counted step with modules checkpointed: what it needs at its peak in bytes, what it recomputes in FLOPs, and that by the paths of modules; its calls that change the live bytes."""
 
     modules: tuple[str, ...]
     peak: int
-    fits: Callable[[int], bool]
     recompute_flops: int
     recomputed: Mapping[str, int]
     ticks: Ticks
@@ -191,7 +189,7 @@ class Search:
         return min(fitting, key=lambda trial: (trial.recompute_flops, len(trial.modules), trial.peak))
 
     def _fits(self, trial: Trial) -> bool:
-        return trial.fits(self._limit)
+        return trial.peak <= self._limit
 
     def _trial(self, names: Iterable[str]) -> Trial | None:
         key = frozenset(names)

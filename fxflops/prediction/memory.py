@@ -185,16 +185,6 @@ def no_batch_fits(memory: Reserved) -> list[str]:
     ]
 
 
-def largest(batch: int, nbytes: int, memory: Reserved, where: str) -> str:
-    """Return the line for the largest batch that fits, which takes so many bytes: what it lacks, as :func:`notes` for one run."""
-    line = f"largest batch that fits on {where}: {batch:,}"
-    if memory.memory is not None and nbytes > memory.memory - memory.nccl:
-        line += "; barely, by giving free segments back to the driver, which stalls the device"
-    if batch and memory.convolutions:
-        line += "; fewer by what cuDNN's buffers take, which is not known"
-    return line
-
-
 def summary(memory: Reserved) -> list[str]:
     """Return the lines above the table: the answer, and what is in it."""
     workspaces = f", including {size(memory.workspaces)} of cuBLAS workspaces" if memory.workspaces else ""
@@ -215,7 +205,7 @@ def notes(memory: Reserved) -> list[str]:
         lines.append(counted_for_another(memory.counted_for))
     if memory.convolutions:
         lines.append(
-            f"without cuDNN's buffers, which are not known: {memory.convolutions:,} of the calls are convolutions"
+            f"cuDNN's buffers, of unknown size, are not in it: leave some room ({memory.convolutions:,} convolution{'s' * (memory.convolutions != 1)})"
         )
     if memory.device.name not in CHIPS and listed(memory.device.name) is not None:
         lines.append(

@@ -13,7 +13,6 @@ Buffers that a kernel takes for itself, such as cuDNN's for a convolution, depen
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -64,8 +63,15 @@ def reserved(
         raise InputError(f"{device} has no caching allocator: report.max_memory is the peak of tensors there")
     device = find_device(device)
     allocator = allocator or CachingAllocator()
-    requests, last_growth = _replayed(history, counted, device, gpus, allocator)
-    assert isinstance(history, History)
+    if not isinstance(history, History):
+        raise InputError(
+            "this report does not hold single allocations, only the memory after each call: "
+            "ask the report that count(), analyze() or profile() returned, not one read from a file"
+        )
+    if gpus < 1:
+        raise InputError(f"gpus is the number of GPUs of the job, at least 1, not {gpus}")
+    requests = [*requests_of(history, workspaces_of(counted, device))]
+    last_growth = replay(requests, allocator)
     fullest = _like(allocator)
     replay(requests[: last_growth + 1], fullest)
     return Reserved(
@@ -85,38 +91,11 @@ def reserved(
     )
 
 
-class Footprint:
-    """:attr:`Reserved.total` of a run and whether it fits, alone, which searches ask for many times and of several memories.
-
-    The requests are kept as plain numbers: a search has many runs in its hands, and objects slow down the garbage collector.
-    """
-
-    def __init__(self, history: History, counted: Sequence[Counted], device: Device) -> None:
-        allocator = CachingAllocator()
-        requests, _ = _replayed(history, counted, device, 1, allocator)
-        self.total = allocator.peak_reserved + CONTEXT
-        self._blocks = array("q", (each.block for each in requests))
-        self._sizes = array("q", (each.bytes for each in requests))
-
-    def fits(self, memory: int) -> bool:
-        """Return whether the run fits into so many bytes, where need be with free segments given back to the driver."""
-        requests = map(Request, self._blocks, self._sizes)
-        return self.total <= memory or _fits_capped(requests, CachingAllocator(), memory - CONTEXT)
-
-
-def _replayed(
-    history: object, counted: Sequence[Counted], device: Device, gpus: int, allocator: CachingAllocator
-) -> tuple[list[Request], int]:
-    """Ask the allocator all that a run asks; return the requests, and the number of the last one for which it reserved more than ever."""
-    if not isinstance(history, History):
-        raise InputError(
-            "this report does not hold single allocations, only the memory after each call: "
-            "ask the report that count(), analyze() or profile() returned, not one read from a file"
-        )
-    if gpus < 1:
-        raise InputError(f"gpus is the number of GPUs of the job, at least 1, not {gpus}")
-    requests = [*requests_of(history, workspaces_of(counted, device))]
-    return requests, replay(requests, allocator)
+def total(history: History, counted: Sequence[Counted], device: Device) -> int:
+    """Return :attr:`Reserved.total` of a run on one GPU, alone: searches ask for it many times."""
+    allocator = CachingAllocator()
+    replay(requests_of(history, workspaces_of(counted, device)), allocator)
+    return allocator.peak_reserved + CONTEXT
 
 
 def most_state(history: History) -> int:
@@ -241,13 +220,10 @@ def _fits(requests: Sequence[Request], allocator: CachingAllocator, device: Devi
     """Return whether the run fits, where need be with free segments given back to the driver; None if it is unknown."""
     if device.memory is None:
         return None
-    fits_as_it_is = allocator.peak_reserved + taken <= device.memory
-    return fits_as_it_is or _fits_capped(requests, _like(allocator), device.memory - taken)
-
-
-def _fits_capped(requests: Iterable[Request], capped: CachingAllocator, memory: int) -> bool:
-    """Return whether an empty allocator that has so much memory can serve the requests."""
-    capped.memory = memory
+    if allocator.peak_reserved + taken <= device.memory:
+        return True
+    capped = _like(allocator)
+    capped.memory = device.memory - taken
     try:
         replay(requests, capped)
     except MemoryError:

@@ -207,11 +207,10 @@ class Prediction(Tabular):
 
 def summary(prediction: Prediction) -> list[str]:
     """Return the lines above the table: what is expected, the bound, and how far to trust it."""
-    at_least = "at least " if prediction.missing else ""
     error = prediction.error
     trust = "no calibration: bounds only"
     if error is not None:
-        trust = f"{error:.1%} for operations like these"
+        trust = f"{error:.1%} on average for operations like these"
     elif prediction.families:
         trust = "unknown, nothing like these operations was measured"
     eager = prediction.launch == "eager"
@@ -224,26 +223,30 @@ def summary(prediction: Prediction) -> list[str]:
     if not prediction.families and not eager:
         # The same figure twice, once as a prediction, would promise more than is known.
         return [
-            f"{name}: at least {in_seconds(prediction.bound_seconds)}, its lower bound",
+            f"{name}: {duration(prediction)}, its lower bound",
             f"bounds only: no calibration is known for {name}; fxflops.calibrate() measures one where the device is, "
             "for report.predict(..., calibration=)",
         ]
     bounds = prediction.share_of_bounds
-    unknown = f"{bounds:.0%} of the time is only a lower bound" if bounds >= 0.005 else ""
     known = sum(prediction._seconds_with_error().values())
     left = 1 - known / max(prediction.seconds - prediction.total.waiting_seconds, known, 1e-30)
     if error is not None and left >= 0.005:
         # The sum has no known error, only this part of it.
-        trust += f", which take {1 - left:.0%} of the time"
-        unknown = f"no error is known for the other {left:.0%}"
-        if bounds >= 0.005:
-            unknown += (
-                ", lower bounds" if left - bounds < 0.005 else f", of which {bounds:.0%} of the time is a lower bound"
-            )
+        trust = f"{error:.1%} on average for {1 - left:.0%} of the time"
+        if left - bounds >= 0.005:
+            trust += f"; {left - bounds:.0%} is predicted with unknown error"
+    if bounds >= 0.005:
+        trust += f"; {bounds:.0%} is only a lower bound"
     return [
-        f"{name}: {at_least}{in_seconds(prediction.seconds)} {how} (lower bound {in_seconds(prediction.bound_seconds)})",
-        f"mean error: {trust}{'; ' * bool(unknown)}{unknown}",
+        f"{name}: {duration(prediction)} {how} (lower bound {in_seconds(prediction.bound_seconds)})",
+        f"error: {trust}",
     ]
+
+
+def duration(prediction: Prediction) -> str:
+    """Return the predicted seconds in words: "1.23 s", or "at least 1.23 s" where a part is not in them or nothing but bounds is known."""
+    is_bound = prediction.missing or not (prediction.families or prediction.launch == "eager")
+    return f"{'at least ' if is_bound else ''}{in_seconds(prediction.seconds)}"
 
 
 def notes(prediction: Prediction) -> list[str]:

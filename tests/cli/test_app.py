@@ -917,8 +917,11 @@ def test_every_command_takes_a_card(command: str) -> None:
 
 def test_predict() -> None:
     text = out("predict model.py:make_model --input 4,3,64,64 --device H100")
-    assert text.startswith("H100 SXM: ")
-    assert "predicted on the device" in text
+    subject, empty, answer, *_ = text.splitlines()
+    assert subject == "Sequential (model.py:make_model) · 314 parameters in f32 · input f32[4,3,64,64] · forward"
+    assert not empty
+    assert answer.startswith("H100 SXM: ")
+    assert "predicted on the device" in answer
     assert "\nH100 SXM: fits: 0.7 of 79.2 GiB (0.0 reserved, 0.7 CUDA context)\n" in text
     data = json.loads(out("predict model.py:make_model --input 4,3,64,64 --device H100 --by module --json"))
     assert data["seconds"] >= data["bound_seconds"] > 0
@@ -931,7 +934,7 @@ def test_what_fits_is_found_where_training_does_not_fit() -> None:
     """The batch that is found fits, the next one does not; and so does the plan, for the batch that was asked for."""
     asked = "--train --backward --optimizer adamw --device T4"
     found = out(f"predict model.py:make_model --input 60000,3,64,64 {asked} --what-fits")
-    batch = int(re.search(r"\nlargest batch that fits on T4: ([\d,]+)", found)[1].replace(",", ""))  # type: ignore[index]
+    batch = int(re.search(r"\nlargest batch that fits on T4: ([\d,]+), in [\d.]+ m?s", found)[1].replace(",", ""))  # type: ignore[index]
     assert 0 < batch < 60000
     assert re.search(r"Sequential (fits with|does not fit into)", found)
     for size, code in ((batch, 0), (batch + 1, 1)):
@@ -964,7 +967,6 @@ def test_what_fits_on_several_cards_leaves_room_for_nccl() -> None:
         batches.append(
             int(re.search(r"\nlargest batch that fits on [^:]*T4[^:]*: ([\d,]+)", found)[1].replace(",", ""))
         )  # type: ignore[index]
-        assert "fxflops mesh" in found
         text = out(
             f"predict model.py:make_model --input {batches[-1]},3,64,64 --train --backward --optimizer adamw --device T4 --gpus {gpus}"
         )
@@ -991,7 +993,7 @@ except SystemExit:
 def test_predict_of_a_saved_report_knows_no_allocations(tmp_path: Path) -> None:
     out(f"run model.py:make_model --input 4,3,64,64 --counts-only --save {tmp_path / 'a.json'}")
     text = out(f"predict {tmp_path / 'a.json'} --device A100")
-    assert text.startswith("A100 80GB SXM: ")
+    assert "\nA100 80GB SXM: " in text
     assert "reserved" not in text
     assert json.loads(out(f"predict {tmp_path / 'a.json'} --device A100 --json"))["memory"] is None
 

@@ -103,7 +103,7 @@ def test_meshes_in_the_order_of_their_bounds() -> None:
     assert (len(none.table), len(none.too_large)) == (0, 1)
     _, fits, above, hint = str(none).splitlines()
     assert fits == "none fits"
-    assert above.startswith("above 1,000 B: dp 2 (")
+    assert above.startswith("does not fit into 1,000 B: dp 2 (")
     assert hint.endswith("such as 1000GiB")
 
 
