@@ -1,4 +1,4 @@
-"""Calibrate a device: measure some twenty operations on it, or take those that a report has timed, and fit each family's numbers to them."""
+"""Calibrate a device: measure some thirty operations on it, or take those that a report has timed, and fit each family's numbers to them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .api import count
 from .errors import InputError
 from .meters.accelerator import accelerator_of, waiter
 from .prediction.calibration import FORMULAS, Calibration, Family
-from .prediction.calls import Kernel, kernel_of
+from .prediction.calls import Kernel, kernels_of
 from .prediction.chips import CHIPS
 from .prediction.hardware import Card
 from .prediction.numbers import fitted_numbers
@@ -56,7 +56,7 @@ def calibrate(
 ) -> Calibration:
     """Return how fast a device's kernels are, for ``report.predict(device, calibration=...)``.
 
-    ``source`` is a device that torch has here ("cpu", "cuda:0"): some twenty operations are timed on it, which takes seconds; or a timed
+    ``source`` is a device that torch has here ("cpu", "cuda:0"): some thirty operations are timed on it, which takes seconds; or a timed
     report, of :func:`fxflops.analyze`, :func:`fxflops.profile` or :func:`fxflops.read_trace`, whose operations are taken. ``dtypes`` are
     those that are measured: by default float32, and bfloat16 on a GPU.
 
@@ -69,7 +69,9 @@ def calibrate(
     if isinstance(source, Report):
         device, _ = device_for("auto", source.environment.device, _dtypes_of(source))
         timed = [
-            (kernel, each.call.seconds) for each in source.counted if (kernel := kernel_of(each)) and each.call.seconds
+            (kernels[0], each.call.seconds)
+            for each in source.counted
+            if len(kernels := kernels_of(each)) == 1 and each.call.seconds
         ]
         if not timed:
             raise InputError(
@@ -99,7 +101,7 @@ def _checked(source: str | torch.device) -> torch.device:
 
 
 def _dtypes_of(report: Report) -> list[str]:
-    return sorted({kernel.dtype for each in report.counted if (kernel := kernel_of(each)) is not None})
+    return sorted({kernel.dtype for each in report.counted for kernel in kernels_of(each)})
 
 
 def _measured(make: Make, place: torch.device, dtype: torch.dtype) -> list[tuple[Kernel, float]]:
@@ -107,7 +109,7 @@ def _measured(make: Make, place: torch.device, dtype: torch.dtype) -> list[tuple
     with torch.no_grad():
         module, inputs = make(place, dtype)
         report = count(module, inputs)
-        kernels = [kernel for each in report.counted if (kernel := kernel_of(each)) is not None]
+        kernels = [kernel for each in report.counted for kernel in kernels_of(each)]
         if len(kernels) != 1:
             return []
         return [(kernels[0], _seconds(lambda: module(*inputs), place))]
@@ -203,9 +205,10 @@ def _linear(m: int, n: int, k: int) -> Make:
     )
 
 
-def _convolution(batch: int, channels: int, out: int, side: int, kernel: int) -> Make:
+def _convolution(batch: int, channels: int, out: int, side: int, kernel: int, groups: int = 1) -> Make:
+    settings: dict[str, Any] = {"padding": kernel // 2, "groups": groups, "bias": False}
     return lambda place, dtype: (
-        nn.Conv2d(channels, out, kernel, padding=kernel // 2, bias=False, device=place, dtype=dtype),
+        nn.Conv2d(channels, out, kernel, **settings, device=place, dtype=dtype),
         (torch.randn(batch, channels, side, side, device=place, dtype=dtype),),
     )
 
@@ -223,8 +226,6 @@ OPERATIONS: tuple[Make, ...] = (
     _linear(512, 1024, 256),
     _linear(256, 768, 3072),
     _linear(1024, 1024, 1024),
-    _convolution(1, 64, 64, 56, 3),
-    _convolution(4, 256, 128, 14, 1),
     _applied(torch.matmul, (8, 128, 64), (8, 64, 128)),
     _applied(torch.matmul, (32, 256, 64), (32, 64, 256)),
     _applied(torch.matmul, (16, 256, 256), (16, 256, 64)),
@@ -242,5 +243,12 @@ OPERATIONS: tuple[Make, ...] = (
     _applied(lambda x: F.softmax(x, -1), (128, 512)),
     _applied(lambda x: F.softmax(x, -1), (2048, 1024)),
     _applied(lambda x: F.softmax(x, -1), (4096, 128)),
+    _convolution(1, 64, 64, 56, 3),
+    _convolution(4, 256, 128, 14, 1),
+    _convolution(2, 128, 256, 28, 3),
+    _convolution(2, 3, 64, 112, 7),
+    _convolution(1, 64, 64, 56, 3, 64),
+    _convolution(4, 256, 256, 14, 3, 256),
+    _convolution(2, 96, 96, 56, 7, 96),
 )
 """What is measured: at least three operations of each family, from small to large."""

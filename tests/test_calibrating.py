@@ -87,7 +87,7 @@ def test_an_accelerator_is_measured_with_its_host(standin: StandIn, monkeypatch:
     monkeypatch.setattr(calibrating, "SECONDS", 0.0)
     monkeypatch.setattr(calibrating, "LEAST", 2)
     monkeypatch.setitem(calibrating.BURST, "accelerator", 1)
-    products, vectors = calibrating.OPERATIONS[:3], calibrating.OPERATIONS[13:15] + calibrating.OPERATIONS[16:17]
+    products, vectors = calibrating.OPERATIONS[:3], calibrating.OPERATIONS[11:13] + calibrating.OPERATIONS[14:15]
     monkeypatch.setattr(calibrating, "OPERATIONS", (*products, *vectors))
     calibration = fxflops.calibrate("cpu")
     assert asked == [("auto", f"cpu ({NAME})", ["f32", "bf16"])]

@@ -21,7 +21,7 @@ import torch
 from fxflops.prediction.calibration import Calibration, Family
 from fxflops.prediction.hardware import Card
 
-from . import bounds, elsewhere, models, reserved, serving, tables
+from . import bounds, elsewhere, models, on_h100, reserved, serving, tables
 from .fit import Measured, fit
 
 CARDS = Path(__file__).parents[2] / "fxflops" / "prediction" / "cards"
@@ -55,6 +55,8 @@ KNOTS: dict[str, Mapping[str, tuple[float, ...]]] = {
         "head_size": (6, 7, 8),
     },
     "attention_backward bf16": {},
+    **{f"{name} {dtype}": {} for name, dtype in tables.CONVOLUTIONS},
+    "channel_norm bf16": {},
     "norm f32": {"bytes": BYTES, "length": LENGTHS},
     "softmax f32": {"bytes": BYTES, "length": LENGTHS},
     "elementwise f32": {"bytes": BYTES},
@@ -94,6 +96,7 @@ def main() -> None:
     sections = [
         table(),
         elsewhere.table(left_out),
+        on_h100.tables(),
         bounds.table(measurements(arguments.folder, everything)),
         models.table(arguments.folder),
         serving.table(arguments.folder),
@@ -112,6 +115,11 @@ def measurements(folder: Path, families: list[str]) -> Iterator[tuple[str, str, 
             yield "attention", "bf16", tables.card_of_system(system), measured
     if "attention_backward" in families:
         yield "attention_backward", "bf16", tables.card_of_system("h100_sxm"), tables.attention_backward_h100()
+    for family, dtype in tables.CONVOLUTIONS:
+        if family in families:
+            yield family, dtype, tables.card_of_system("h100_sxm"), tables.convolutions_h100(family, dtype)
+    if "channel_norm" in families:
+        yield "channel_norm", "bf16", tables.card_of_system("h100_sxm"), tables.channel_norms_h100()
     if "elementwise" in families:
         for dtype in ("bf16", "f32"):
             yield "elementwise", dtype, tables.card_of_system("h100_sxm"), tables.elementwise_h100()

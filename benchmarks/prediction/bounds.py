@@ -25,6 +25,10 @@ def least_seconds(name: str, card: Card, dtype: str, features: torch.Tensor) -> 
         sequences, queries, _, heads, key_heads, size, _, element = features.unbind(1)
         flops = 4 * sequences * heads * queries * (queries + 1) / 2 * size
         moved = 2 * element * sequences * queries * size * (heads + key_heads)
+    elif name == "conv":
+        flops, moved = 2 * features[:, :4].prod(1), features[:, 5]
+    elif name == "depthwise":
+        moved, flops = features.unbind(1)
     else:
         moved, flops = features[:, 0], torch.zeros(len(features), dtype=features.dtype)
     compute, memory = flops / card.peak(dtype), moved / card.device.bandwidth

@@ -38,7 +38,7 @@ class Measured(NamedTuple):
     kernels: str
     source: str
     eager: bool = False
-    """Whether the host launched each kernel, whose time is in the shortest: then they say nothing about the least time of a kernel, nor about rows
+    """Whether the host launched each kernel, whose time is in the shortest: then they say nothing about the least time of a kernel or how it starts, nor about rows
     shorter than those measured."""
 
 
@@ -72,7 +72,7 @@ def _left_out(name: str, card: Card, dtype: str, measured: Measured, row: int) -
 
 def _fit_numbers(name: str, card: Card, dtype: str, measured: Measured) -> dict[str, float]:
     rows = ~measured.held_out
-    fixed = ("floor_us", "short_rows") if measured.eager else ()
+    fixed = ("floor_us", "start_us", "short_rows") if measured.eager else ()
     known = fitted_numbers(FORMULAS[name], card, dtype, measured.features[rows], measured.seconds[rows], fixed)
     if FORMULAS[name] is collectives:  # of more GPUs than were measured nothing is known
         known = {key: value for key, value in known.items() if int(key.split("_")[-1]) <= measured.features[:, 0].max()}

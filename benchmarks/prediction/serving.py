@@ -20,7 +20,7 @@ from torch import nn
 
 from fxflops import Report, count
 from fxflops.prediction.borrowed import family_of
-from fxflops.prediction.calls import Kernel, collective_of, kernel_of
+from fxflops.prediction.calls import Kernel, collective_of, kernels_of
 from fxflops.prediction.chips import card_of
 from fxflops.prediction.hardware import Card
 from fxflops.prediction.predict import seconds_of
@@ -229,12 +229,12 @@ def kernels_seconds(
     cache = 0.5 if dtypes.get("linear", "bf16") != "bf16" else 1.0
     total = Seconds(0.0, 0.0)
     for each, row in zip(report.counted, report.predict(device).rows, strict=True):
-        kernel = kernel_of(each)
-        dtype = "bf16" if kernel is None else dtypes.get(kernel.family, "bf16")
-        if kernel is None or dtype == "bf16":
+        kernels = kernels_of(each)
+        dtype = dtypes.get(kernels[0].family, "bf16") if kernels else "bf16"
+        if dtype == "bf16":
             total += Seconds(row.seconds, row.bound_seconds * (cache if row.op == ATTENTION else 1))
         else:
-            total += quantized(kernel, device, dtype, least)
+            total += quantized(kernels[0], device, dtype, least)
     return total
 
 

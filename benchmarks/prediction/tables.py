@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 
+from fxflops.prediction.calls import Kernel, convolution
 from fxflops.prediction.chips import card_of
 from fxflops.prediction.hardware import Card
+from fxflops.records import Spec
 from fxflops.roofline.devices import find_device
 
 from .fit import Measured, is_held_out
@@ -46,6 +48,8 @@ GPUS = {  # NeuSight's name: ours
 }
 TENSORS = {"addu": 2, "mulu": 2, "divu": 2, "powu": 2, "relu": 2, "gelu": 2, "tanh": 2, "ln": 2, "softmax": 2}
 """How many tensors of the shape a vector operation moves: a unary one two, a binary one three."""
+CONVOLUTIONS = (("conv", "bf16"), ("conv", "tf32"), ("conv", "f32"), ("depthwise", "bf16"), ("depthwise", "f32"))
+"""The families of convolutions that this project measured, with their dtypes."""
 PREFILL = {"h100_sxm": "vllm_flash_attn_fa3", "b200_sxm": "vllm_flashinfer_trtllmprefill"}
 """The kernels of prefills, where the table of attention has several."""
 
@@ -106,6 +110,47 @@ def elementwise_h100() -> Measured:
     held = [is_held_out(row.shapes, row.dtype, row.layout) for row in rows.itertuples()]
     features = [(moved, 1) for moved in rows.bytes]
     return _measured(features, 1e3 * rows.seconds, held, "torch 2.11", OWN)
+
+
+def channel_norms_h100() -> Measured:
+    """Return the batch norms in training and group norms in bf16 that this project measured on an H100, too few to hold any out."""
+    table = pd.read_csv(OPERATIONS)
+    table = table[(table["pass"] == "forward") & (table.dtype == "bf16")]
+    rows = table[table.shapes.str.contains("batch_norm|group_norm")]
+    features = [(row.bytes, sizes_in(row.shapes)["hw"]) for row in rows.itertuples()]
+    return _measured(features, 1e3 * rows.seconds, [False] * len(rows), "torch 2.11", OWN)
+
+
+def convolutions_h100(family: str, dtype: str) -> Measured:
+    """Return the forward convolutions that this project measured on an H100, "conv" or "depthwise", too few to hold any out.
+
+    In half precision they are channels_last, the layout for which cuDNN's kernels are made, in f32 contiguous, torch's default.
+    """
+    table = pd.read_csv(OPERATIONS)
+    layout = "channels_last" if dtype == "bf16" else "NCHW"
+    table = table[(table.family == "conv") & (table["pass"] == "forward") & (table.layout == layout)]
+    table = table[table.dtype.isin(["bf16", "f16"] if dtype == "bf16" else [dtype])]
+    rows = table[[is_depthwise(shapes) == (family == "depthwise") for shapes in table.shapes]]
+    features = [
+        kernel.features for row in rows.itertuples() for kernel in measured_convolution(row.shapes, dtype, ("output",))
+    ]
+    kernels = f"torch 2.11's cuDNN, {'channels_last' if dtype == 'bf16' else 'contiguous'}"
+    return _measured(features, 1e3 * rows.seconds, [False] * len(rows), kernels, OWN)
+
+
+def is_depthwise(shapes: str) -> bool:
+    return sizes_in(shapes)["g"] == sizes_in(shapes)["c"]
+
+
+def measured_convolution(shapes: str, dtype: str, computed: Sequence[str]) -> tuple[Kernel, ...]:
+    """Return the kernels of a convolution in this project's own table that compute these of its tensors."""
+    sizes = sizes_in(shapes)
+    place = {"f32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}[dtype]
+    side, kernel = sizes["hw"] // sizes["s"], (sizes["k"], sizes["k"])
+    input = Spec((sizes["b"], sizes["c"], sizes["hw"], sizes["hw"]), place)
+    weight = Spec((sizes["out"], sizes["c"] // sizes["g"], *kernel), place)
+    output = Spec((sizes["b"], sizes["out"], side, side), place)
+    return convolution(input, weight, output, dtype, computed)
 
 
 def sizes_in(shapes: str) -> dict[str, int]:

@@ -22,10 +22,12 @@ from .calls import NCCL
 from .chips import CHIPS, relatives
 from .hardware import Card
 
-ALIKE, NEAR, DTYPE = "same architecture", "nearest architecture", "other dtype"
-"""How a family is borrowed: from cards of the same architecture, from those of the nearest, or from kernels that compute otherwise."""
+ALIKE, NEAR, FAR, DTYPE = "same architecture", "nearest architecture", "any card", "other dtype"
+"""How a family is borrowed: from cards of the same architecture, from those of the nearest, from any, or from kernels that compute otherwise."""
 BY_BYTES = ("elementwise", "norm", "softmax")
 """Families whose kernels take as long in any dtype as their bytes do."""
+KIN = {"batched": "linear", "channel_norm": "norm"}
+"""Families that another one stands for where they were not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,8 @@ class Borrowed:
         kernels = ", ".join(sorted({f"{each.kernels} ({each.source})" for each in self.cards.values()}))
         known = "error unknown"
         if self.error is not None:
-            known = f"mean error {self.error:.1%} when {self.held_out} measured card{'s were' if self.held_out != 1 else ' was'} predicted this way"
+            cards = "card" if self.held_out == 1 else "cards"
+            known = f"mean error {self.error:.1%} on {self.held_out} measured {cards} predicted in this way"
         return f"not measured on this card: {self.family} of {', '.join(self.cards)}, fitted to {kernels}; {known}"
 
 
@@ -79,7 +82,9 @@ def family_of(device: Device, name: str, dtype: str, without: Collection[str] = 
         cards, alike = relatives(device.name, having)
         if cards:
             return _of_cards({card: known[card] for card in cards}, name, dtype, ALIKE if alike else NEAR)
-    return None
+    # A family that was measured on few cards: any of them says more than a bound.
+    others = {card: each for card, each in known.items() if _named(each, name, dtype, True)}
+    return _of_cards(others, name, dtype, FAR) if others else None
 
 
 def _of_cards(cards: Mapping[str, Calibration], name: str, dtype: str, how: str) -> Borrowed | None:
@@ -104,11 +109,12 @@ def _of_cards(cards: Mapping[str, Calibration], name: str, dtype: str, how: str)
 def _named(calibration: Calibration, name: str, dtype: str, exactly: bool) -> str | None:
     """Return the name of a card's family that is the one asked for or, unless ``exactly``, that could stand for it."""
     same = {"bf16": ("bf16", "f16"), "f16": ("f16", "bf16")}.get(dtype, (dtype,))
-    names = [f"{name} {each}" for each in same]
-    if not exactly and name in BY_BYTES:
-        names = [each for each in calibration.families if each.split()[0] == name]
-    elif not exactly and name == "batched":
-        names = [f"linear {each}" for each in same]
+    kin = name if exactly else KIN.get(name, name)
+    names = [f"{kin} {each}" for each in same]
+    if not exactly and kin in BY_BYTES:
+        names = sorted(
+            (each for each in calibration.families if each.split()[0] == kin), key=lambda each: each not in names
+        )
     return next((each for each in names if each in calibration.families), None)
 
 

@@ -19,25 +19,28 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..roofline.devices import Device, find_device
-from . import attention, attention_backward, collectives, products, vectors
+from . import attention, attention_backward, collectives, convolutions, depthwise, products, vectors
 from .hardware import Card
 from .residuals import Residuals
 
 FORMULAS: dict[str, ModuleType] = {
     "linear": products,
     "batched": products,
+    "conv": convolutions,
+    "depthwise": depthwise,
     "attention": attention,
     "attention_backward": attention_backward,
     "elementwise": vectors,
     "norm": vectors,
+    "channel_norm": vectors,
     "softmax": vectors,
     "all_reduce": collectives,
     "all_gather": collectives,
     "reduce_scatter": collectives,
     "all_to_all": collectives,
 }
-"""The formula of each family: products with one weight (linear layers, convolutions), products of batches of matrices, fused
-attention, what moves bytes, and collectives."""
+"""The formula of each family: products with one weight (linear layers), products of batches of matrices, convolutions, those of
+each channel on its own, fused attention, what moves bytes, and collectives."""
 SAME_SPEED = {"f16": "bf16", "bf16": "f16"}
 """Dtypes that a card computes equally fast."""
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..counting.collectives import collectives
 from ..ops._libraries import is_library
-from ..records import COMMUNICATION, Counted, Spec, specs_in
+from ..records import COMMUNICATION, Call, Counted, Spec, specs_in
 from ..records.pairs import ATTENTION
 from ..roofline.traffic import compute_dtype, traffic_of
 
 NORMS = ("norm", "welford")
 """Parts of the names of ops that reduce a row, and scale it."""
+OF_CHANNELS = ("batch_norm", "group_norm", "instance_norm")
+"""The beginnings of the names of those that reduce channels over all places instead, by other kernels."""
 
 
 ATTENTION_BACKWARD = "attention_backward"
@@ -38,8 +41,15 @@ class Kernel(NamedTuple):
     features: tuple[float, ...]
 
 
-def kernel_of(counted: Counted) -> Kernel | None:
-    """Return the kernel of a call; None if no family has it, or it moves no bytes."""
+def kernels_of(counted: Counted) -> tuple[Kernel, ...]:
+    """Return the kernels of a call; none if no family has them, or it moves no bytes."""
+    if counted.macs and counted.call.op.startswith("conv"):
+        return _convolutions(counted)
+    kernel = _kernel_of(counted)
+    return () if kernel is None else (kernel,)
+
+
+def _kernel_of(counted: Counted) -> Kernel | None:
     call = counted.call
     if counted.rule == COMMUNICATION:
         return _collective(counted)
@@ -56,9 +66,17 @@ def kernel_of(counted: Counted) -> Kernel | None:
         return _product(counted, out, dtype)
     if "softmax" in call.op:
         return Kernel("softmax", dtype, (moved, out[-1] if len(out) else 1))
-    if any(part in call.op for part in NORMS):
+    if call.op.startswith(OF_CHANNELS) and not _has_statistics(call):
+        return Kernel("channel_norm", dtype, (moved, out[-1] if len(out) else 1))
+    if any(part in call.op for part in NORMS) and not _has_statistics(call):
         return Kernel("norm", dtype, (moved, out[-1] if len(out) else 1))
     return Kernel("elementwise", dtype, (moved, 1))
+
+
+def _has_statistics(call: Call) -> bool:
+    """Return whether a batch norm scales by statistics that it is given, as in eval mode: it reduces nothing then."""
+    given = {**call.settings, **call.kwargs}
+    return call.op == "batch_norm" and given.get("training") is False and given.get("track_running_stats") is not False
 
 
 def _collective(counted: Counted) -> Kernel | None:
@@ -78,24 +96,61 @@ def collective_of(op: str, ranks: int | None, nbytes: int) -> Kernel | None:
 
 def _product(counted: Counted, out: Spec, dtype: str) -> Kernel | None:
     """Return a product of matrices: the inner dimension is the multiply-accumulates of one element of the result."""
-    call = counted.call
     if counted.macs % out.numel():
         return None  # several products in one call, such as a recurrent layer
     inner = counted.macs // out.numel()
     element = out.dtype.itemsize
-    operands = [spec for spec in (*call.inputs(), *specs_in(dict(call.settings))) if len(spec) >= 2]
-    if call.op.startswith("conv"):
-        groups = int(call.settings.get("groups", 1))
-        channels = out[1] if len(out) > 2 else out[0]
-        return Kernel(
-            "linear" if groups == 1 else "batched",
-            dtype,
-            (groups, out.numel() // channels, channels // groups, inner, element),
-        )
+    operands = _operands(counted)
     if len(out) > 2 and len(operands) > 1 and all(len(spec) > 2 for spec in operands[:2]):
         return Kernel("batched", dtype, (math.prod(out[:-2]), out[-2], out[-1], inner, element))
     columns = out[-1] if len(out) else 1
     return Kernel("linear", dtype, (1, out.numel() // columns, columns, inner, element))
+
+
+def _operands(counted: Counted) -> list[Spec]:
+    return [spec for spec in (*counted.call.inputs(), *specs_in(dict(counted.call.settings))) if len(spec) >= 2]
+
+
+def _convolutions(counted: Counted) -> tuple[Kernel, ...]:
+    """Return the kernels of a convolution, or of its backward pass: one for each tensor that it computes; none for other layouts of weights.
+
+    With weights[o, i, *k] there is a side of ``groups`` x i channels, the input, and one of o, the output; a transposed convolution goes
+    the other way. Each of the three tensors is a product of matrices, for each group, of the two others.
+    """
+    call, dtype = counted.call, compute_dtype(counted.call)
+    operands = _operands(counted)
+    if "backward" in call.op:
+        output, input, weight = operands[:3]
+        gradients = call.out if isinstance(call.out, tuple) else ()
+        computed = [name for name, made in zip(("input", "weight"), gradients, strict=False) if made is not None]
+    else:
+        [output], (input, weight) = [*specs_in(call.out)], operands[:2]
+        computed = ["output"]
+    if input[1 - len(weight)] == weight[0] != output[1 - len(weight)]:  # transposed
+        input, output = output, input
+        computed = [{"input": "output", "output": "input"}.get(name, name) for name in computed]
+    return convolution(input, weight, output, dtype, computed)
+
+
+def convolution(input: Spec, weight: Spec, output: Spec, dtype: str, computed: Iterable[str]) -> tuple[Kernel, ...]:
+    """Return the kernels of input[*, g*i, *n], weight[o, i, *k] and output[*, o, *m] that compute the tensors named; none for other shapes."""
+    channel = 1 - len(weight)
+    groups = input[channel] // weight[1]
+    if not groups or output[channel] != weight[0] or input[channel] != groups * weight[1]:
+        return ()
+    taps, places, input_places = math.prod(weight[2:]), output.numel() // weight[0], input.numel() // input[channel]
+    shapes = {
+        "output": (places, weight[0] // groups, weight[1] * taps),
+        "weight": (weight[0] // groups, weight[1] * taps, places),
+        "input": (input_places, weight[1], places * weight.numel() / input.numel()),
+    }
+    if places * taps <= input_places:  # no patch overlaps another one: a product gives them as they are
+        shapes["input"] = (places, weight[1] * taps, weight[0] // groups)
+    element = weight.dtype.itemsize
+    nbytes = element * (input.numel() + weight.numel() + output.numel())
+    if groups > 1 and weight[1] == 1:
+        return tuple(Kernel("depthwise", dtype, (nbytes, 2 * places * weight.numel())) for _ in computed)
+    return tuple(Kernel("conv", dtype, (groups, *shapes[name], element, nbytes, weight[1])) for name in computed)
 
 
 def _attention(counted: Counted, dtype: str) -> Kernel | None:

@@ -23,10 +23,12 @@ def fitted_numbers(
 ) -> dict[str, float]:
     """Return the numbers that minimise the mean error of the logarithm, by Adam from the formula's own start.
 
-    ``features[rows, ...]`` and ``seconds[rows]`` are measured; numbers that are ``fixed`` keep their start.
+    ``features[rows, ...]`` and ``seconds[rows]`` are measured; numbers that are ``fixed``, or not among the formula's ``FREE`` ones, keep
+    their start.
     """
     start = torch.tensor([*formula.NUMBERS.values()], dtype=torch.float64, device="cpu")
-    free = torch.tensor([name not in fixed for name in formula.NUMBERS], device="cpu")
+    fitted = {*getattr(formula, "FREE", formula.NUMBERS)} - {*fixed}
+    free = torch.tensor([name in fitted for name in formula.NUMBERS], device="cpu")
     logarithms = start.log().requires_grad_()
     optimizer = torch.optim.Adam([logarithms], lr=RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)

@@ -13,7 +13,7 @@ from ..roofline.devices import Device, find_device
 from ..roofline.result import Roofline
 from .borrowed import Borrowed, family_of
 from .calibration import Calibration, Family
-from .calls import Kernel, kernel_of
+from .calls import Kernel, kernels_of
 from .chips import card_of
 from .result import BOUND, Prediction, Row
 
@@ -44,15 +44,18 @@ def predict(
         part: iter_of for roofline in rooflines for iter_of in [iter(roofline.rows)] for part in PARTS[roofline.phase]
     }
     bound_rows = [next(bounds[each.call.phase]) for each in counted]
-    kernels = [_computed_in(row.dtype, kernel_of(each)) for each, row in zip(counted, bound_rows, strict=True)]
-    by_formula, families = seconds_of(kernels, device, calibration, without)
-    rows = []
-    for each, bound_row, kernel, predicted in zip(counted, bound_rows, kernels, by_formula, strict=True):
+    kernels = [_computed_in(row.dtype, kernels_of(each)) for each, row in zip(counted, bound_rows, strict=True)]
+    by_formula, families = seconds_of(
+        [kernel for of_call in kernels for kernel in of_call], device, calibration, without
+    )
+    rows, at = [], iter(by_formula)
+    for each, bound_row, of_call in zip(counted, bound_rows, kernels, strict=True):
         call, bound = each.call, bound_row.bound_seconds
-        if predicted is None or kernel is None:
+        predicted = [seconds for _, seconds in zip(of_call, at, strict=False) if seconds is not None]
+        if not of_call or len(predicted) < len(of_call):
             row = Row(call.op, call.path, call.phase, 1, bound, bound, BOUND, bound, call.seconds)
         else:
-            seconds, basis = max(predicted, bound), _named(kernel.family, kernel.dtype)
+            seconds, basis = max(sum(predicted), bound), _named(of_call[0].family, of_call[0].dtype)
             row = Row(call.op, call.path, call.phase, 1, seconds, bound, basis, measured_seconds=call.seconds)
         rows.append(row)
     if launch == "eager":
@@ -61,12 +64,11 @@ def predict(
     return Prediction(device, tuple(rows), families, sum(each.cost is None for each in counted), launch=launch)
 
 
-def _computed_in(dtype: str, kernel: Kernel | None) -> Kernel | None:
-    """Return the kernel in tf32 where torch lets tensor cores compute f32 in it, as cuDNN's convolutions do by default.
-
-    They are several times as fast as kernels in f32, and no table has them.
-    """
-    return kernel._replace(dtype=dtype) if kernel is not None and dtype == "tf32" else kernel
+def _computed_in(dtype: str, kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    """Return the kernels in tf32 where torch lets tensor cores compute f32 in it, as cuDNN's convolutions do by default."""
+    if dtype != "tf32" or any(kernel.family == "depthwise" for kernel in kernels):
+        return kernels
+    return tuple(kernel._replace(dtype=dtype) for kernel in kernels)
 
 
 def _named(family: str, dtype: str) -> str:
@@ -87,7 +89,7 @@ def _launched(rows: Sequence[Row], host_seconds: float) -> list[Row]:
 
 
 def seconds_of(
-    kernels: Sequence[Kernel | None],
+    kernels: Sequence[Kernel],
     device: Device,
     calibration: Calibration | None = None,
     without: Collection[str] = (),
@@ -100,8 +102,7 @@ def seconds_of(
         return seconds, used
     places: dict[Kernel, list[int]] = {}  # equal kernels are computed once
     for place, kernel in enumerate(kernels):
-        if kernel is not None:
-            places.setdefault(kernel, []).append(place)
+        places.setdefault(kernel, []).append(place)
     by_family: dict[tuple[str, str], list[Kernel]] = {}
     for kernel in places:
         by_family.setdefault((kernel.family, kernel.dtype), []).append(kernel)

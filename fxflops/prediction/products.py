@@ -48,7 +48,14 @@ STEP = 64
 
 def seconds(numbers: dict[str, Tensor], card: Card, dtype: str, features: Tensor) -> Tensor:
     """Return the seconds of products: ``features[products, 5] -> seconds[products]``."""
+    batch, m, n, k, element = features.unbind(1)
+    return seconds_moving(numbers, card, dtype, features, element * batch * (m * n + m * k + n * k))
+
+
+def seconds_moving(numbers: dict[str, Tensor], card: Card, dtype: str, features: Tensor, nbytes: Tensor) -> Tensor:
+    """Return the seconds of products whose operands and results are so many bytes in memory: ``nbytes[products]``."""
     batch, m, n, k, element = (column[:, None, None] for column in features.unbind(1))
+    moved = nbytes[:, None, None]
     rows, columns = (side[None, :, None] for side in features.new_tensor(TILES).unbind(1))
     parts = features.new_tensor(PARTS)[None, None, :]
     flops, units = card.peak(dtype) * numbers["peak"], card.multiprocessors
@@ -60,7 +67,6 @@ def seconds(numbers: dict[str, Tensor], card: Card, dtype: str, features: Tensor
     compute = waves * (numbers["start_us"] * 1e-6 + 2 * rows * columns * inner * slower * units / flops)
 
     result = batch * m * n
-    moved = element * (result + batch * (m * k + n * k))
     room = torch.clamp(1 - moved / card.l2_bytes, min=0)
     bandwidth = card.bandwidth * numbers["bandwidth"] * (1 + numbers["l2_gain"] * room)
     busy = 1 - torch.exp(-blocks * numbers["fill"] / units)

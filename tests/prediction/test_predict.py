@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from fxflops.errors import InputError
 from fxflops.prediction import Calibration
 from fxflops.prediction.borrowed import Borrowed, family_of
 from fxflops.prediction.calibration import FORMULAS, shipped
+from fxflops.prediction.calls import kernels_of
 from fxflops.prediction.chips import CHIPS
 from fxflops.roofline.devices import Device, find_device
 
@@ -231,14 +233,65 @@ def test_attention_backward_on_an_h100_takes_about_three_forwards() -> None:
 
 
 def test_convolutions_that_cudnn_may_compute_in_tf32_are_not_predicted_as_f32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch's own setting lets cuDNN take tensor cores, eight times as fast as an A100's f32; a T4 has none for f32."""
+    """torch's own setting lets cuDNN take tensor cores, eight times as fast as an A100's f32; a T4 has none for f32."""
     with torch.device("meta"):
         report = count(nn.Conv2d(64, 128, 3, padding=1), torch.empty(8, 64, 56, 56))
 
     def basis(card: str) -> str:
         return report.predict(card).rows[0].basis
 
-    assert basis("A100") == "bound"
-    assert basis("T4") == "linear f32"
+    assert basis("A100") == "conv tf32"
+    assert basis("T4") == "conv f32"
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    assert basis("A100") == "linear f32"
+    assert basis("A100") == "conv f32"
+
+
+@pytest.mark.parametrize(
+    ("layer", "size"),
+    [
+        (nn.Conv2d(3, 64, 16, 16), (8, 3, 64, 64)),
+        (nn.Conv2d(32, 48, 3, 2, 1, groups=4), (8, 32, 14, 14)),
+        (nn.Conv1d(16, 16, 3, padding=1), (16, 20)),
+        (nn.Conv3d(4, 4, 3, dilation=2), (2, 4, 9, 9, 9)),
+        (nn.ConvTranspose2d(32, 16, 2, 2), (2, 32, 7, 7)),
+        (nn.ConvTranspose2d(16, 32, 3, groups=2), (2, 16, 7, 7)),
+    ],
+)
+def test_each_tensor_of_a_convolution_is_a_product_of_all_its_macs(layer: nn.Module, size: tuple[int, ...]) -> None:
+    """Forward, the gradient of the input and that of the weights are one kernel each, and each has as many MACs as the forward."""
+    report = count(layer, torch.randn(size, requires_grad=True), backward=True)
+    by_op = {each.call.op: (each, kernels_of(each)) for each in report.counted if each.macs}
+    assert sorted(len(kernels) for _, kernels in by_op.values()) == [1, 2]
+    macs = report.total_macs
+    for each, kernels in by_op.values():
+        assert [round(math.prod(kernel.features[:4])) for kernel in kernels] == [macs] * len(kernels)
+        assert each.macs == macs * len(kernels)
+
+
+def test_an_image_needs_no_gradient() -> None:
+    """The weights' gradient of a patch embedding is [1024, 25,088] @ [25,088, 768]: 128 images of 14 x 14 patches."""
+    with torch.device("meta"):
+        report = count(nn.Conv2d(3, 1024, 16, 16), torch.empty(128, 3, 224, 224), backward=True)
+    [kernels] = [kernels_of(each) for each in report.counted if each.call.op == "conv_backward"]
+    assert [kernel.features[:4] for kernel in kernels] == [(1, 1024, 768, 25088)]
+
+
+@pytest.mark.parametrize(
+    ("channels", "side", "kernel", "measured", "basis"),
+    [
+        (384, 14, 7, 84.0e-6, "depthwise f32"),
+        (96, 56, 7, 312.3e-6, "depthwise f32"),
+        (32, 112, 3, 124.7e-6, "depthwise f32"),
+    ],
+)
+def test_depthwise_convolutions(
+    channels: int, side: int, kernel: int, measured: float, basis: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured on an H100 (benchmarks/results/gpu/operations.csv); as products they would be predicted 4 to 14 times as long."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    with torch.device("meta"):
+        layer = nn.Conv2d(channels, channels, kernel, padding=kernel // 2, groups=channels, bias=False)
+        report = count(layer, torch.empty(32, channels, side, side), device="cuda")
+    [row] = report.predict("H100 SXM").rows
+    assert row.basis == basis
+    assert row.seconds == pytest.approx(measured, rel=0.3)
