@@ -194,6 +194,10 @@ def table(rows: list[Row]) -> str:
         "`fxflops.count` and held to the eager model: MACs, FLOPs, parameters and missing operators in total, MACs and FLOPs of",
         "every module. Made by `benchmarks/programs.py`.",
         "",
+        "Where they differ the program computes something else: decomposed attention, `silu` and norms are their parts; torchvision's detection",
+        "models compute their scale by tensors when scripted (5 FLOPs), and raft `1 - z` in another way; models of transformers keep a mask of",
+        "ones when exported, which they leave out in eager mode.",
+        "",
     ]
     for library in libraries:
         own = [row for row in rows if row["library"] == library]

@@ -65,7 +65,7 @@ def test_meshes_that_fit_and_those_that_do_not(model: str) -> None:
     )
     largest = max(memory, key=memory.__getitem__)
     assert f": {largest} (" in text.splitlines()[-1]
-    assert text.splitlines()[-1].startswith("above ")
+    assert text.splitlines()[-1].startswith("does not fit into ")
 
 
 @simulates
