@@ -26,8 +26,8 @@ from ._rules import (
 from ._spellings import named
 from .shapes import (
     LAST,
-    Lying,
     Sizes,
+    Strided,
     broadcast,
     contiguous,
     each,
@@ -46,7 +46,7 @@ from .shapes import (
 
 __all__ = [
     "ANY", "ESCAPE", "EVEN", "FIRST", "FORMAT", "KEPT", "LAST", "ORDERED", "POINTWISE", "QUANTIZED", "SPARSE", "WHOLE", "Cost",
-    "FormulaFunction", "Lying", "Passing", "Placed", "Result", "Sizes", "Spec", "added_up", "broadcast", "contiguous",
+    "FormulaFunction", "Passing", "Placed", "Result", "Sizes", "Spec", "Strided", "added_up", "broadcast", "contiguous",
     "contraction", "each", "first", "fits", "formula", "in_format", "in_order", "is_contiguous", "is_odd", "is_one", "lies_in", "like", "named",
     "placed", "pointwise", "reduced", "rows_of", "shape", "specs_in", "spelled", "stores", "summed", "times", "unwatched", "viewed", "when", "zero",
 ]  # fmt: skip

@@ -22,9 +22,9 @@ from ._extend import (
     POINTWISE,
     Cost,
     FormulaFunction,
-    Lying,
     Passing,
     Spec,
+    Strided,
     first,
     formula,
     named,
@@ -36,12 +36,12 @@ from .elementwise import in_place, same
 LEAKY = Cost(muls=1, others=1)
 
 
-def with_term(tensors: Sequence[Lying], out: Spec, input: Spec, inplace: bool = False) -> Passing:
+def with_term(tensors: Sequence[Strided], out: Spec, input: Spec, inplace: bool = False) -> Passing:
     """The result and one term as large: tanh(x) in x - tanh(x), 1 + |x| in x / (1 + |x|)."""
     return out, out
 
 
-def with_buffer(tensors: Sequence[Lying], out: Spec, input: Spec, inplace: bool = False, *, device: str) -> Passing:
+def with_buffer(tensors: Sequence[Strided], out: Spec, input: Spec, inplace: bool = False, *, device: str) -> Passing:
     """The result and, on a CPU, the buffer that its gradient is computed from."""
     return (out, out) if device != "cuda" else ()
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import KEPT, Cost, Lying, Passing, Spec, fits, formula, named, summed, when, zero
+from ._extend import KEPT, Cost, Passing, Spec, Strided, fits, formula, named, summed, when, zero
 from .norm import normalized
 
 
@@ -49,7 +49,7 @@ def batch_normed(input: Spec, training: bool, *weights: Spec | None) -> Spec | N
 
 
 def batch_moments(
-    tensors: Sequence[Lying],
+    tensors: Sequence[Strided],
     out: Spec,
     input: Spec,
     running_mean: Spec | None = None,

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ._extend import Cost, Lying, Passing, Spec, formula, named, spelled, times, unwatched
+from ._extend import Cost, Passing, Spec, Strided, formula, named, spelled, times, unwatched
 
 
 def of_linalg(*names: str) -> Iterator[Any]:
@@ -153,14 +153,14 @@ def eigvals(A: Spec, *, out: Any) -> Cost:
 
 
 @unwatched(*spelled("svdvals eigvals eigvalsh", torch.linalg))
-def values_alone(tensors: Sequence[Lying], A: Spec, *_: Any, learns: bool, **__: Any) -> Passing | None:
+def values_alone(tensors: Sequence[Strided], A: Spec, *_: Any, learns: bool, **__: Any) -> Passing | None:
     """The values are computed without the vectors, unless autograd needs these."""
     return None if learns else ()
 
 
 @unwatched(torch.linalg.matrix_norm)
 def matrix_norm_by_values(
-    tensors: Sequence[Lying], A: Spec, ord: Any = "fro", dim: Any = (-2, -1), *_: Any, learns: bool, **__: Any
+    tensors: Sequence[Strided], A: Spec, ord: Any = "fro", dim: Any = (-2, -1), *_: Any, learns: bool, **__: Any
 ) -> Passing | None:
     """Norms that are a singular value, or all of them added up."""
     if learns or ord not in (2, -2, "nuc"):
@@ -171,7 +171,7 @@ def matrix_norm_by_values(
 
 @unwatched(torch.linalg.norm)
 def norm_by_values(
-    tensors: Sequence[Lying], A: Spec, ord: Any = None, dim: Any = None, *_: Any, learns: bool, **__: Any
+    tensors: Sequence[Strided], A: Spec, ord: Any = None, dim: Any = None, *_: Any, learns: bool, **__: Any
 ) -> Passing | None:
     """As matrix_norm_by_values, of matrices."""
     dims = range(A.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
@@ -180,7 +180,7 @@ def norm_by_values(
 
 @unwatched(*spelled("norm", torch, torch.Tensor))
 def nuclear_norm_by_values(
-    tensors: Sequence[Lying], A: Spec, p: Any = "fro", dim: Any = None, *_: Any, learns: bool, **__: Any
+    tensors: Sequence[Strided], A: Spec, p: Any = "fro", dim: Any = None, *_: Any, learns: bool, **__: Any
 ) -> Passing | None:
     """As matrix_norm_by_values; any other norm is one of all elements."""
     return norm_by_values(tensors, A, p, dim, learns=learns) if p == "nuc" else None
@@ -188,7 +188,7 @@ def nuclear_norm_by_values(
 
 @unwatched(torch.nuclear_norm)
 def all_values_added_up(
-    tensors: Sequence[Lying], A: Spec, dim: Any = None, *_: Any, learns: bool, **__: Any
+    tensors: Sequence[Strided], A: Spec, dim: Any = None, *_: Any, learns: bool, **__: Any
 ) -> Passing | None:
     """As matrix_norm_by_values."""
     return nuclear_norm_by_values(tensors, A, "nuc", dim, learns=learns)
@@ -196,7 +196,7 @@ def all_values_added_up(
 
 @unwatched(torch.linalg.cond)
 def condition_by_values(
-    tensors: Sequence[Lying], A: Spec, p: Any = None, *, device: str, learns: bool
+    tensors: Sequence[Strided], A: Spec, p: Any = None, *, device: str, learns: bool
 ) -> Passing | None:
     """A condition number is the ratio of two singular values, by the norm that is the largest.
 
@@ -212,7 +212,7 @@ def condition_by_values(
 
 @unwatched(torch.linalg.matrix_rank)
 def rank_by_values(
-    tensors: Sequence[Lying],
+    tensors: Sequence[Strided],
     A: Spec,
     tol: Any = None,
     hermitian: bool = False,

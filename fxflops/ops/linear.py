@@ -13,9 +13,9 @@ from ._extend import (
     ANY,
     SPARSE,
     Cost,
-    Lying,
     Passing,
     Spec,
+    Strided,
     contraction,
     fits,
     formula,
@@ -36,7 +36,9 @@ def linear(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) ->
     return contraction(weight[-1], out.numel(), bias is not None)
 
 
-def folded(tensors: Sequence[Lying], out: Spec, input: Spec, weight: Spec, bias: Spec | None = None) -> Passing | None:
+def folded(
+    tensors: Sequence[Strided], out: Spec, input: Spec, weight: Spec, bias: Spec | None = None
+) -> Passing | None:
     """The product and its sum with the bias, where the input is neither a matrix nor contiguous: the bias is added after.
 
     None where the input's leading dims do not lie as one: what torch does then depends on whether the weight learns.

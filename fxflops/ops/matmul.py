@@ -12,9 +12,9 @@ from ._extend import (
     ANY,
     SPARSE,
     Cost,
-    Lying,
     Passing,
     Spec,
+    Strided,
     added_up,
     broadcast,
     contraction,
@@ -47,7 +47,7 @@ def matmul(input: Spec, other: Spec, *, out: Spec) -> Cost:
     return contraction(input[-1], out.numel())
 
 
-def batched(tensors: Sequence[Lying], out: Spec, input: Spec, other: Spec) -> Passing | None:
+def batched(tensors: Sequence[Strided], out: Spec, input: Spec, other: Spec) -> Passing | None:
     """Operands whose batches do not lie as one dimension does are copied; those that are to be broadcast the kernel decides of."""
     (_, strides), (_, lie) = tensors
     if other.ndim == 2:

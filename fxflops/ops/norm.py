@@ -17,7 +17,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import ANY, Cost, Lying, Passing, Spec, first, fits, formula, named, rows_of, summed, times, when
+from ._extend import ANY, Cost, Passing, Spec, Strided, first, fits, formula, named, rows_of, summed, times, when
 from .reduce import norm
 
 
@@ -28,7 +28,7 @@ def layer_norm(input: Spec, *, weight: Spec | None = None, bias: Spec | None = N
 
 
 def moments(
-    tensors: Sequence[Lying], out: Spec, input: Spec, normalized_shape: Any, *args: Any, **kwargs: Any
+    tensors: Sequence[Strided], out: Spec, input: Spec, normalized_shape: Any, *args: Any, **kwargs: Any
 ) -> Passing:
     """The result, and mean and deviation of each row, which the kernel returns beside it."""
     row = per_row(input, normalized_shape)
@@ -69,7 +69,7 @@ def group_norm(input: Spec, *, weight: Spec | None = None, bias: Spec | None = N
 
 
 def group_moments(
-    tensors: Sequence[Lying], out: Spec, input: Spec, num_groups: int, *args: Any, **kwargs: Any
+    tensors: Sequence[Strided], out: Spec, input: Spec, num_groups: int, *args: Any, **kwargs: Any
 ) -> Passing:
     """The result, and mean and deviation of each group, which the kernel returns beside it."""
     group = Spec((input[0], num_groups), out.dtype)
@@ -99,7 +99,7 @@ def rms_norm(input: Spec, *, weight: Spec | None = None, out: Any) -> Cost:
 
 
 def squares(
-    tensors: Sequence[Lying],
+    tensors: Sequence[Strided],
     out: Spec,
     input: Spec,
     normalized_shape: Any,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..torch_internals import quantile_selects
-from ._extend import Cost, Lying, Passing, Spec, contiguous, formula, named, reduced, spelled, unwatched
+from ._extend import Cost, Passing, Spec, Strided, contiguous, formula, named, reduced, spelled, unwatched
 from .reduce import steps
 
 
@@ -40,7 +40,14 @@ def quantile(input: Spec, q: Any, dim: int | None = None, *, out: Spec) -> Cost:
 
 @unwatched(*spelled("quantile nanquantile", torch, torch.Tensor))
 def selected(
-    tensors: Sequence[Lying], input: Spec, q: Any, dim: int | None = None, *_: Any, device: str, learns: bool, **__: Any
+    tensors: Sequence[Strided],
+    input: Spec,
+    q: Any,
+    dim: int | None = None,
+    *_: Any,
+    device: str,
+    learns: bool,
+    **__: Any,
 ) -> Passing | None:
     """Few quantiles of a long row are selected, not sorted, on a CPU: first there is a mask of what is NaN, then ranks and
     weights, 56 bytes each. Rows that do not lie together are copied.

@@ -18,10 +18,10 @@ from torch import nn
 from ._extend import (
     FORMAT,
     Cost,
-    Lying,
     Passing,
     Sizes,
     Spec,
+    Strided,
     contiguous,
     each,
     first,
@@ -86,7 +86,7 @@ def max_pool1d(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
 
 
 @unwatched(torch.max_pool1d, F.max_pool1d)
-def unindexed(tensors: Sequence[Lying], input: Spec, *_: Any, learns: bool, **__: Any) -> Passing | None:
+def unindexed(tensors: Sequence[Strided], input: Spec, *_: Any, learns: bool, **__: Any) -> Passing | None:
     """The largest elements without their indices, which only the gradient needs; of a copy, if the input is not contiguous."""
     sizes, strides = tensors[0]
     if learns:
@@ -94,7 +94,7 @@ def unindexed(tensors: Sequence[Lying], input: Spec, *_: Any, learns: bool, **__
     return () if strides == contiguous(sizes) else (Spec(input, input.dtype),)
 
 
-def indexed(tensors: Sequence[Lying], out: Spec, *args: Any, **kwargs: Any) -> Passing:
+def indexed(tensors: Sequence[Strided], out: Spec, *args: Any, **kwargs: Any) -> Passing:
     """The largest elements and their indices, which are written too."""
     return out, Spec(out, torch.int64)
 

@@ -39,7 +39,7 @@ LAST = (0, 2, 3, 1)
 """The order of an image whose channels lie side by side."""
 
 
-Lying = tuple[Sequence[int], Strides]
+Strided = tuple[Sequence[int], Strides]
 """The sizes of a tensor and its strides."""
 
 
@@ -51,7 +51,7 @@ def rule_for(target: Any) -> Rule | None:
     return RULES.get(target)
 
 
-def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Lying], device: str) -> Result | None:
+def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Strided], device: str) -> Result | None:
     """The result of an operation by its rule, its strides, and the tensors alive at the peak; None where the rule cannot tell.
 
     ``tensors`` are the sizes and strides of the tensors given, ``device`` is the type of the device that it runs on. The
@@ -86,7 +86,7 @@ def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Lying], device: str) 
     return None if passing is None else Result(out, strides, passing)
 
 
-def _placed(ran: Operation, tensors: Sequence[Lying]) -> Operation:
+def _placed(ran: Operation, tensors: Sequence[Strided]) -> Operation:
     """The operation with the strides of its tensors, which are given in the order of its arguments."""
     strides = iter([strides for _, strides in tensors])
     args = tuple([_with_strides(value, strides) for value in ran.args])
@@ -102,7 +102,7 @@ def _with_strides(value: Any, strides: Iterator[Strides]) -> Any:
     return value
 
 
-def held_unwatched(ran: Operation, tensors: Sequence[Lying], device: str, learns: bool) -> Passing | None:
+def held_unwatched(ran: Operation, tensors: Sequence[Strided], device: str, learns: bool) -> Passing | None:
     """The tensors alive at the peak of a call that goes another way when it is watched; None for any other call."""
     rule, parameters = UNWATCHED[ran.target]
     if ran.kwargs and ran.kwargs.get("out") is not None:  # torch.norm hands itself over with out=None
@@ -114,7 +114,7 @@ def held_unwatched(ran: Operation, tensors: Sequence[Lying], device: str, learns
         return None
 
 
-def _strides(layout: str, out: Spec, tensors: Sequence[Lying]) -> Strides | None:
+def _strides(layout: str, out: Spec, tensors: Sequence[Strided]) -> Strides | None:
     """The strides of what comes out; None where they cannot be told."""
     if layout is FORMAT:
         return in_format(out, tensors)
@@ -159,7 +159,7 @@ def is_odd(sizes: Sequence[int], strides: Strides) -> bool:
     return strides != in_order(sizes, sorted(range(len(sizes)), key=lambda dim: -strides[dim]))
 
 
-def in_format(out: Spec, tensors: Sequence[Lying]) -> Strides | None:
+def in_format(out: Spec, tensors: Sequence[Strided]) -> Strides | None:
     """Channels last where all images are, else contiguous; of volumes, only where all are contiguous."""
     if out.ndim == 4:
         if any(1 in sizes[1:] and strides != contiguous(sizes) for sizes, strides in tensors):
@@ -201,7 +201,7 @@ def in_order(sizes: Sequence[int], order: Sequence[int]) -> Strides:
     return tuple(strides)
 
 
-def pointwise(out: Sequence[int], operands: Sequence[Lying], fast: bool = True) -> Strides | None:
+def pointwise(out: Sequence[int], operands: Sequence[Strided], fast: bool = True) -> Strides | None:
     """The strides that TensorIterator gives a result: its dimensions lie in the order in which the operands' do. With ``fast``
     operands of one size that are all contiguous, or all channels last, make it that too."""
     plain, alike = contiguous(out), all(tuple(sizes) == tuple(out) for sizes, _ in operands)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import EVEN, Cost, Lying, Passing, Spec, formula, named, reduced, rows_of, spelled
+from ._extend import EVEN, Cost, Passing, Spec, Strided, formula, named, reduced, rows_of, spelled
 
 
 @formula(nn.Softmax, *named("softmax", "_softmax", "_safe_softmax"), "aten::special_softmax")
@@ -61,7 +61,7 @@ def log_softmax_backward(grad_output: Spec, output: Spec, dim: int, *, out: Spec
     return Cost(muls=out.numel(), adds=2 * out.numel() - rows_along(out, dim), others=out.numel())
 
 
-def converted(tensors: Sequence[Lying], out: Spec, input: Spec, *args: Any, device: str, **kwargs: Any) -> Passing:
+def converted(tensors: Sequence[Strided], out: Spec, input: Spec, *args: Any, device: str, **kwargs: Any) -> Passing:
     """The input in the result's dtype, where it has another; a kernel of CUDA's reads half precision as it is."""
     is_read = device == "cuda" and input.dtype.itemsize == HALF and out.dtype is torch.float32
     return () if input.dtype is out.dtype or is_read else (out, out)

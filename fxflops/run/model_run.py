@@ -232,9 +232,9 @@ def run_model(
     # An optimizer's step, which a callable may make, shows itself to dispatch modes alone.
     observe_dispatch = subject.backward or isinstance(subject.model, Called)
     observe_dispatch = observe_dispatch or any(issubclass(cls, torch.jit.ScriptModule) for cls in classes)
-    on_meta = any(tensor.device.type == "meta" for tensor in subject.state)
+    has_meta = any(tensor.device.type == "meta" for tensor in subject.state)
     # On meta, hooks are given stand-ins: one that asks which parameter it has would not step.
-    if subject.backward and not on_meta and (stepped := held_by_hooks(parameters_of(subject.model))) is not None:
+    if subject.backward and not has_meta and (stepped := held_by_hooks(parameters_of(subject.model))) is not None:
         return _on_real(subject, registry, f"hooks of its parameters hold an optimizer ({type(stepped).__name__})")
     failed: Exception | None = None
     try:
@@ -249,12 +249,12 @@ def run_model(
         if mirror.unknown_origin and not observe_dispatch:
             mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch=True, lessons=lessons)
         why = mirror.needs_values  # raised, and caught by the model
-        if on_meta or not why:
+        if has_meta or not why:
             return record_of(subject, watch, "predicted", ON_META)
     except (RunError, InputError, NotImplementedError) as error:
         failed, why = error, str(error).replace(GIVE, "")
     # Outside that handler, so that an error on real tensors is not chained to the error on meta.
-    if failed is None or not on_meta:
+    if failed is None or not has_meta:
         failed = None  # the run on real tensors needs the memory that this error's traceback holds
         return _on_real(subject, registry, why)
     try:

@@ -175,14 +175,14 @@ def measure(
     tick()
     graph = trace.graph_module
     # The graph's calls only tell which node makes which call, and the node's bytes. The calls of the report are the model's, matched to them.
-    on_meta = _graph_on_meta(subject, graph, registry)
-    graph_calls, bytes_of, back = on_meta or _watched_graph(subject, graph, registry, subject.runs_backward())
+    from_meta = _graph_on_meta(subject, graph, registry)
+    graph_calls, bytes_of, back = from_meta or _watched_graph(subject, graph, registry, subject.runs_backward())
     tick()
     found = trace.recorded
     try:
-        found = found or _matched(subject, registry, graph_calls, with_facts=on_meta is None)
+        found = found or _matched(subject, registry, graph_calls, with_facts=from_meta is None)
     except (TraceError, RunError, OutOfMemoryError):
-        if on_meta is None:
+        if from_meta is None:
             raise
     if found is None:
         # On real tensors the graph may do what the model does after all; where it raises, it names the node. Outside that handler: the

@@ -48,7 +48,7 @@ class FakeWorld(RealWorld):
         if not is_valued and self._results.knows(key):
             self.memo[key] = Known(operation, NEW, is_part=is_part)
 
-    def repeat_operator(self, known: Known, key: Any, func: Any, args: Any, kwargs: Any, given: Any) -> Any:
+    def make_known_operator(self, known: Known, key: Any, func: Any, args: Any, kwargs: Any, given: Any) -> Any:
         out, returned = self._results.of(key, func, args, kwargs, given), known.operation.out
         is_single = type(out) is self._results.fake
         for tensor, spec in ((out, returned),) if is_single else zip(out or (), returned or (), strict=True):

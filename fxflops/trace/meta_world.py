@@ -223,13 +223,13 @@ class MetaWorld(World):
         if rule is None:
             return bool(tensors)
         operation = Operation("", func, spec_of(args), spec_of(kwargs), None)
-        lying = [(tensor.shape, tensor.stride()) for tensor in tensors]
-        shape = shape_of(rule, operation, lying, self._kernels.device.type)
-        return shape is None or shape[2] != ()  # the last are tensors that live only within the call
+        strided = [(tensor.shape, tensor.stride()) for tensor in tensors]
+        shape = shape_of(rule, operation, strided, self._kernels.device.type)
+        return shape is None or shape.passing != ()
 
     # What is known of calls
 
-    def metadata_suffices(self, in_handler: bool) -> bool:
+    def may_ask_memo(self, in_handler: bool) -> bool:
         if self._autocast.kept:
             self._autocast.forget()
         if self._dtype is not get_default_dtype():  # results of factories, and of promotion, depend on it
@@ -266,8 +266,8 @@ class MetaWorld(World):
             return None
         specs, kwspecs = specs_given(key, len(args), kwargs)
         before = tuple.__new__(Operation, (op, func, specs, kwspecs, None, settings))
-        lying = [(form.shape, form.stride) for form in given]
-        shape = shape_of(rule, before, lying, self._kernels.device.type)
+        strided = [(form.shape, form.stride) for form in given]
+        shape = shape_of(rule, before, strided, self._kernels.device.type)
         if shape is None:
             return None
         out, strides, passing = shape
@@ -406,7 +406,7 @@ class MetaWorld(World):
         whole = tuple(f for f, o in zip(forms, outs, strict=True) if f and f.nbytes == o.untyped_storage().nbytes())
         return (NEW, whole, None if single else type(out)) if len(whole) == len(outs) else ("", (), None)
 
-    def repeat(
+    def make_known(
         self, known: Known, func: Any, args: Any, kwargs: Any, timed: Timed, module: nn.Module | None = None
     ) -> tuple[Any, Operation | None, float | None]:
         operation, first = known.operation, args
@@ -432,7 +432,7 @@ class MetaWorld(World):
                 self._mirror.seen[id(view)] = ref(view), form
         return out, operation, None
 
-    def repeat_operator(self, known: Known, key: Any, func: Any, args: Any, kwargs: Any, given: Any) -> Any:
+    def make_known_operator(self, known: Known, key: Any, func: Any, args: Any, kwargs: Any, given: Any) -> Any:
         if known.transients:
             self._storages.add_transient(known.transients)
         if known.kind is NEW:

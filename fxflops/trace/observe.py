@@ -233,7 +233,7 @@ class Observer:
         # The function without formula that dispatches operators now, and functions whose bodies run under observation.
         self._inside: Any = None
         self._bodies_under_way: set[Any] = set()
-        # The operators in the call under way, kept in case that checkpoint stops it halfway: see _stopped.
+        # The operators in the call under way, kept in case that checkpoint stops it halfway: see _call_raised.
         self._parts: list[tuple[Any, Made]] = []
 
     def __enter__(self) -> Observer:
@@ -403,7 +403,7 @@ class Observer:
             self._begin_leaf(record, running, args, kwargs)
             stack.leaf_depth = len(stack.open)
         for op in hidden_kernels(module):
-            self.unseen(op, module, (args, kwargs))
+            self.record_unobservable(op, module, (args, kwargs))
         running.start = self.stopwatch.now()
 
     def _begin_leaf(self, record: ModuleRecord, running: Running, args: Any, kwargs: Any) -> None:
@@ -414,10 +414,10 @@ class Observer:
         remembers = world.memo is not None and not world.skips_forwards and not module._modules
         if not (remembers and self._memo_applies(in_handler=False)):
             self._parts.clear()
-            self._check(self._formula_of(record), module, args, kwargs)
+            self._check_reads(self._formula_of(record), module, args, kwargs)
             if not self._plain_functions.running:
                 with DisableTorchFunction():
-                    running.node_args = self._before(args, kwargs)
+                    running.node_args = self._node_arguments(args, kwargs)
             return
         try:
             with DisableTorchFunction():
@@ -473,7 +473,7 @@ class Observer:
         calls = range(self._begun, len(self.calls))
         self.steps[number] = self.steps[number]._replace(name=self._records[id(module)].path, calls=calls)
         self._step = None
-        self._check(None, module, (out,), {})
+        self._check_reads(None, module, (out,), {})
 
     def _settings_but_mode(self, record: ModuleRecord) -> dict[str, Any]:
         """Return the settings of a module without ``training``, which another thread that counts it may set meanwhile."""
@@ -502,7 +502,7 @@ class Observer:
             if sys.exc_info()[1] is not running.handled:  # a new exception: the module raised
                 given = spec_of(args), spec_of(kwargs)
                 self.failed = self.failed or (type(module).__qualname__, running.path, given)
-                self._stopped(running.path)
+                self._call_raised(running.path)
             elif is_leaf:
                 self._leave_leaf(self._records[id(module)], running, took, args, kwargs, out)
             else:
@@ -642,7 +642,7 @@ class Observer:
     def _skip_leaf(self, known: Known, record: ModuleRecord, settings: ModuleSettings, args: Any, kwargs: Any) -> Any:
         """Return what the call of a leaf of a known kind returns, and record it."""
         module, path, first = record.module, record.path, len(self.calls)
-        out, operation, _ = self._world.repeat(known, type(module).forward, args, kwargs, self._timed, module)
+        out, operation, _ = self._world.make_known(known, type(module).forward, args, kwargs, self._timed, module)
         assert (
             operation is not None
         )  # on meta the result is made by what is known, also for the first call that a rule knows
@@ -720,7 +720,7 @@ class Observer:
         under autocast or a functorch transform, or where the world says so. ``in_handler`` tells that our function mode handles a
         call, and is off meanwhile.
         """
-        return self._world.metadata_suffices(in_handler) and not (
+        return self._world.may_ask_memo(in_handler) and not (
             self._stack.leaf_depth
             or self._in_call
             or self._in_higher_order  # the mode is on there, too
@@ -733,7 +733,7 @@ class Observer:
 
     def _repeat(self, known: Known, target: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make and record a call of a known kind."""
-        out, operation, seconds = self._world.repeat(known, func, args, kwargs, self._timed)
+        out, operation, seconds = self._world.make_known(known, func, args, kwargs, self._timed)
         if (
             operation is not None
             and operation.op in ATTENTIONS
@@ -873,9 +873,9 @@ class Observer:
         args, kwargs = self._world.redirect(func, args, kwargs)
         copies = self._unwritten.is_copied_by(entry, *given)
         if not (copies or in_parts):
-            self._check(entry, func, *given)
+            self._check_reads(entry, func, *given)
         specs, kwspecs = self._specs_of(func, args, kwargs)
-        node_args = self._before(args, kwargs)
+        node_args = self._node_arguments(args, kwargs)
         target = self._spelling.of(func) if func in WRITTEN_AS else func
         self._parts.clear()
         start = self.stopwatch.now()
@@ -887,7 +887,7 @@ class Observer:
                     out = self._run(func, args, kwargs)
         except Exception:
             self.failed = self.failed or (qualified_name(func), self._here(), (specs, kwspecs))
-            self._stopped(self._here(), entry, func, given)
+            self._call_raised(self._here(), entry, func, given)
             raise
         if entry is not None:
             made = specs, kwspecs, self._result(entry, func, given, out)
@@ -909,7 +909,7 @@ class Observer:
 
     def _plain(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function that computes nothing, but may return a tensor: ``x.T``, ``x.data``."""
-        node_args = self._before(args, kwargs)
+        node_args = self._node_arguments(args, kwargs)
         with self._within(True, self._in_node):
             out = self.stopwatch.run(func, args, kwargs)
         self._world.returned(func, args, kwargs, out)
@@ -988,7 +988,7 @@ class Observer:
             with self.lock:
                 self.phases.on_operator(func, args)
                 self._storages.call = len(self.calls)
-                out = world.repeat_operator(known, key, func, args, kwargs, given)
+                out = world.make_known_operator(known, key, func, args, kwargs, given)
                 if is_call:
                     self._parts.clear()
                     phase, path = self.log.placed(self._here())
@@ -1035,12 +1035,12 @@ class Observer:
                 specs = with_learning(args, specs)
             copies = self._unwritten.is_copied_by(entry, *given)
             if not copies:
-                self._check(entry, func, *given)
+                self._check_reads(entry, func, *given)
             # A composite operator without formula counts as the operators that it is made of.
             if entry is None and isinstance(func, OpOverload) and func._can_decompose():
                 with self._dispatching(func), dispatch_mode_on(self.aten):
                     return self.stopwatch.run(func.decompose, args, kwargs)
-            node_args = self._before(args, kwargs)
+            node_args = self._node_arguments(args, kwargs)
             start = self.stopwatch.now()
             out = self._run(func, args, kwargs)
             if copies_gathered(func):
@@ -1076,8 +1076,8 @@ class Observer:
         args, kwargs = self._world.replace(args, kwargs, func)
         self._announce(func, args, kwargs)
         entry = self._registry.find(func)
-        self._check(entry, func, args, kwargs)
-        node_args = self._before(args, kwargs)
+        self._check_reads(entry, func, args, kwargs)
+        node_args = self._node_arguments(args, kwargs)
         group = self._collectives.group_of(func, args, kwargs)
         start = self.stopwatch.now()
         out = self._run(func, args, kwargs)
@@ -1131,7 +1131,7 @@ class Observer:
             with disable_current_modes():
                 out = self._run_higher_order(func, args, kwargs)
         else:
-            out = self._unwatched(func, args, kwargs) if func in UNWATCHED else NotImplemented
+            out = self._run_unwatched(func, args, kwargs) if func in UNWATCHED else NotImplemented
             if out is NotImplemented:
                 out = self._run_kernel(func, args, kwargs)
         self._world.returned(func, args, kwargs, out)
@@ -1159,7 +1159,7 @@ class Observer:
         """Run it as torch would, with the clock running meanwhile."""
         return self.stopwatch.run(run_operator, (func, args, kwargs), {}, work=func)
 
-    def _unwatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_unwatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function that computes more while a mode is on with all modes off; its rule tells what it holds meanwhile.
 
         Return NotImplemented if this call goes the same way in both cases.
@@ -1170,8 +1170,8 @@ class Observer:
         device = (self._world.device if self._world.is_meta else None) or tensors[0].device
         learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         ran = Operation("", func, spec_of(args), spec_of(kwargs), None)
-        lying = [(tensor.shape, tensor.stride()) for tensor in tensors]
-        held = held_unwatched(ran, lying, device.type, learns)
+        strided = [(tensor.shape, tensor.stride()) for tensor in tensors]
+        held = held_unwatched(ran, strided, device.type, learns)
         if held is None:
             return NotImplemented
         with disable_current_modes():
@@ -1240,12 +1240,12 @@ class Observer:
         self._parts.clear()
         self.log.call(entry, target, made, self._here(), seconds, origin=origin)
 
-    def unseen(self, op: str, module: nn.Module, given: Any) -> None:
+    def record_unobservable(self, op: str, module: nn.Module, given: Any) -> None:
         """Record a module call that could not be observed, as a call without formula under the name ``op``."""
         with self.lock, DisableTorchFunction():
             self.log.call(None, op, (*spec_of(given), None), self._records[id(module)].path, 0.0)
 
-    def _before(self, args: Any, kwargs: Any) -> Any:
+    def _node_arguments(self, args: Any, kwargs: Any) -> Any:
         """Return the arguments of a call as nodes of the recorded graph; None if it is no node of its own there.
 
         What a gradient that the forward takes runs, hooks and recomputation, is part of the node that takes it.
@@ -1277,14 +1277,14 @@ class Observer:
             return known
         return known._replace(out=self._result(entry, func, (args, kwargs), out))
 
-    def _check(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _check_reads(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record a call without formula if a function reads memory that no observed call has written."""
         if is_between_processes(func):  # neither a schema nor a name tells what it writes to
             self._unwritten.wrote((args, kwargs))
         elif self._unwritten.is_read_by(entry, func, args, kwargs):
             self.log.call(None, "unseen write to torch.empty", (*spec_of((args, kwargs)), None), self._here(), 0.0)
 
-    def _stopped(self, path: str, entry: Formula | None = None, target: Any = None, given: Any = ((), {})) -> None:
+    def _call_raised(self, path: str, entry: Formula | None = None, target: Any = None, given: Any = ((), {})) -> None:
         """Handle that a call in the module of this path raised; of a function, ``entry`` is the formula."""
         # Checkpoint stops recomputing by an exception inside a call: the operators that ran until then are calls.
         if isinstance(sys.exc_info()[1], of_checkpoint(STOPS_RECOMPUTING)):
@@ -1465,7 +1465,7 @@ class Observer:
         if self._stack.inside_leaf() or self._in_call:
             return None
         with DisableTorchFunction():
-            return spec_of(args), spec_of(kwargs), self._before(args, kwargs), self.stopwatch.now()
+            return spec_of(args), spec_of(kwargs), self._node_arguments(args, kwargs), self.stopwatch.now()
 
     def _end_function(self, function: FunctionType, begun: Any, value: Any) -> None:
         specs, kwspecs, node_args, start = begun

@@ -66,7 +66,7 @@ class RealWorld(World):
         self.device = device
         self._compiler: Any = None
 
-    def metadata_suffices(self, in_handler: bool) -> bool:
+    def may_ask_memo(self, in_handler: bool) -> bool:
         """Return whether there are no modes but ours, no backward pass, and no hooks of saved tensors."""
         return not (
             len_torch_function_stack() != (0 if in_handler else 1)
@@ -106,7 +106,7 @@ class RealWorld(World):
         kind = NEW if ended.left > 0 or entry.reason != VIEW else VIEWS  # a reshape that copies has memory of its own
         self.memo[key] = Known(operation, kind, ended.transients if is_all else None)
 
-    def repeat(
+    def make_known(
         self, known: Known, func: Any, args: Any, kwargs: Any, timed: Timed, module: nn.Module | None = None
     ) -> tuple[Any, Operation | None, float | None]:
         out, seconds = timed(known, func, args, kwargs)

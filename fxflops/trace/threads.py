@@ -18,7 +18,7 @@ from .modes import EachCall, FunctionMode
 from .source import frames, is_own
 
 CALL, HANDLER = nn.Module.__call__.__code__, EachCall.__torch_function__.__code__
-UNWATCHED = "a call by a thread that does not belong to this run"
+OF_ANOTHER_THREAD = "a call by a thread that does not belong to this run"
 
 
 class Threads:
@@ -106,7 +106,7 @@ class Threads:
                 return None
             if ident in self._earlier and not any(map(observer.has_made, tensors_in(given))):
                 self._foreign[ident] = module
-                observer.unseen(UNWATCHED, module, given)
+                observer.record_unobservable(OF_ANOTHER_THREAD, module, given)
                 return None
             with observer.lock:  # wait until the call under way has been recorded
                 copied = self.by_thread[ident] = copy.copy(observer)

@@ -158,8 +158,9 @@ class World:
 
     # What is known of calls. These are asked only where there is a memo
 
-    def metadata_suffices(self, in_handler: bool) -> bool:
-        """Return whether the state of this thread lets a call's record follow from the metadata of its tensors.
+    def may_ask_memo(self, in_handler: bool) -> bool:
+        """Return whether the state of this thread lets a call's record follow from the metadata of its tensors, so that the memo has
+        it; on meta the memo is first brought up to date with torch's settings.
 
         ``in_handler`` tells that the observer's function mode handles a call, and is off meanwhile.
         """
@@ -228,7 +229,7 @@ class World:
     ) -> None:
         """Keep what a call of an operator has taught; ``is_part`` tells that it was an operator inside another call."""
 
-    def repeat(
+    def make_known(
         self, known: Known, func: Any, args: Any, kwargs: Any, timed: Timed, module: nn.Module | None = None
     ) -> tuple[Any, Operation | None, float | None]:
         """Make a call of a known kind, and track its tensors; return its result, operation and seconds.
@@ -241,6 +242,6 @@ class World:
         """Enter the tensors that a call of a known kind has returned."""
         raise NotImplementedError
 
-    def repeat_operator(self, known: Known, key: Any, func: Any, args: Any, kwargs: Any, given: Any) -> Any:
+    def make_known_operator(self, known: Known, key: Any, func: Any, args: Any, kwargs: Any, given: Any) -> Any:
         """Make a call of an operator of a known kind, and track its tensors; return its result. ``given`` are its tensors."""
         raise NotImplementedError
