@@ -31,12 +31,12 @@ def parameters_of(function: Any) -> Parameters:
 
 RuleFunction = TypeVar("RuleFunction", bound=Callable[..., Any])
 """A rule: it returns a Spec, with the layout WHOLE a Result, or None."""
-PLAIN, FIRST, ANY, EVEN, KEPT, FORMAT, POINTWISE, ORDERED, WHOLE = (
-    "plain first any even kept format pointwise ordered whole".split()
+PLAIN, CONTIGUOUS, ANY, EVEN, KEPT, FORMAT, POINTWISE, ORDERED, WHOLE = (
+    "plain contiguous any even kept format pointwise ordered whole".split()
 )
-"""Layouts of the result. PLAIN, FIRST and KEPT hold only where the tensors after the first are contiguous.
+"""Layouts of the result. PLAIN, CONTIGUOUS and KEPT hold only where the tensors after the first are contiguous.
 
-PLAIN: contiguous where the first tensor is. FIRST: contiguous, whatever the first tensor is. ANY: contiguous, whatever all
+PLAIN: contiguous where the first tensor is. CONTIGUOUS: contiguous, whatever the first tensor is. ANY: contiguous, whatever all
 tensors are. KEPT: as the first tensor. FORMAT: channels last if all images are, else contiguous. POINTWISE: by the rules of
 TensorIterator for all operands, broadcast. EVEN is ANY, and ORDERED is POINTWISE, but for tensors with odd strides
 (``is_odd`` in ``shapes.py``), of which they and KEPT say nothing. WHOLE: the rule itself returns a :class:`Result`; it gets each

@@ -14,7 +14,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import FIRST, Cost, Sizes, Spec, contraction, each, fits, formula, named, summed, when
+from ._extend import CONTIGUOUS, Cost, Sizes, Spec, contraction, each, fits, formula, named, summed, when
 from .conv_transpose import conv_transpose
 
 
@@ -31,7 +31,7 @@ def conv(input: Spec, weight: Spec, *, bias: Spec | None = None, out: Spec) -> C
     return contraction(math.prod(weight[1:]), out.numel(), bias is not None)
 
 
-@conv.shape(nn.Conv1d, nn.Conv2d, nn.Conv3d, F.conv1d, F.conv2d, F.conv3d, layout=FIRST)
+@conv.shape(nn.Conv1d, nn.Conv2d, nn.Conv3d, F.conv1d, F.conv2d, F.conv3d, layout=CONTIGUOUS)
 def conv_shape(
     input: Spec,
     weight: Spec,

@@ -8,7 +8,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import FIRST, Cost, Sizes, Spec, added_up, each, fits, formula, named
+from ._extend import CONTIGUOUS, Cost, Sizes, Spec, added_up, each, fits, formula, named
 
 
 @formula(
@@ -31,7 +31,7 @@ def conv_transpose(input: Spec, weight: Spec, *, bias: Spec | None = None, out: 
 @conv_transpose.shape(
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
     *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
-    layout=FIRST,
+    layout=CONTIGUOUS,
 )
 def conv_transpose_shape(
     input: Spec,

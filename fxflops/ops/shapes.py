@@ -16,8 +16,8 @@ from ..records import Operation, Spec
 from ._apply import arguments
 from ._rules import (
     ANY,
+    CONTIGUOUS,
     EVEN,
-    FIRST,
     FORMAT,
     KEPT,
     ORDERED,
@@ -118,7 +118,7 @@ def _strides(layout: str, out: Spec, tensors: Sequence[Strided]) -> Strides | No
     """The strides of what comes out; None where they cannot be told."""
     if layout is FORMAT:
         return in_format(out, tensors)
-    if layout is FIRST and len(tensors) == 1:
+    if layout is CONTIGUOUS and len(tensors) == 1:
         return contiguous(out)
     if layout in (EVEN, KEPT, ORDERED) and any(is_odd(sizes, strides) for sizes, strides in tensors):
         return None
@@ -129,7 +129,7 @@ def _strides(layout: str, out: Spec, tensors: Sequence[Strided]) -> Strides | No
     if not all(strides == contiguous(sizes) for sizes, strides in tensors[1:]):
         return None
     given = tensors[:1]
-    if layout is FIRST or all(strides == contiguous(sizes) for sizes, strides in given):
+    if layout is CONTIGUOUS or all(strides == contiguous(sizes) for sizes, strides in given):
         return contiguous(out)
     return pointwise(out, given) if layout is KEPT else None
 

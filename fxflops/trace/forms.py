@@ -14,17 +14,17 @@ META, OWN, REAL = "on meta", "the model's own, replaced by a meta tensor", "with
 class Form:
     """A tensor's metadata. A call on meta returns the same for all tensors of one form.
 
-    ``kind`` is META (a meta tensor), OWN (a real one that calls get as a meta tensor) or REAL (one that keeps its
+    ``place`` is META (a meta tensor), OWN (a real one that calls get as a meta tensor) or REAL (one that keeps its
     values). Forms with equal ``alike`` have equal specs.
     """
 
-    __slots__ = ("alike", "dtype", "kind", "nbytes", "shape", "spec", "stride")
+    __slots__ = ("alike", "dtype", "nbytes", "place", "shape", "spec", "stride")
 
-    def __init__(self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, kind: str) -> None:
+    def __init__(self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, place: str) -> None:
         self.shape = shape
         self.stride = stride
         self.dtype = dtype
-        self.kind = kind
+        self.place = place
         self.nbytes = prod(shape) * dtype.itemsize
         self.spec = shape if type(shape) is Spec else Spec(shape, dtype, torch.strided)
         self.alike = shape, dtype

@@ -17,7 +17,7 @@ from ..records import EMPTY_MAPPING, Operation, Spec
 from ..records.tensors import ORDINARY
 from .forms import OWN, REAL, Form
 
-NEW, FIRST, VIEWS, NOTHING = "new tensors", "the first argument", "views", "nothing"
+NEW, FIRST_ARGUMENT, VIEWS, NOTHING = "new tensors", "the first argument", "views", "nothing"
 """The kinds of results: what is returned, and whether it has memory of its own."""
 TYPED = frozenset({bool, float, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, type(...)})
 """Types of plain values that go into a key together with their type: True == 1 == 1.0."""
@@ -43,7 +43,7 @@ class Known:
     """What is known of calls of one kind.
 
     ``operation`` is recorded for each of them; ``is_part`` tells that it was learned from an operator inside another call,
-    which is not recorded. ``kind`` says what they return: NEW, FIRST, VIEWS or NOTHING. ``transients`` are the storages that live only
+    which is not recorded. ``returns`` says what they return: NEW, FIRST_ARGUMENT, VIEWS or NOTHING. ``transients`` are the storages that live only
     within such a call; None if it leaves more behind than its result, so that its operators must be seen.
 
     For calls that are made without running them: ``forms`` are those of the tensors returned, ``sequence`` is the class of
@@ -51,12 +51,12 @@ class Known:
     may be a device.
     """
 
-    __slots__ = ("forms", "is_part", "kind", "names_device", "needs_mirrors", "operation", "sequence", "transients")
+    __slots__ = ("forms", "is_part", "names_device", "needs_mirrors", "operation", "returns", "sequence", "transients")
 
     def __init__(
         self,
         operation: Operation,
-        kind: str,
+        returns: str,
         transients: Transients | None = (),
         *,
         forms: Sequence[Any] = (),
@@ -65,13 +65,13 @@ class Known:
         is_part: bool = False,
     ) -> None:
         self.operation = operation
-        self.kind = kind
+        self.returns = returns
         self.transients = transients
         self.forms = forms
         self.sequence = sequence
         self.is_part = is_part
-        given_kinds = [form.kind for form in given]
-        self.needs_mirrors = REAL in given_kinds or (kind is VIEWS and OWN in given_kinds)
+        places = [form.place for form in given]
+        self.needs_mirrors = REAL in places or (returns is VIEWS and OWN in places)
         self.names_device = False
 
 

@@ -93,7 +93,7 @@ class MetaMirror:
     ``unknown_origin`` turns True when a call takes a tensor of unknown origin: neither the state's, nor made by an observed
     call, nor there before the run. ``is_of_meta`` tells whether the state itself is on meta. ``needs_values`` is the first error that a call raised on meta, in any thread, or
     "". ``seen`` has the tensors of known origin by id, with their forms once :meth:`form` has read them;
-    ``form_of(shape, stride, dtype, kind)`` returns the one form of all tensors with this metadata.
+    ``form_of(shape, stride, dtype, place)`` returns the one form of all tensors with this metadata.
     """
 
     def __init__(
@@ -139,12 +139,12 @@ class MetaMirror:
             if form is None:
                 form = self.read(tensor)
                 self.seen[key] = seen[0], form
-        return None if form is not None and form.kind is REAL and self._is_invalid(tensor) else form
+        return None if form is not None and form.place is REAL and self._is_invalid(tensor) else form
 
     def spec(self, tensor: torch.Tensor) -> Spec:
         """Return the spec of a tensor; tensors of one form share it."""
         form = self._own.get(id(tensor))
-        if form is None or form.kind is REAL:  # a REAL one may be invalid by now
+        if form is None or form.place is REAL:  # a REAL one may be invalid by now
             form = self.form(tensor)
         return spec_of(tensor) if form is None else form.spec
 
@@ -156,13 +156,13 @@ class MetaMirror:
         """Read the form of a tensor from its current metadata; None for a subclass, or one not plainly strided."""
         if type(tensor) not in ORDINARY or tensor.layout is not strided or tensor.is_nested or tensor.is_neg():
             return None
-        dtype, kind = tensor.dtype, META
+        dtype, place = tensor.dtype, META
         if dtype.is_complex and tensor.is_conj():  # lazily conjugated: a bit that shape and strides do not show
             return None
         if not tensor.is_meta:
             own = id(tensor) in self._state or tensor.numel() > SMALL
-            kind = OWN if own and (dtype.is_floating_point or dtype.is_complex) else REAL
-        return self.form_of(tensor.shape, tensor.stride(), dtype, kind)
+            place = OWN if own and (dtype.is_floating_point or dtype.is_complex) else REAL
+        return self.form_of(tensor.shape, tensor.stride(), dtype, place)
 
     def forms_of_own(self, tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
         """Return the forms of tensors of the model; None for one that was not there when the run began."""

@@ -40,7 +40,7 @@ from .dtypes import check_dtypes
 from .forms import META, OWN, REAL, Form
 from .functions import writes
 from .lookups import with_row
-from .memo import FIRST, NEW, NOTHING, VIEWS, Ended, Known, Lessons, alike, call_key, forms_in, specs_given
+from .memo import FIRST_ARGUMENT, NEW, NOTHING, VIEWS, Ended, Known, Lessons, alike, call_key, forms_in, specs_given
 from .meta_mirror import MetaMirror
 from .meta_results import RESULTS, written_on_meta
 from .modes import transformed
@@ -262,7 +262,7 @@ class MetaWorld(World):
             return self._keep(key, Known(Operation(op, func, args, kwargs, None), NOTHING, given=given))
         rule = rule_for(SPELLED_BY_OPERATOR.get(func, func))  # torch.ops.aten.lstm has the rule of torch.lstm
         # A call on nothing but tensors with values computes values, which no rule knows.
-        if rule is None or all(form.kind is REAL for form in given):
+        if rule is None or all(form.place is REAL for form in given):
             return None
         specs, kwspecs = specs_given(key, len(args), kwargs)
         before = tuple.__new__(Operation, (op, func, specs, kwspecs, None, settings))
@@ -272,16 +272,16 @@ class MetaWorld(World):
             return None
         out, strides, passing = shape
         forms = () if strides is None else (self._mirror.form_of(out, strides, out.dtype, META),)
-        kind, same = (NEW, forms[0].alike) if forms else (FIRST, FIRST)
+        returns, same = (NEW, forms[0].alike) if forms else (FIRST_ARGUMENT, FIRST_ARGUMENT)
         operation = self._log.shared((alike(key), same), (op, target, specs, kwspecs, out, settings))
         sized = tuple([(spec, spec.nbytes) for spec in passing])
-        return self._keep(key, Known(operation, kind, sized, forms=forms, given=given))
+        return self._keep(key, Known(operation, returns, sized, forms=forms, given=given))
 
     def by_forward(
         self, key: Any, op: str, module: nn.Module, settings: Mapping[str, Any], args: Any, kwargs: Any
     ) -> Known | None:
         cls: Any = type(module)
-        if {form.kind for form in forms_in(key)} != {META}:
+        if {form.place for form in forms_in(key)} != {META}:
             return None
         try:
             view = self._view_of(args, cls.forward(module, *args, **kwargs))
@@ -302,7 +302,7 @@ class MetaWorld(World):
         self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any
     ) -> tuple[Any, Operation | None]:
         given = forms_in(key)
-        if entry.reason != VIEW or writes(func, kwargs) or {form.kind for form in given} != {META}:
+        if entry.reason != VIEW or writes(func, kwargs) or {form.place for form in given} != {META}:
             return NotImplemented, None
         try:
             out = func(*args, **kwargs)
@@ -324,11 +324,11 @@ class MetaWorld(World):
         self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any, tracked: Callable[..., Any]
     ) -> tuple[Any, Operation | None]:
         """Run a free call on meta tensors, which needs nothing but its kernel."""
-        kinds = {form.kind for form in forms_in(key)}
+        places = {form.place for form in forms_in(key)}
         looks = entry.reason in (QUERY, ESCAPE)
-        if not kinds or REAL in kinds or not entry.reason or entry.op in ASKED or looks or func in UNWATCHED:
+        if not places or REAL in places or not entry.reason or entry.op in ASKED or looks or func in UNWATCHED:
             return NotImplemented, None
-        args, kwargs = self._mirror.replace(args, kwargs, func) if OWN in kinds else (args, kwargs)
+        args, kwargs = self._mirror.replace(args, kwargs, func) if OWN in places else (args, kwargs)
         args, kwargs = self._device_answers.redirect(func, args, kwargs)
         with DisableTorchFunction():
             specs, kwspecs = self.spec(args), self.spec(kwargs)
@@ -373,27 +373,29 @@ class MetaWorld(World):
 
     def _learn(self, key: Any, operation: Operation, given: Arguments, out: Any, ended: Ended, is_part: bool) -> None:
         (args, kwargs), forms_given = given, forms_in(key)
-        kind, forms, sequence = self._result(args, kwargs, out)
-        if kind is FIRST and self._mirror.read(args[0]) is not forms_given[0]:  # x.unsqueeze_(0) changed its own shape
+        returns, forms, sequence = self._result(args, kwargs, out)
+        if (
+            returns is FIRST_ARGUMENT and self._mirror.read(args[0]) is not forms_given[0]
+        ):  # x.unsqueeze_(0) changed its own shape
             return
         # A call that leaves other bytes behind than its result keeps tensors that would not be made again.
-        made = sum([form.nbytes for form in forms]) if kind is NEW else 0
-        if not kind or ended.left != made or operation.op in EMPTY:
+        made = sum([form.nbytes for form in forms]) if returns is NEW else 0
+        if not returns or ended.left != made or operation.op in EMPTY:
             return
         known = Known(
-            operation, kind, ended.transients, forms=forms, sequence=sequence, given=forms_given, is_part=is_part
+            operation, returns, ended.transients, forms=forms, sequence=sequence, given=forms_given, is_part=is_part
         )
         known.names_device = operation.target is torch.Tensor.to or "device" in kwargs
         self._keep(key, known)
 
     def _result(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Any, ...], Any]:
-        """Return kind, forms and sequence type of a result that can be made again; kind "" for any other."""
+        """Return what a call returns (:class:`Known`), its forms and its type of sequence; "" first where it cannot be made again."""
         single = isinstance(out, torch.Tensor)
         outs = [out] if single else list(out) if is_sequence(type(out)) else []
         if not outs or not all(type(o) in ORDINARY and o.is_meta and o.layout is torch.strided for o in outs):
             return "", (), None
         if single and args and out is args[0]:
-            return FIRST, (), None
+            return FIRST_ARGUMENT, (), None
         given = {self._mirror.of(t).untyped_storage()._cdata for t in tensors_given((args, kwargs))}
         shared = [o.untyped_storage()._cdata in given for o in outs]
         if all(shared):
@@ -418,11 +420,11 @@ class MetaWorld(World):
         self._storages.call = len(self._calls)
         if known.transients:
             self._storages.add_transient(known.transients)
-        if known.kind is NEW:
+        if known.returns is NEW:
             out = self._made(known)
-        elif known.kind is FIRST:
+        elif known.returns is FIRST_ARGUMENT:
             out = first[0]
-        elif known.kind is NOTHING:
+        elif known.returns is NOTHING:
             out = None
         else:
             if known.names_device:
@@ -435,10 +437,10 @@ class MetaWorld(World):
     def make_known_operator(self, known: Known, key: Any, func: Any, args: Any, kwargs: Any, given: Any) -> Any:
         if known.transients:
             self._storages.add_transient(known.transients)
-        if known.kind is NEW:
+        if known.returns is NEW:
             return self._made(known)
         # The tensor may come from an unobserved call, so it is tracked here.
-        return self._track(args[0] if known.kind is FIRST else func(*args, **kwargs))
+        return self._track(args[0] if known.returns is FIRST_ARGUMENT else func(*args, **kwargs))
 
     def _made(self, known: Known) -> Any:
         """Return new meta tensors of the known forms."""

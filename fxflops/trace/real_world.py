@@ -103,8 +103,10 @@ class RealWorld(World):
         # What is not torch's own may look at modes, or switch some on.
         is_torchs_own = entry.is_ours and (not isinstance(operation.target, type) or is_torchs(operation.target))
         is_all = is_torchs_own and ended.left == self._storages.bytes_since(ended.entered, (given, out))
-        kind = NEW if ended.left > 0 or entry.reason != VIEW else VIEWS  # a reshape that copies has memory of its own
-        self.memo[key] = Known(operation, kind, ended.transients if is_all else None)
+        returns = (
+            NEW if ended.left > 0 or entry.reason != VIEW else VIEWS
+        )  # a reshape that copies has memory of its own
+        self.memo[key] = Known(operation, returns, ended.transients if is_all else None)
 
     def make_known(
         self, known: Known, func: Any, args: Any, kwargs: Any, timed: Timed, module: nn.Module | None = None
@@ -121,7 +123,7 @@ class RealWorld(World):
         storages.call = len(self._calls)
         if known.transients:
             storages.add_transient(known.transients)
-        if known.kind is NEW:
+        if known.returns is NEW:
             if type(out) in ORDINARY:
                 storages.add(out, known.operation.out)
             else:
