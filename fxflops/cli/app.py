@@ -281,14 +281,16 @@ def predict(
         from .runs import LargestBatch
         from .runs import what_fits as find
 
+        is_too_large = memory.memory is not None and memory.total > memory.memory
         answers: Iterable[Any] = [LargestBatch(0, None)]
         if not no_batch_fits(memory) and memory.memory is not None:
             # NCCL's buffers take as much of the card for any batch.
             room = replace(card, memory=memory.memory - memory.nccl)
-            answers = find(model, replace(asked, device=card.name), room, memory.fits is False)
+            answers = find(model, replace(asked, device=card.name), room, is_too_large)
         for answer in answers:
             if isinstance(answer, LargestBatch):
                 fitting["largest_batch"] = answer.size
+                fitting["largest_batch_seconds"] = answer.prediction and answer.prediction.seconds
                 each = f"each of {gpus} {card.name}, all with the whole model" if gpus > 1 else card.name
                 said = f"largest batch that fits on {each}: {answer.size:,}"
                 if answer.prediction is not None:
@@ -297,10 +299,11 @@ def predict(
                     said += "; cuDNN's buffers, of unknown size, are not in it: leave some room"
             else:
                 fitting["checkpoints"] = getattr(answer, "modules", None)
+                fitting["checkpointed_seconds"] = getattr(answer, "seconds", None)
                 said = str(answer)
             if not json:
                 typer.echo(f"\n{said}")
-        if not json and model.startswith("hf:") and (gpus > 1 or (asked.backward and memory.fits is False)):
+        if not json and model.startswith("hf:") and (gpus > 1 or (asked.backward and is_too_large)):
             typer.echo(f"\nspread over several cards: fxflops mesh {model} ...")
     if json:
         seconds = {"seconds": found.seconds, "bound_seconds": found.bound_seconds, "error": found.error}
