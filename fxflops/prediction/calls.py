@@ -118,14 +118,15 @@ def _convolutions(counted: Counted) -> tuple[Kernel, ...]:
     the other way. Each of the three tensors is a product of matrices, for each group, of the two others.
     """
     call, dtype = counted.call, compute_dtype(counted.call)
-    operands = _operands(counted)
+    tensors = _operands(counted)
     if "backward" in call.op:
-        output, input, weight = operands[:3]
         gradients = call.out if isinstance(call.out, tuple) else ()
         computed = [name for name, made in zip(("input", "weight"), gradients, strict=False) if made is not None]
     else:
-        [output], (input, weight) = [*specs_in(call.out)], operands[:2]
-        computed = ["output"]
+        tensors, computed = [*specs_in(call.out), *tensors], ["output"]
+    if len(tensors) < 3 or min(len(tensors[0]), len(tensors[1])) < len(tensors[2]) - 1:
+        return ()  # of a quantized convolution the weights are packed
+    output, input, weight = tensors[:3]
     if input[1 - len(weight)] == weight[0] != output[1 - len(weight)]:  # transposed
         input, output = output, input
         computed = [{"input": "output", "output": "input"}.get(name, name) for name in computed]
