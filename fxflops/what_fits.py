@@ -286,7 +286,7 @@ class CheckpointPlan:
             return f"{self.model} fits without checkpoints: {size(self.peak)} of {size(self.memory)}{where}"
         share = percent(self.recompute_flops, self.flops)
         lines = [
-            f"{self.model} fits with {len(self.modules)} checkpointed: {size(self.peak)} of {size(self.memory)}{where}; "
+            f"{self.model} fits with {len(self.modules)} modules checkpointed: {size(self.peak)} of {size(self.memory)}{where}; "
             f"without checkpoints {size(self.peak_before)}",
             f"recomputed: {readable(self.recompute_flops)} FLOPs, {share or 0:.1f}% more",
             *self._time(),
@@ -448,7 +448,7 @@ def _too_large(model: nn.Module, least: Trial, base: Trial, room: Room) -> OutOf
     what = f"with {', '.join(least.modules[:4])}{' ...' if len(least.modules) > 4 else ''} checkpointed"
     return of_kind(
         OutOfMemoryError(
-            f"{type(model).__name__} does not fit into {size(room.memory)}{where}, whatever is checkpointed: the smallest peak is "
+            f"{type(model).__name__} does not fit into {size(room.memory)}{where} with any set of modules that was tried: the smallest peak found is "
             f"{size(least.peak)} ({least.peak:,} bytes), {what if least.modules else 'without checkpoints'}; without any it is "
             f"{size(base.peak)}\n  give a smaller batch (fxflops.largest_batch finds it), or another optimizer{_cached(model)}"
         ),

@@ -294,7 +294,7 @@ def predict(
                 each = f"each of {gpus} {card.name}, all with the whole model" if gpus > 1 else card.name
                 said = f"largest batch that fits on {each}: {answer.size:,}"
                 if answer.prediction is not None:
-                    said += f", in {duration(answer.prediction)}"
+                    said += f", which takes {duration(answer.prediction)}"
                 if answer.size and memory.convolutions:
                     said += "; cuDNN's buffers, of unknown size, are not in it: leave some room"
             else:

@@ -237,7 +237,9 @@ def _inputs(
     if asked.backward and loaded.to_train is not None:
         labels = loaded.to_train(inputs)
         if labels:
-            tell(f"{name}: labels of shape {'x'.join(map(str, labels[0].shape))}, from which it computes its loss")
+            tell(
+                f"{name}: labels of shape {'x'.join(map(str, labels[0].shape))} are added, from which it computes its loss"
+            )
         inputs = (*inputs, *labels)
     if isinstance(model, Program):
         inputs = tuple(_typed(inputs, loaded.default))

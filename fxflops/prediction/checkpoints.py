@@ -48,6 +48,10 @@ AT_ONCE = 512
 """Sets whose levels are compared at once."""
 ALIKE, MOST_TRIED = 8, 512
 """Sets with the same FLOPs of which the peak is estimated in one exchange, and sets in all."""
+NEARBY = (1.08, 1.06, 1.04, 1.02, 1.0, 0.98, 0.96)
+"""Shares of the memory to which sets are grown where none fits."""
+HALVINGS = 8
+"""Memories to which sets are grown to find the smallest peak."""
 WORTHWHILE = 0.001
 """The share of a set's FLOPs that an exchange must take away."""
 NEVER = -(2**62)
@@ -359,7 +363,12 @@ class Search:
             for chosen in sorted(sets, key=lambda each: (levels.peak(each), levels.flops(each)))[: DOUBTFUL // 2]:
                 self._trial(self.effects[number].name for number in chosen)
         else:
-            self._trial(self.effects[number].name for number in levels.lowest())
+            for chosen in levels.smallest():
+                self._trial(self.effects[number].name for number in chosen)
+            # A card's segments may take less for a set whose tensors take more.
+            for share in NEARBY:
+                chosen = levels.grown(int(share * self._memory), 1.0) or ()
+                self._trial(self.effects[number].name for number in chosen)
         trials = [trial for trial in self.trials.values() if trial is not None]
         return min(trials, key=lambda trial: (trial.peak, trial.recompute_flops, len(trial.modules)))
 
@@ -593,8 +602,8 @@ class _Levels:
     def grown(self, memory: int, weight: float) -> tuple[int, ...] | None:
         """Return modules that fit by the estimate, None if they do not: taken in turn, by the excess that they take away for their FLOPs
         to the power of ``weight``. Of modules with equal FLOPs several are taken at once, as long as half of the excess is left."""
-        if int((self._base + self._change.clamp(max=0).sum(0)).max()) > memory:
-            return None  # not even with all that any module saves
+        if self._floor() > memory:
+            return None
         chosen = list[int]()
         excess = self._excess(chosen, memory)
         while excess:
@@ -692,8 +701,26 @@ class _Levels:
                 return after
         return None
 
-    def lowest(self) -> tuple[int, ...]:
-        """Return modules with a low estimated peak: added in turn while one lowers it."""
+    def _floor(self) -> int:
+        """Return a peak below that of any set: with all that any module saves."""
+        return int((self._base + self._change.clamp(max=0).sum(0)).max())
+
+    def smallest(self) -> list[tuple[int, ...]]:
+        """Return sets with low estimated peaks: modules added in turn while one lowers it, and those grown to memories, halving."""
+        found = [self._lowest()]
+        low, high = self._floor(), self.peak(found[0])
+        for _ in range(HALVINGS):
+            memory = (low + high) // 2
+            grown = self.grown(memory, 1.0)
+            if grown is None:
+                low = memory
+            else:
+                found.append(grown)
+                high = self.peak(grown)
+        return found
+
+    def _lowest(self) -> tuple[int, ...]:
+        """Return the modules that are added in turn while one lowers the estimated peak."""
         chosen = list[int]()
         while True:
             sets = list[tuple[int, list[int]]]()

@@ -318,7 +318,7 @@ def test_models_of_transformers_train_on_their_loss_without_a_cache(tmp_path: Pa
         )
     )
     result = invoke("run hf:config.json --input-ids 2,16 --backward --counts-only --json")
-    assert "labels of shape 2x16, from which it computes its loss" in result.stderr
+    assert "labels of shape 2x16 are added, from which it computes its loss" in result.stderr
     model = transformers.GPT2LMHeadModel(transformers.AutoConfig.from_pretrained(tmp_path))
     model.config.use_cache = False
     ids = torch.zeros(2, 16, dtype=torch.long)
@@ -934,7 +934,9 @@ def test_what_fits_is_found_where_training_does_not_fit() -> None:
     """The batch that is found fits, the next one does not; and so does the plan, for the batch that was asked for."""
     asked = "--train --backward --optimizer adamw --device T4"
     found = out(f"predict model.py:make_model --input 60000,3,64,64 {asked} --what-fits")
-    batch = int(re.search(r"\nlargest batch that fits on T4: ([\d,]+), in [\d.]+ m?s", found)[1].replace(",", ""))  # type: ignore[index]
+    batch = int(
+        re.search(r"\nlargest batch that fits on T4: ([\d,]+), which takes [\d.]+ m?s", found)[1].replace(",", "")
+    )  # type: ignore[index]
     assert 0 < batch < 60000
     assert re.search(r"Sequential (fits with|does not fit into)", found)
     for size, code in ((batch, 0), (batch + 1, 1)):
