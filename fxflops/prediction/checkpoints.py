@@ -42,8 +42,6 @@ TOGETHER = 512
 DOUBTFUL = 24
 """Sets that are counted for that reason, and counts in all that a search makes after those of the groups."""
 MOST_COUNTS = 40
-
-
 AT_ONCE = 512
 """Sets whose levels are compared at once."""
 ALIKE, MOST_TRIED = 8, 512
@@ -87,7 +85,8 @@ def ticks_of(history: History) -> Ticks:
 
 
 class Trial(NamedTuple):
-    """A counted step with modules checkpointed: what it needs at its peak in bytes, what it recomputes in FLOPs, and that by the paths of modules; its calls that change the live bytes."""
+    """A counted step with modules checkpointed: what it needs at its peak in bytes, what it recomputes in FLOPs, and that by the paths of
+    modules; its calls that change the live bytes."""
 
     modules: tuple[str, ...]
     peak: int
