@@ -53,7 +53,7 @@ HEAD = """
 
 Forward passes that [this project measured](gpu/times.md) as CUDA graphs, in f32 with torch's own settings (convolutions in TF32), in eval mode. No fit used
 them, but convolutions, batch norms and some elementwise kernels were fitted to single operations measured on the same card. "Stated": the
-error that the prediction prints, which is that of single operations.
+error that the prediction prints, which is measured on single operations.
 
 | model | measured (ms) | predicted (ms) | off by | stated | bound (ms) |
 |---|---:|---:|---:|---:|---:|

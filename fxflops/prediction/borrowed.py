@@ -23,7 +23,7 @@ from .chips import CHIPS, relatives
 from .hardware import Card
 
 ALIKE, NEAR, FAR, DTYPE = "same architecture", "nearest architecture", "any card", "other dtype"
-"""How a family is borrowed: from cards of the same architecture, from those of the nearest, from any, or from kernels that compute otherwise."""
+"""Whom a family is borrowed from: cards of the same architecture, cards of the nearest one, any card, or kernels that compute otherwise."""
 BY_BYTES = ("elementwise", "norm", "softmax")
 """Families whose kernels take as long in any dtype as their bytes do."""
 KIN = {"batched": "linear", "channel_norm": "norm"}
