@@ -224,7 +224,7 @@ def run(
         "fxflops predict report.json --device A100 --by module",
     ),
 )
-@spread("convention", "attention")
+@spread("convention", "attention", device="The card, such as H100, 'A100 40GB' or 4090. It must be given.")
 def predict(
     model: option.Model,
     *,

@@ -8,9 +8,10 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
@@ -49,10 +50,11 @@ def read_by(read: Callable[[str], T]) -> Callable[[str], T]:
     return parser
 
 
-def spread(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def spread(*left_out: str, **helps: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace each parameter of a command that is a dataclass by its fields, each of which typer takes for an option.
 
-    The fields ``left_out`` are no options of this command; they keep their defaults.
+    The fields ``left_out`` are no options of this command; they keep their defaults. ``helps`` are help texts that this command has for
+    fields, in place of their own.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -72,6 +74,11 @@ def spread(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None
                 given[name] = record(**{each: given.pop(each) for each in names})
             command(**given)
 
+        for name, text in helps.items():
+            kind, option = get_args(options[name].annotation)
+            option = copy(option)
+            option.help = text
+            options[name] = options[name].replace(annotation=Annotated[kind, option])
         shown = [each.replace(kind=each.KEYWORD_ONLY) for name, each in options.items() if name not in left_out]
         with_options.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
         return with_options
