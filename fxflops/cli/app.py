@@ -258,7 +258,7 @@ def predict(
         raise InputError(option.NO_CARD)
     card = asked.card
     # What no table lists is asked of torch, whose import takes seconds.
-    from ..prediction.memory import advice, no_batch_fits, text
+    from ..prediction.memory import NO_BUFFERS, advice, no_batch_fits, text
     from ..prediction.result import duration, notes, summary
     from .tensors import card_of
 
@@ -296,7 +296,7 @@ def predict(
                 if answer.prediction is not None:
                     said += f", which takes {duration(answer.prediction)}"
                 if answer.size and memory.convolutions:
-                    said += "; cuDNN's buffers, of unknown size, are not in it: leave some room"
+                    said += f"; {NO_BUFFERS}"
             else:
                 fitting["checkpoints"] = getattr(answer, "modules", None)
                 fitting["checkpointed_seconds"] = getattr(answer, "seconds", None)

@@ -39,8 +39,8 @@ FORMULAS: dict[str, ModuleType] = {
     "reduce_scatter": collectives,
     "all_to_all": collectives,
 }
-"""The formula of each family: products with one weight (linear layers), products of batches of matrices, convolutions, those of
-each channel on its own, fused attention, what moves bytes, and collectives."""
+"""The formula of each family: products with one weight (linear layers), products of batches of matrices, convolutions,
+depthwise convolutions, fused attention, what moves bytes, and collectives."""
 SAME_SPEED = {"f16": "bf16", "bf16": "f16"}
 """Dtypes that a card computes equally fast."""
 

@@ -66,10 +66,9 @@ def _kernel_of(counted: Counted) -> Kernel | None:
         return _product(counted, out, dtype)
     if "softmax" in call.op:
         return Kernel("softmax", dtype, (moved, out[-1] if len(out) else 1))
-    if call.op.startswith(OF_CHANNELS) and not _has_statistics(call):
-        return Kernel("channel_norm", dtype, (moved, out[-1] if len(out) else 1))
     if any(part in call.op for part in NORMS) and not _has_statistics(call):
-        return Kernel("norm", dtype, (moved, out[-1] if len(out) else 1))
+        family = "channel_norm" if call.op.startswith(OF_CHANNELS) else "norm"
+        return Kernel(family, dtype, (moved, out[-1] if len(out) else 1))
     return Kernel("elementwise", dtype, (moved, 1))
 
 

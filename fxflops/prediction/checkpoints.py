@@ -701,7 +701,7 @@ class _Levels:
         return None
 
     def _floor(self) -> int:
-        """Return a peak below that of any set: with all that any module saves."""
+        """Return a peak that no set can go below: the peak if every module saved what it saves alone."""
         return int((self._base + self._change.clamp(max=0).sum(0)).max())
 
     def smallest(self) -> list[tuple[int, ...]]:

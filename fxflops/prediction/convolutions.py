@@ -13,7 +13,7 @@ from . import products
 from .hardware import Card
 
 FEATURES = (*products.FEATURES, "bytes", "channels")
-"""As of products, one for each group: [m, k] are the patches, [k, n] the weights. ``bytes`` are those of the tensors, ``channels`` those of a
+"""The features of products, for each group: [m, k] are the patches, [k, n] the weights. ``bytes`` are those of the tensors, ``channels`` those of a
 group of the input."""
 NUMBERS = {
     "peak": 0.57,

@@ -194,6 +194,9 @@ def summary(memory: Reserved) -> list[str]:
     ]
 
 
+NO_BUFFERS = "cuDNN's buffers, of unknown size, are not in it: leave some room"
+
+
 def notes(memory: Reserved) -> list[str]:
     """Return the lines below the table: what the figures lack."""
     lines = []
@@ -204,9 +207,7 @@ def notes(memory: Reserved) -> list[str]:
     if memory.counted_for != "cuda":
         lines.append(counted_for_another(memory.counted_for))
     if memory.convolutions:
-        lines.append(
-            f"cuDNN's buffers, of unknown size, are not in it: leave some room ({memory.convolutions:,} convolution{'s' * (memory.convolutions != 1)})"
-        )
+        lines.append(f"{NO_BUFFERS} ({memory.convolutions:,} convolution{'s' * (memory.convolutions != 1)})")
     if memory.device.name not in CHIPS and listed(memory.device.name) is not None:
         lines.append(
             f"allocator, context and workspaces are those measured with CUDA; nothing was measured on {memory.device.name}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from itertools import islice
 
 import torch
 
@@ -51,7 +52,7 @@ def predict(
     rows, at = [], iter(by_formula)
     for each, bound_row, of_call in zip(counted, bound_rows, kernels, strict=True):
         call, bound = each.call, bound_row.bound_seconds
-        predicted = [seconds for _, seconds in zip(of_call, at, strict=False) if seconds is not None]
+        predicted = [seconds for seconds in islice(at, len(of_call)) if seconds is not None]
         if not of_call or len(predicted) < len(of_call):
             row = Row(call.op, call.path, call.phase, 1, bound, bound, BOUND, bound, call.seconds)
         else:
@@ -65,7 +66,8 @@ def predict(
 
 
 def _computed_in(dtype: str, kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    """Return the kernels in tf32 where torch lets tensor cores compute f32 in it, as cuDNN's convolutions do by default."""
+    """Return the kernels in tf32 where torch lets tensor cores compute f32 in it, as cuDNN's convolutions do by default; depthwise ones
+    use no tensor cores."""
     if dtype != "tf32" or any(kernel.family == "depthwise" for kernel in kernels):
         return kernels
     return tuple(kernel._replace(dtype=dtype) for kernel in kernels)

@@ -374,9 +374,8 @@ class MetaWorld(World):
     def _learn(self, key: Any, operation: Operation, given: Arguments, out: Any, ended: Ended, is_part: bool) -> None:
         (args, kwargs), forms_given = given, forms_in(key)
         returns, forms, sequence = self._result(args, kwargs, out)
-        if (
-            returns is FIRST_ARGUMENT and self._mirror.read(args[0]) is not forms_given[0]
-        ):  # x.unsqueeze_(0) changed its own shape
+        # x.unsqueeze_(0) changed its own shape.
+        if returns is FIRST_ARGUMENT and self._mirror.read(args[0]) is not forms_given[0]:
             return
         # A call that leaves other bytes behind than its result keeps tensors that would not be made again.
         made = sum([form.nbytes for form in forms]) if returns is NEW else 0

@@ -643,9 +643,8 @@ class Observer:
         """Return what the call of a leaf of a known kind returns, and record it."""
         module, path, first = record.module, record.path, len(self.calls)
         out, operation, _ = self._world.make_known(known, type(module).forward, args, kwargs, self._timed, module)
-        assert (
-            operation is not None
-        )  # on meta the result is made by what is known, also for the first call that a rule knows
+        # On meta the result is made by what is known, also for the first call that a rule knows.
+        assert operation is not None
         # Where metadata is enough there are no gradients: no owners, and no phase but the forward.
         self.log.add(operation, path, None, FORWARD)
         self.scopes.append(tuple.__new__(Scope, (path, operation, settings.params, False, None)))
