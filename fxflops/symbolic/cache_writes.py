@@ -23,6 +23,12 @@ class Write(NamedTuple):
     method: str
     given: Any
 
+    @property
+    def plain(self) -> tuple[Any, ...]:
+        """The method and its plain arguments, such as the number of the layer that writes."""
+        args, kwargs = self.given
+        return (self.method, *(value for value in (*args, *kwargs.values()) if isinstance(value, (int, str))))
+
 
 @contextmanager
 def noted(cache: Any, writes: list[Write]) -> Iterator[None]:

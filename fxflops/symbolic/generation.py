@@ -22,7 +22,7 @@ from ..torch_internals import DisableTorchFunction, disable_current_modes
 from ..trace.memo import Lessons
 from .cache_writes import Write, copy_on_meta, is_like, noted, written
 from .experts import Experts
-from .pieces import cover, values_along
+from .pieces import Piece, cover, values_along
 from .repeated_layers import RepeatedLayers
 from .weights import weights_read
 
@@ -65,6 +65,7 @@ class Steps:
         self._bytes: dict[int, int] = {}
         self._writes: dict[tuple[int, int], list[Write]] = {}
         self._can_be_written: bool | None = None
+        self._short_writes: frozenset[Any] | None = None
 
     def run(self, tokens: int, past: int = 0) -> Report:
         """Return the count of a call with so many tokens of each sequence, after ``past`` others."""
@@ -109,34 +110,33 @@ class Steps:
 
     def costs_along(self, pasts: range) -> list[StepCosts]:
         """Return the costs of a step of one token after each number of others."""
-
-        def costs(past: int) -> StepCosts:
-            return StepCosts(self.run(1, past).total_flops, self.least_macs(1, past))
-
         if len(pasts) <= FEW:
-            return [costs(past) for past in pasts]
-        ends = [self.run(1, past) for past in (pasts[0], pasts[-1])]
-        exact = [self._reports[1, past] for past in (pasts[0], pasts[-1])]
-        layers = RepeatedLayers(self._model, [report.counted for report in (*ends, *exact)])
-        found: dict[int, StepCosts] = {}
+            return [self._step_costs(past) for past in pasts]
+        ends = pasts[0], pasts[-1]
+        asked = [self.run(1, past).counted for past in ends]
+        exact = [self._reports[1, past].counted for past in ends]
+        layers = RepeatedLayers(self._model, [*asked, *exact])
+        if layers:
+            short = cache(lambda past: self._short_costs(layers, past))
+            along, pieces = _along(short, pasts)
+            # A full run at the end of each piece confirms that the layers left out do what the others do.
+            if all(short(at) == self._step_costs(at) for at in {*ends, *(piece.last for piece in pieces)}):
+                return [StepCosts(*costs) for costs in along]
+        return [StepCosts(*costs) for costs in _along(self._step_costs, pasts)[0]]
 
-        def checks(past: int) -> StepCosts:
-            # Where all layers ran after all, that tells whether those that are left out do what the others do.
-            counted = [at for at in found if (1, at) in self._reports]
-            if (1, past) in self._reports or any(found[at] != costs(at) for at in counted):
-                return costs(past)
-            found[past] = found.get(past) or self._without_repeated(layers, past)
-            return found[past]
+    def _step_costs(self, past: int) -> StepCosts:
+        return StepCosts(self.run(1, past).total_flops, self.least_macs(1, past))
 
-        return [StepCosts(*each) for each in _along(costs, pasts, checks if layers else None)]
-
-    def _without_repeated(self, layers: RepeatedLayers, past: int) -> StepCosts:
-        """Return the costs of a step from a run without the layers that repeat others."""
-        inputs = self._inputs(1, past)
+    def _short_costs(self, layers: RepeatedLayers, past: int) -> StepCosts:
+        """Return the costs of a step from a run without the layers that repeat others; negative ones if it needs these."""
+        inputs = (
+            self._inputs(1, past) if self._short_writes is None else self._inputs_of(1, past, self._short_cache(past))
+        )
         try:
             with layers.left_out():
                 report = self._counted(inputs, "exact")
-        except FxflopsError:  # a full run tells
+            self._short_writes = frozenset(write.plain for write in self._kept[-1][1])
+        except FxflopsError:  # a full run shows whether the model itself raises
             return StepCosts(-1, -1)
         finally:
             self._kept.clear()
@@ -148,16 +148,18 @@ class Steps:
 
     def cache_along(self, pasts: range) -> list[int]:
         """Return the bytes of the whole batch's cache after each number of tokens."""
-        return [held for (held,) in _along(lambda past: (self.cache_bytes(past),), pasts)]
+        return [size for (size,) in _along(lambda past: (self.cache_bytes(past),), pasts)[0]]
 
     def _inputs(self, tokens: int, past: int) -> dict[str, Any]:
+        return self._inputs_of(tokens, past, self._cache_after(past) if past else self._new_cache())
+
+    def _inputs_of(self, tokens: int, past: int, cache: Any) -> dict[str, Any]:
         wanted = {
             "input_ids": torch.zeros(self.batch, tokens, dtype=torch.long),
             "position_ids": torch.arange(past, past + tokens).expand(self.batch, tokens),
             "logits_to_keep": 1 if tokens == 1 or not past else 0,
             "use_cache": True,
         }
-        cache = self._cache_after(past) if past else self._new_cache()
         return {name: value for name, value in wanted.items() if name in self._names} | {self._cache: cache}
 
     def _new_cache(self) -> Any:
@@ -193,22 +195,36 @@ class Steps:
         that these left."""
         if self._can_be_written is False:
             return None
-        if (
-            (1, 1) in self._writes and past > MORE_THAN_ONE
-        ):  # a prompt of one token does not tell which sizes are those of tokens
+        if (1, 1) in self._writes and past > MORE_THAN_ONE:
+            # A prompt of one token does not show which sizes depend on the number of tokens.
             self.run(MORE_THAN_ONE)
             self.run(1, MORE_THAN_ONE)
-        tokens = next((n for n, at in self._writes if n > 1 and not at and (1, n) in self._writes), 0)
+        tokens = self._tokens_written
         if not tokens:
             return None
-
-        def at(wanted: int) -> Any:
-            return written(self._new_cache(), self._writes[tokens, 0], tokens, self._writes[1, tokens], wanted)
-
         if self._can_be_written is None:
-            known = [(self._caches[n], at(n)) for n in (tokens, tokens + 1)]
-            self._can_be_written = all(made is not None and is_like(left, made) for left, made in known)
-        return at(past) if self._can_be_written else None
+            pairs = [(self._caches[n], self._cache_of_writes(n)) for n in (tokens, tokens + 1)]
+            self._can_be_written = all(made is not None and is_like(left, made) for left, made in pairs)
+        return self._cache_of_writes(past) if self._can_be_written else None
+
+    def _short_cache(self, past: int) -> Any:
+        """Return the cache after so many tokens, if it can be written with only what a run without repeated layers writes."""
+        made = self._cache_of_writes(past, self._short_writes) if self._can_be_written else None
+        return self._cache_after(past) if made is None else made
+
+    @property
+    def _tokens_written(self) -> int:
+        """The length of a prompt whose writes are known, and those of the step after it; 0 if there is none."""
+        return next((n for n, past in self._writes if n > 1 and not past and (1, n) in self._writes), 0)
+
+    def _cache_of_writes(self, past: int, only: frozenset[Any] | None = None) -> Any:
+        """Return the cache after so many tokens by the known writes, or by those of them that ``only`` has."""
+        tokens = self._tokens_written
+        prompt, step = self._writes[tokens, 0], self._writes[1, tokens]
+        if only is not None and len(prompt) == len(step):
+            chosen = [i for i, write in enumerate(prompt) if write.plain in only]
+            prompt, step = [prompt[i] for i in chosen], [step[i] for i in chosen]
+        return written(self._new_cache(), prompt, tokens, step, past)
 
     def _keep(self, past: int) -> list[Write]:
         """Remember the cache that the last call left, after so many tokens; return what it wrote into it."""
@@ -249,17 +265,13 @@ def _check_is_served(model: Any, cache: str) -> None:
         )
 
 
-def _along(
-    costs: Callable[[int], tuple[int, ...]],
-    lengths: range,
-    checks: Callable[[int], tuple[int, ...]] | None = None,
-) -> list[tuple[int, ...]]:
-    """Return the costs at each of the lengths, counted at those that determine the others, and compared with ``checks`` at more."""
+def _along(costs: Callable[[int], tuple[int, ...]], lengths: range) -> tuple[list[tuple[int, ...]], list[Piece]]:
+    """Return the costs at each of the lengths, counted at those that determine the others, and the pieces of these."""
     if not lengths:
-        return []
+        return [], []
     at = cache(lambda length: {STEP: costs(length)})
-    faster = None if checks is None else cache(lambda length: {STEP: checks(length)})
-    return values_along(at, cover(at, lengths[0], lengths[-1], faster), STEP)
+    pieces = cover(at, lengths[0], lengths[-1])
+    return values_along(at, pieces, STEP), pieces
 
 
 class KeepsCache(nn.Module):

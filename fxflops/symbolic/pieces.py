@@ -97,24 +97,20 @@ def period_and_pieces(costs: Costs, example: int, low: int, high: int) -> tuple[
     return max(found, key=_lengths)
 
 
-def cover(costs: Costs, low: int, high: int, checks: Costs | None = None) -> list[Piece]:
-    """Return the pieces of ``low`` to ``high``, as many as there are; one may be a single length, whose only node it is.
-
-    ``checks`` are the same costs, found faster: those at lengths that are no nodes.
-    """
-    found = list[Piece]()
-    if checks is not None and high - low >= FEW:
-        # Mostly they are on one line, which its ends determine.
+def cover(costs: Costs, low: int, high: int) -> list[Piece]:
+    """Return the pieces of ``low`` to ``high``, as many as there are. A piece may be a single length, its only node."""
+    if high - low >= FEW:
+        # Mostly all lengths lie on one line, which its ends determine.
         ends, near = (low, high), [low + 1, low + 2]
-        inside = [*near, *_leaps(near[-1], high, 1, [low, *near])]
-        if all(_agrees(costs, ends, checks(at), at) for at in inside):
+        if all(agrees(costs, ends, at) for at in [*near, *_leaps(near[-1], high, 1, [low, *near])]):
             return [Piece(low, high, ends)]
-    while not found or found[-1].last < high:
-        start = found[-1].last + 1 if found else low
-        nodes = _fit(costs, start, high, 1, checks) or (start,)
-        last = start if len(nodes) == 1 else _reach(costs, nodes, nodes[-1], high, 1, [*nodes], checks)
-        found.append(Piece(start, last, nodes))
-    return found
+    pieces = list[Piece]()
+    while not pieces or pieces[-1].last < high:
+        start = pieces[-1].last + 1 if pieces else low
+        nodes = _fit(costs, start, high, 1) or (start,)
+        last = start if len(nodes) == 1 else _reach(costs, nodes, nodes[-1], high, 1, [*nodes])
+        pieces.append(Piece(start, last, nodes))
+    return pieces
 
 
 def values_along(costs: Costs, pieces: Sequence[Piece], key: tuple[str, str, str]) -> list[tuple[int, ...]]:
@@ -307,28 +303,22 @@ def _along(
     return found, True
 
 
-def _fit(costs: Costs, start: int, end: int, step: int, checks: Costs | None = None) -> tuple[int, ...] | None:
+def _fit(costs: Costs, start: int, end: int, step: int) -> tuple[int, ...] | None:
     """Return the first lengths, one more than the degree of all costs; None if they are no polynomials of a low degree."""
     for degree in range(1, MAX_DEGREE + 1):
         *nodes, last = [start + i * step for i in range(degree + 2)]
         if (end - last) * step < 0 or any(costs(node) is None for node in nodes):
             return None
-        if (checks or costs)(last) is None:
+        if costs(last) is None:
             return None
-        if agrees(costs, nodes, last, checks):
+        if agrees(costs, nodes, last):
             return tuple(nodes)
     return None
 
 
-def agrees(costs: Costs, nodes: Sequence[int], at: int, checks: Costs | None = None) -> bool:
-    """Return whether the polynomials through the costs at ``nodes`` give those at another length. Where ``checks`` say that they do not,
-    the costs themselves decide."""
-    if checks is not None:
-        return _agrees(costs, nodes, checks(at), at) or agrees(costs, nodes, at)
-    return _agrees(costs, nodes, costs(at), at)
-
-
-def _agrees(costs: Costs, nodes: Sequence[int], there: Sample | None, at: int) -> bool:
+def agrees(costs: Costs, nodes: Sequence[int], at: int) -> bool:
+    """Return whether the polynomials through the costs at ``nodes`` give the costs at another length."""
+    there = costs(at)
     if there is None:
         return False
     weights, denominator = extrapolation(tuple(nodes), at)
@@ -339,29 +329,21 @@ def _agrees(costs: Costs, nodes: Sequence[int], there: Sample | None, at: int) -
     return True
 
 
-def _reach(
-    costs: Costs,
-    nodes: Sequence[int],
-    known: int,
-    end: int,
-    step: int,
-    seen: list[int],
-    checks: Costs | None = None,
-) -> int:
+def _reach(costs: Costs, nodes: Sequence[int], known: int, end: int, step: int, seen: list[int]) -> int:
     """Return the last length, towards ``end``, up to which the polynomials agree: in leaps, then by bisection.
 
     ``seen`` are lengths where they are known to agree; those found are added.
     """
     wrong = None
     for at in _leaps(known, end, step, seen):
-        if not agrees(costs, nodes, at, checks):
+        if not agrees(costs, nodes, at):
             wrong = at
             break
         known = at
         seen.append(at)
     while wrong is not None and abs(wrong - known) > abs(step):
         middle = known + (wrong - known) // (2 * step) * step
-        known, wrong = (middle, wrong) if agrees(costs, nodes, middle, checks) else (known, middle)
+        known, wrong = (middle, wrong) if agrees(costs, nodes, middle) else (known, middle)
     return known
 
 
