@@ -20,6 +20,7 @@ from .ops import formula
 from .ops.mappings import FUNCTION_FLOPs_MAPPING, METHOD_FLOPs_MAPPING, MODULE_FLOPs_MAPPING
 from .profiling import profile
 from .records import Cost
+from .report.comparison import compare
 from .report.report import Report
 from .symbolic.fitting import closed_form
 from .symbolic.inference import serving
@@ -44,6 +45,7 @@ __all__ = [
     "analyze",
     "calibrate",
     "closed_form",
+    "compare",
     "count",
     "formula",
     "largest_batch",

@@ -24,8 +24,9 @@ from ..conventions import check_convention, list_conventions
 from ..errors import CAST, INTEGERS, UNBATCHED, FxflopsError, InputError, MissingFormulaError
 from ..model.files import UNSAFE
 from ..render.exports import as_json
+from ..report.comparison import compare
 from ..report.report import Report
-from . import closed_forms, meshes, summaries
+from . import closed_forms, comparisons, meshes, summaries
 from . import options as option
 from .options import Asked, Limits, examples, spread
 from .reports import both, gathered, is_saved, report_of
@@ -138,11 +139,12 @@ def top(
         "fxflops run timm:vit_tiny_patch16_224 --counts-only --json > vit.json",
         "fxflops run timm:vit_tiny_patch16_224 --save vit.html --save vit.json",
         "fxflops run vit.json --table --sort-by time --top 5",
+        "fxflops run timm:resnet50 timm:convnext_tiny --counts-only --columns model,params,macs --save table.tex",
     ),
 )
 @spread()
 def run(
-    model: option.Model,
+    models: option.Models,
     *,
     asked: Asked,
     trace: Annotated[
@@ -173,21 +175,26 @@ def run(
 ) -> None:
     """Run a model on random inputs and show its FLOPs, time and memory, module by module.
 
-    Given a report saved as JSON, show that report. With a card's name as --device the model is counted for it, not run, and the
-    last line says whether it fits into the card's memory. Under torchrun, with a FILE.py:FUNCTION that parallelizes the model,
-    rank 0 shows its report, and one of all ranks.
+    Given a report saved as JSON, show that report. Given several models, compare them: one row each, with the --columns asked for.
+    With a card's name as --device the model is counted for it, not run, and the last line says whether it fits into the card's memory.
+    Under torchrun, with a FILE.py:FUNCTION that parallelizes the model, rank 0 shows its report, and one of all ranks.
     """
-    shown.check()
+    is_one = len(models) == 1
+    if is_one:
+        shown.check()
+    else:
+        comparisons.check(shown, save or ())
     for path in save or ():
         check_suffix(path)
     card = asked.card
-    if (counts_only or card or is_saved(model)) and (trace, repeats) != ("auto", "auto"):
-        reason = f"{model} is a saved report"
+    saved = [model for model in models if is_saved(model)]
+    if (counts_only or card or saved) and (trace, repeats) != ("auto", "auto"):
+        reason = f"{saved[0]} is a saved report" if saved else ""
         if counts_only or card:
             reason = f"{'--counts-only' if counts_only else f'--device {asked.device}'} does not run the model"
         raise InputError(f"--trace and --repeats are for running a model; {reason}")
     counts_only = counts_only or card is not None
-    if asked.optimizer and not (is_saved(model) or (counts_only and asked.backward)):
+    if asked.optimizer and not (saved or (counts_only and asked.backward)):
         raise InputError(
             f"--optimizer {asked.optimizer} is counted after a backward pass: give --backward --counts-only"
         )
@@ -196,8 +203,17 @@ def run(
     if repeats != "auto" and not repeats.isdecimal():
         raise InputError(f"--repeats {repeats!r}: auto or a whole number from 0")
     timed = {"trace": trace, "repeats": repeats if repeats == "auto" else int(repeats)}
-    report = report_of(model, asked, None if counts_only else timed)
-    whole = [] if is_saved(model) else gathered(report)
+    if not is_one:
+        reports = comparisons.reports_of(models, asked, None if counts_only else timed)
+        comparison = compare(reports, shown.columns)
+        typer.echo(comparisons.text(comparison, shown))
+        for path in save or ():
+            write(comparison, path)
+        for report in reports.values():
+            report.checked(strict)
+        return
+    report = report_of(models[0], asked, None if counts_only else timed)
+    whole = [] if saved else gathered(report)
     if whole is None:
         return  # another process prints
     typer.echo("\n\n".join([shown.text(report, colored()), *map(str, [] if shown.json else whole)]))

@@ -103,6 +103,21 @@ HELP_MODEL = (
 )
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=HELP_MODEL, show_default=False, callback=check_model)]
+
+
+def check_models(names: list[str]) -> list[str]:
+    return [check_model(name) for name in names]
+
+
+Models = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MODEL",
+        help=f"{HELP_MODEL} Several models are shown as the rows of one table.",
+        show_default=False,
+        callback=check_models,
+    ),
+]
 TableAsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
 
 

@@ -22,6 +22,7 @@ from ..errors import InputError
 from ..render.columns import EXPENDABLE, MODULE_COLUMNS, OPERATIONS, Column, check_units, find, pick
 from ..render.table import grid, ordered
 from ..render.text import align, plain, printable, terminal_width, wrapped
+from ..report.comparison import Comparison
 from ..report.report import Report
 from ..roofline.devices import Device
 from ..units import count
@@ -180,10 +181,10 @@ def check_suffix(path: Path) -> None:
         plotly_script()
 
 
-def write(report: Report, path: Path) -> None:
-    """Write the report to a file, in the format of its suffix."""
+def write(result: Report | Comparison, path: Path) -> None:
+    """Write a result to a file, in the format of its suffix."""
     try:
-        report.save(path)
+        result.save(path)
     except OSError as error:
         raise InputError(f"--save {path}: {error.strerror or error}") from None
     note(f"wrote {path}")

@@ -197,6 +197,12 @@ class Table(Tabular):
     def _as_table(self) -> Table:
         return self
 
+    def without_empty_columns(self) -> Table:
+        """Return the table without columns that hold nothing. None of the others is left out for want of room, then."""
+        used = self._used()
+        rows = tuple(tuple(row[i] for i in used) for row in self.rows)
+        return replace(self, columns=tuple(self.columns[i] for i in used), rows=rows, chosen=True)
+
     def __len__(self) -> int:
         return len(self.rows)
 

@@ -693,9 +693,10 @@ class Report(View):
             f"{'?' if self.params is None else f'{self.params.total:,}'} params{'' if self.complete else ', INCOMPLETE'}>"
         )
 
-    def _as_paper(self) -> Table:
-        """Return the table for papers: the parts that cost most."""
-        return costs_table(self._summary)
+    def _as_paper(self, columns: Sequence[str] | str | None = None) -> Table:
+        """Return the table for papers: the parts that cost most, in all columns that hold something or in those named."""
+        table = costs_table(self._summary)
+        return table.without_empty_columns() if columns is None else table.select(columns)
 
     @cached_property
     def _summary(self) -> Summary:
@@ -799,15 +800,18 @@ class Report(View):
         """
         return self.table.to_csv(path)
 
-    def to_markdown(self, path: Path | None = None) -> str | None:
-        """Return a table in GitHub's Markdown of the parts that cost most, or write it to ``path``: few columns, each in one unit,
-        with two digits. Below it is what the report says besides, such as its latency and that its times are unsteady."""
-        return self._as_paper().to_markdown(path)
+    def to_markdown(self, path: Path | None = None, *, columns: Sequence[str] | str | None = None) -> str | None:
+        """Return a table in GitHub's Markdown of the parts that cost most, or write it to ``path``: each column in one unit, with two
+        digits. Below it are the report's notes, such as its latency and that its times are unsteady.
 
-    def to_latex(self, path: Path | None = None) -> str | None:
-        """Return a ``tabular`` environment for LaTeX's booktabs, or write it to ``path``; its columns are those of
-        :meth:`to_markdown`, whose further lines are comments here."""
-        return self._as_paper().to_latex(path)
+        ``columns`` are some of module, class, modules, params, macs, flops, flops%, seconds and time%, in this order.
+        """
+        return self._as_paper(columns).to_markdown(path)
+
+    def to_latex(self, path: Path | None = None, *, columns: Sequence[str] | str | None = None) -> str | None:
+        """Return a ``tabular`` environment for LaTeX's booktabs, or write it to ``path``. Rows and ``columns`` are as for
+        :meth:`to_markdown`; its notes are comments here."""
+        return self._as_paper(columns).to_latex(path)
 
     def to_chrome_trace(self, path: Path | None = None) -> str | None:
         """Return a trace for Perfetto (ui.perfetto.dev) and chrome://tracing, or write it to ``path``.

@@ -421,6 +421,36 @@ def test_diff_of_two_models_and_of_saved_reports() -> None:
     assert {row["module"] for row in told["modules"]} == {"", "0", "1", "2", "3"}
 
 
+def test_several_models_are_the_rows_of_one_table(tmp_path: Path) -> None:
+    models = "model.py:before model.py:after"
+    text = out(f"run {models} --input 1,3,64,64 --counts-only --sort-by params")
+    assert [line.split()[:2] for line in text.splitlines()[2:4]] == [
+        ["model.py:after", "618"],
+        ["model.py:before", "314"],
+    ]
+    out(f"run model.py:before --input 1,3,64,64 --counts-only --save {tmp_path}/before.json")
+    rows = json.loads(out(f"run {tmp_path}/before.json model.py:after --input 1,3,64,64 --counts-only --json"))
+    assert [row["params"] for row in rows] == [314, 618]
+    out(f"run {models} --input 1,3,64,64 --counts-only --columns model,macs --save {tmp_path}/table.tex")
+    assert "model & MACs" in (tmp_path / "table.tex").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--tree", "--tree is for one model"),
+        ("--columns parms", "near: params"),
+        ("--sort-by parms", "near: params"),
+        ("--save table.pickle", "written as one of"),
+        ("model.py:before", "given twice"),
+    ],
+)
+def test_options_that_do_not_fit_several_models_are_refused(options: str, said: str) -> None:
+    result = invoke(f"run model.py:before model.py:after --input 1,3,64,64 --counts-only {options}")
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
 def test_a_saved_report_is_explained_and_recounted() -> None:
     shown = out("run model.py:with_args --counts-only --convention fvcore --save a.json")
     assert out("run a.json") == shown

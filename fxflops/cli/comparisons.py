@@ -1,0 +1,56 @@
+"""Several models on the command line: ``fxflops run A B C``, a table with a row for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..render.columns import check_units
+from ..render.exports import Table
+from ..render.table import grid
+from ..render.text import printable
+from ..report.comparison import Comparison, figure_keys
+from ..report.report import Report
+from .options import Asked
+from .reports import is_saved, report_of
+from .shown import Shown
+
+SUFFIXES = (".csv", ".json", ".md", ".tex", ".html", ".svg")
+
+
+def check(shown: Shown, save: Iterable[Path]) -> None:
+    """Raise InputError for options that do not fit several models, before any is run."""
+    for name, value in (("tree", shown.tree), ("table", shown.table), ("depth", shown.depth)):
+        if value not in (None, False):
+            raise InputError(f"--{name} is for one model; several are compared in one table, with a row for each")
+    check_units(shown.units)
+    if shown.columns is not None:
+        figure_keys(shown.columns)
+    if shown.sort_by is not None:
+        figure_keys(shown.sort_by)
+    for path in save:
+        if not path.name.endswith(SUFFIXES) or path.name.endswith(".trace.json"):
+            raise InputError(f"--save {path}: a table of several models is written as one of {', '.join(SUFFIXES)}")
+
+
+def reports_of(models: Sequence[str], asked: Asked, timed: Mapping[str, Any] | None) -> dict[str, Report]:
+    """Return the report of each model by its name; options that name inputs are for the models that are not saved reports."""
+    reports: dict[str, Report] = {}
+    for model in models:
+        if model in reports:
+            raise InputError(f"{model} is given twice")
+        reports[model] = report_of(
+            model, asked.of_saved() if is_saved(model) else asked, None if is_saved(model) else timed
+        )
+    return reports
+
+
+def text(comparison: Comparison, shown: Shown) -> str:
+    """Return the table, its largest rows first if ``--sort-by`` names a column, or the same as JSON."""
+    table: Table = comparison.select(sort_by=shown.sort_by, top=shown.top)
+    if shown.json:
+        return table.to_json() or ""
+    lines = [grid(table.columns, table.rows, units=shown.units or "auto", elidable=("model", "inputs")), *table.notes]
+    return printable("\n".join(lines))

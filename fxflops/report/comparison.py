@@ -1,0 +1,215 @@
+"""``compare``: several models in one table, a row for each, as papers print them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..conventions import check_convention, title_of
+from ..errors import InputError, of_kind
+from ..render.columns import Column, pick, titled
+from ..render.exports import Table, Tabular
+from ..render.files import Path, method_for, written
+from .report import Report
+
+Figure = Callable[[Report], Any]
+FIGURES: dict[str, tuple[Column, Figure]] = {
+    column.key: (column, figure)
+    for column, figure in (
+        (Column("model", "model"), lambda report: report.name),
+        (Column("inputs", "inputs"), lambda report: report.inputs),
+        (Column("device", "device"), lambda report: report.environment.device),
+        (Column("params", "params", "elements"), lambda report: report.total_params),
+        (Column("trainable", "trainable", "elements"), lambda report: report.params and report.params.trainable),
+        (Column("params_bytes", "params bytes", "B"), lambda report: report.params and report.params.bytes),
+        (Column("macs", "MACs", "flops"), lambda report: report.total_macs),
+        (Column("flops", "FLOPs", "flops"), lambda report: report.total_flops),
+        (Column("backward_flops", "backward FLOPs", "flops"), lambda report: report.total_backward_flops),
+        (Column("training_flops", "training FLOPs", "flops"), lambda report: report.total_training_flops),
+        (Column("int_ops", "int ops", "flops"), lambda report: report.total_int_ops),
+        (Column("activations", "MAC outputs", "elements"), lambda report: report.total_activations),
+        (Column("latency", "latency", "s"), lambda report: report.latency),
+        (
+            Column("backward_latency", "backward latency", "s"),
+            lambda report: report.backward_timing and report.backward_timing.median,
+        ),
+        (Column("block_time", "block time", "s"), lambda report: report.block_time),
+        (Column("memory", "peak memory", "B"), lambda report: report.max_memory),
+        (Column("mfu", "MFU (%)", "%"), lambda report: report._utilization and 100 * report._utilization),
+        (Column("missing", "missing", "number"), lambda report: sum(each.calls for each in report.missing)),
+        (Column("convention", "convention"), lambda report: report.convention),
+    )
+}
+"""The columns that a comparison may have, each with the report's figure for it, by key."""
+COUNTS = "params", "macs", "flops"
+MEASURED = "training_flops", "latency", "backward_latency", "block_time", "memory", "missing"
+"""The columns that are shown where any of the reports has a figure for them."""
+SHARED = "inputs", "device"
+"""The columns that are shown where the reports differ in them."""
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(Tabular):
+    """Models as the rows of a table: what :func:`compare` returns. ``print`` and notebooks show it, ``to_*`` export it.
+
+    ``reports`` are the reports by the names of their rows. Figures that a report does not have (the latency of one that was only
+    counted) are None. FLOPs of an incomplete report are a lower bound: the column ``missing`` counts the calls without a formula.
+    """
+
+    reports: Mapping[str, Report]
+    columns: tuple[str, ...] | None = None
+    conventions: tuple[str, ...] = ()
+    _tables: list[Table] = field(default_factory=list, compare=False)
+
+    @property
+    def table(self) -> Table:
+        """The table with its raw values: elements, counts, seconds, bytes."""
+        if not self._tables:
+            self._tables.append(_table(self.reports, self.columns, self.conventions))
+        return self._tables[0]
+
+    def _pieces(self) -> Iterable[str | Table]:
+        return [self.table, *self.table.notes]
+
+    def to_svg(self, path: Path | None = None, *, x: str = "flops", y: str | None = None) -> str | None:
+        """Return a figure as SVG, or write it to ``path``: each model is a point, at the figures of two columns.
+
+        ``y`` is by default the latency if all models were timed, else the parameters. Axes that span a factor of 20 or more
+        are logarithmic. Raises InputError for a column without numbers.
+        """
+        from ..render.scatter import scatter_svg
+
+        is_timed = all(report.latency is not None for report in self.reports.values())
+        keys = [_key(name, self.conventions) for name in (x, y or ("latency" if is_timed else "params"))]
+        figures = _table(self.reports, keys, self.conventions)
+        points = dict(zip(self.reports, figures.rows, strict=True))
+        axes = figures.columns[0], figures.columns[1]
+        for i, column in enumerate(axes):
+            if not column.is_number:
+                raise InputError(f"no axis {column.key!r}: its values are no numbers")
+            unknown = [name for name, point in points.items() if point[i] is None]
+            if unknown:
+                raise InputError(f"no axis {column.key!r}: it is unknown for {', '.join(unknown)}")
+        return written(scatter_svg(points, *axes, figures.provenance), path)
+
+    def save(self, path: Path) -> None:
+        """Write the comparison in the format that the suffix of ``path`` names: .csv, .json, .md, .tex, .html or .svg."""
+        method = getattr(self, method_for(path), None)
+        if method is None:
+            raise InputError(f"{os.fspath(path)!r}: a comparison is written as .csv, .json, .md, .tex, .html or .svg")
+        method(path)
+
+
+def compare(
+    reports: Iterable[Report] | Mapping[str, Report],
+    columns: Sequence[str] | str | None = None,
+    *,
+    conventions: Sequence[str] | str = (),
+) -> Comparison:
+    """Return a table of several models, one row each: parameters, MACs, FLOPs, and the times and memory that were measured.
+
+    >>> from torch import nn
+    >>> one, two = (fxflops.count(nn.Linear(8, width), torch.rand(4, 8)) for width in (16, 32))
+    >>> print(fxflops.compare({"narrow": one, "wide": two}, "model, params, macs, flops"))
+    model      params    MACs    FLOPs
+    -------  --------  ------  -------
+    narrow        144     512   1.09 k
+    wide          288   1.02 k  2.18 k
+
+    Args:
+        reports: reports, or a mapping from the name of each row to its report. All must be counted under one convention.
+        columns: the columns to show, in this order, as names or in one string: model, inputs, device, params, trainable, params_bytes,
+            macs, flops, backward_flops, training_flops, int_ops, activations, latency, backward_latency, block_time, memory, mfu,
+            missing, convention. By default those that the reports have figures for.
+        conventions: further conventions, such as "fvcore" and "thop"; each adds a column with the FLOPs (or MACs) that it counts.
+
+    Raises InputError if there are no reports, for anything else than reports, and for reports of several conventions.
+    """
+    named = _named(reports)
+    counted_by = {report.convention for report in named.values()}
+    if len(counted_by) > 1:
+        raise InputError(
+            f"the reports are counted under {' and '.join(sorted(counted_by))}, which cannot be compared: "
+            "recount them, report.recount('fxflops'), or name conventions=(...) for a column each"
+        )
+    others = (conventions,) if isinstance(conventions, str) else tuple(conventions)
+    for name in others:
+        check_convention(name)
+    return Comparison(named, None if columns is None else figure_keys(columns, others), others)
+
+
+def figure_keys(columns: Sequence[str] | str, conventions: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the keys of columns by their keys or headers, several in one string or in a sequence; InputError for an unknown one."""
+    names = columns.split(",") if isinstance(columns, str) else columns
+    return tuple(_key(name.strip(), conventions) for name in names)
+
+
+def _named(reports: Iterable[Report] | Mapping[str, Report]) -> dict[str, Report]:
+    """Return the reports by names: those given, or those of the models, numbered where they are equal."""
+    if isinstance(reports, Report):
+        raise of_kind(InputError("compare() takes several reports: compare([one, other])"), TypeError)
+    pairs = [*reports.items()] if isinstance(reports, Mapping) else [(None, each) for each in reports]
+    named: dict[str, Report] = {}
+    for key, report in pairs:
+        if not isinstance(report, Report):
+            kind = type(report).__name__
+            advice = f"compare() takes reports, got {kind}: fxflops.count(model, args) makes one"
+            raise of_kind(InputError(advice), TypeError)
+        asked = report.environment.asked
+        wanted = key or asked or report.model
+        number = 2
+        name = wanted
+        while name in named:
+            name, number = f"{wanted} ({number})", number + 1
+        named[name] = report
+    if not named:
+        raise InputError("compare() takes at least one report, got none")
+    return named
+
+
+def _key(name: str, conventions: Sequence[str]) -> str:
+    """Return the key of the column of this name, a key or a header; InputError for an unknown one."""
+    if name in conventions:
+        return name
+    columns = [column for column, _ in FIGURES.values()]
+    return columns[pick(columns, [name])[0]].key
+
+
+def _table(reports: Mapping[str, Report], keys: Sequence[str] | None, conventions: Sequence[str]) -> Table:
+    """Return the table; without ``keys`` its columns are those in which there is something to compare."""
+    first = next(iter(reports.values()))
+    shown = keys
+    if shown is None:
+        varying = [key for key in SHARED if len({FIGURES[key][1](report) for report in reports.values()}) > 1]
+        shown = ["model", *varying, *COUNTS, *conventions, *MEASURED]
+    columns = [_column(key, first.convention) for key in shown]
+    rows = [
+        tuple(name if key == "model" else _figure(key, report) for key in shown) for name, report in reports.items()
+    ]
+    origin = first.environment._replace(asked="").provenance
+    notes = _notes(reports, "inputs" in shown)
+    table = Table("models", tuple(columns), tuple(rows), keys is not None, provenance=origin, notes=notes)
+    return table if keys is not None else table.without_empty_columns()
+
+
+def _column(key: str, convention: str) -> Column:
+    """Return a column of reports counted under a convention, which its header names; or that of another convention."""
+    if key in FIGURES:
+        return titled([FIGURES[key][0]], title_of(convention))[0]
+    return Column(key, f"{key} FLOPs" if title_of(key) == "FLOPs" else title_of(key), "flops")
+
+
+def _figure(key: str, report: Report) -> Any:
+    return FIGURES[key][1](report) if key in FIGURES else report.recount(key).total_flops
+
+
+def _notes(reports: Mapping[str, Report], are_inputs_shown: bool) -> tuple[str, ...]:
+    """Return what is said below the table: the common inputs, and what to know about single figures."""
+    inputs = {report.inputs for report in reports.values()} - {""}
+    notes = [f"inputs {inputs.pop()}"] if len(inputs) == 1 and not are_inputs_shown else []
+    notes += [f"{name}: {report.unsteady}" for name, report in reports.items() if report.unsteady]
+    if any(not report.complete for report in reports.values()):
+        notes.append("missing: calls without a formula; FLOPs and MACs of their models are lower bounds")
+    return tuple(notes)
