@@ -134,6 +134,8 @@ NOTES = {
     "step · opacus: private SGD": KEPT,
     "step · vector_quantize_pytorch: VQ with EMA codes": KEPT,
     "step · fastai: its Adam": KEPT,
+    "step · fastai: a Learner's fit": KEPT,
+    "step · pyro: SVI of a Bayesian regression": KEPT,
     "step · torch_optimizer: Lookahead of Yogi": KEPT,
     "diffusers: flow matching, FluxPipeline": "equal but for torch.outer's 528 products, which FlopCounterMode does not count",
 }
