@@ -15,7 +15,7 @@ from .errors import (
     OF_PROFILERS,
     InputError,
     check_flags,
-    near,
+    did_you_mean,
     not_taken,
     of_kind,
 )
@@ -346,7 +346,7 @@ def summary(
             note = (
                 f"\n  the dict was given as input {', '.join(parameters[:1])}: forward has no parameter {strange[0]!r}"
             )
-            note += near(str(strange[0]), parameters)
+            note += did_you_mean(str(strange[0]), parameters)
     with worded_as_summary(own, input_size, batch_dim, note):
         report = count(own, inputs, kwargs, mode=mode)
     return ModelSummary(report, report.tree(depth, columns=columns))

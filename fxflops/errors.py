@@ -166,14 +166,17 @@ def warn(said: str) -> None:
     warnings.warn(said, stacklevel=level)
 
 
-def near(name: str, known: Iterable[str], most: int = 4) -> str:
-    """Return ``; near: a, b`` with the known names that begin with this one, the shortest first, or are most similar to it, or contain
-    it; "" for none."""
+def did_you_mean(name: str, known: Iterable[str], most: int = 4) -> str:
+    """Return `` (did you mean a or b?)`` with the known names that begin with this one, the shortest first, or resemble it, or contain
+    it; "" if there are none."""
     names = list(known)
     longer = sorted((each for each in names if each.lower().startswith(name.lower())), key=len)
     similar = [*longer[:most], *get_close_matches(name, names, most)]
-    found = [*dict.fromkeys(similar)][:most] or [each for each in names if name.lower() in each.lower()][:most]
-    return f"; near: {', '.join(found)}" if name and found else ""
+    meant = [*dict.fromkeys(similar)][:most] or [each for each in names if name.lower() in each.lower()][:most]
+    if not name or not meant:
+        return ""
+    *others, last = meant
+    return f" (did you mean {', '.join(others)} or {last}?)" if others else f" (did you mean {last}?)"
 
 
 def not_installed(package: str, extra: str = "") -> InputError:
@@ -235,7 +238,7 @@ def not_taken(
     It has what ``hints`` say of them, each once, and the ``last``; or which of the ``known`` is meant; or the ``advice``.
     """
     said = dict.fromkeys(hints[name] for name in names if hints and name in hints)
-    meant = "" if said else "".join(near(name, known, most=1) for name in names)
+    meant = "" if said else "".join(did_you_mean(name, known, most=1) for name in names)
     meant = meant or f": {'; '.join([*said, *last]) if said else advice}"
     return of_kind(InputError(f"{function}() takes no {', '.join(names) or 'inputs'}{meant}"), TypeError)
 

@@ -513,7 +513,7 @@ def test_a_summary_says_where_its_figures_are() -> None:
             r"takes no verbose, col_names, device, row_settings: print\(\) .*; columns=.*; .*x\.to\(device\); torchinfo's own",
         ),
         ({"input_size": (1, 4), "columns": ["kernel_size"]}, "; torchinfo's own columns: .*torchinfo.summary$"),
-        ({"input_sise": (1, 4)}, r"takes no input_sise; near: input_size"),
+        ({"input_sise": (1, 4)}, r"takes no input_sise \(did you mean input_size"),
         ({"input_size": (1, 4), "verbose": 0}, r"takes no verbose: print\(\) shows what it returns"),
         ({"input_size": (1, 4), "device": "cpu"}, r"takes no device: .*: model\.to\(device\), x\.to\(device\)"),
         ({"args": (torch.ones(1, 4),)}, r"takes no args: input_data=\[a, b\]"),
@@ -542,9 +542,9 @@ def test_arguments_that_a_summary_cannot_take(given: dict[str, Any], said: str) 
         (
             nn.Bilinear(4, 4, 2),
             {"input_data": {"input1": 1, "inptu2": 2}},
-            "no parameter 'inptu2'; near: input2, input1\n",
+            r"no parameter 'inptu2' \(did you mean input2 or input1\?\)\n",
         ),
-        (Scaled(4, 4), {"input_size": (2, 4), "kwargs": {"scael": 1}}, "'scael'; near: scale\n"),
+        (Scaled(4, 4), {"input_size": (2, 4), "kwargs": {"scael": 1}}, r"'scael' \(did you mean scale\?\)\n"),
         (nn.Embedding(9, 4), {"input_size": (1, 3)}, r"token ids: give dtypes=\[torch.long\]"),
         (nn.Linear(4, 4).bfloat16(), {"input_size": (1, 4)}, r"\n  give dtypes=\[torch.bfloat16\]"),
         (
@@ -553,7 +553,11 @@ def test_arguments_that_a_summary_cannot_take(given: dict[str, Any], said: str) 
             r"\n  batch_dim=0 added a dimension of 1 to input_size=\(1, 3\)$",
         ),
         (Scaled(4, 4), {"input_data": {"y": 1}}, r"\n  the dict was given as input x: forward has no parameter 'y'$"),
-        (Scaled(4, 4), {"input_data": {"scales": 1}}, r"given as input x: .* no parameter 'scales'; near: scale$"),
+        (
+            Scaled(4, 4),
+            {"input_data": {"scales": 1}},
+            r"given as input x: .* no parameter 'scales' \(did you mean scale\?\)$",
+        ),
         (
             nn.Identity(),
             {"input_data": {1: 2}, "kwargs": {"y": 1}},

@@ -133,4 +133,4 @@ def test_a_model_that_is_misspelled(fresh: Fresh) -> None:
     pytest.importorskip("torchvision")
     run = fresh.run(str(COMPARE), "--model", "torchvision:resnet5", COLUMNS="200")
     assert run.returncode == 2
-    assert "torchvision has no model 'resnet5'; near: resnet5" in run.stderr
+    assert "torchvision has no model 'resnet5' (did you mean resnet5" in run.stderr

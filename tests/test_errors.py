@@ -12,25 +12,27 @@ import torch
 from torch import nn
 
 import fxflops
-from fxflops.errors import near, not_installed, without_ours
+from fxflops.errors import did_you_mean, not_installed, without_ours
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("thopp", "; near: thop"),
-        ("attn", "; near: blocks.0.attn, blocks.1.attn"),  # a part of these, and like none
+        ("thopp", " (did you mean thop?)"),
+        ("attn", " (did you mean blocks.0.attn or blocks.1.attn?)"),  # a part of these, and like none
         ("zebra", ""),
         ("", ""),
     ],
 )
 def test_names_like_it(name: str, said: str) -> None:
-    assert near(name, ["", "thop", "blocks.0.attn", "blocks.1.attn"]) == said
+    assert did_you_mean(name, ["", "thop", "blocks.0.attn", "blocks.1.attn"]) == said
 
 
 def test_a_module_that_there_is_not() -> None:
     report = fxflops.count(nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4))), torch.ones(1, 4))
-    with pytest.raises(fxflops.InputError, match=r"Sequential has no module '1\.1'; near: 1\.0; report\.by_module\(\)"):
+    with pytest.raises(
+        fxflops.InputError, match=r"Sequential has no module '1\.1' \(did you mean 1\.0\?\); report\.by_module\(\)"
+    ):
         report["1.1"]
 
 
@@ -177,7 +179,10 @@ def test_an_error_of_our_own_keeps_its_frame() -> None:
         ),
         (lambda net, x: fxflops.profile(net, warm_up=3), r"takes no warm_up: .*schedule=torch\.profiler\.schedule\("),
         (lambda net, x: fxflops.count(net, x, world_size=8), r"takes no world_size: report\.gather\(\)"),
-        (lambda net, x: fxflops.analyze(net, x, backwards=True), r"analyze\(\) takes no backwards; near: backward"),
+        (
+            lambda net, x: fxflops.analyze(net, x, backwards=True),
+            r"analyze\(\) takes no backwards \(did you mean backward",
+        ),
         (lambda net, x: fxflops.count(net, x, strict="yes"), "strict is True or False, not 'yes'"),
         (lambda net, x: fxflops.analyze(net, x, kernels="no"), "kernels is True or False, not 'no'"),
         (lambda net, x: fxflops.profile(net, strict="no"), "strict is True or False, not 'no'"),
@@ -214,7 +219,7 @@ def test_arguments_that_a_method_does_not_take() -> None:
         report.tree(module_depth=2)
     with pytest.raises(TypeError, match=r"by_module\(\) takes no depth: it takes phase; .*Report\.tree\(\) take depth"):
         report.by_module(depth=2)  # type: ignore[call-arg]
-    with pytest.raises(fxflops.InputError, match=r"Table\.select\(\) takes no colums; near: columns"):
+    with pytest.raises(fxflops.InputError, match=r"Table\.select\(\) takes no colums \(did you mean columns"):
         report.table.select(colums="op")
     with pytest.raises(TypeError, match=r"Report\.diff\(\) missing 1 required positional argument: 'other'"):
         report.diff()

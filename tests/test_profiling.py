@@ -230,7 +230,7 @@ def test_who_calls_it_as_thops_is_told_what_to_call(args: Any, kwargs: Any) -> N
 
 
 def test_a_misspelt_argument_is_told_its_name() -> None:
-    with pytest.raises(TypeError, match=r"profile\(\) takes no optimiser; near: optimizer$"):
+    with pytest.raises(TypeError, match=r"profile\(\) takes no optimiser \(did you mean optimizer\?\)$"):
         profile(nn.Linear(2, 2), optimiser=None)
 
 

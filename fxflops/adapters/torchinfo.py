@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from ..api import count
-from ..errors import InputError, errors_of_kind, near, of_kind
+from ..errors import InputError, did_you_mean, errors_of_kind, of_kind
 from ..model.inputs import checked_model, random_inputs, shapes_in, signature_of, worded_as_summary
 from ..model.modules import ByIdentity, parameters_of
 from ..model.pytree import replaced
@@ -103,7 +103,7 @@ def summary(
         args, named = ((), {**given, **kwargs}) if isinstance(given, Mapping) else (tuple(several), kwargs)
         chosen_mode = _chosen(Mode, mode or Mode.EVAL).value
         ours, theirs = inspect.signature(summary).parameters, signature_of(model).parameters
-        meant = {name: near(name, ours, most=1) for name in kwargs if name not in theirs}
+        meant = {name: did_you_mean(name, ours, most=1) for name in kwargs if name not in theirs}
         note = "".join(f"\n  {name}= goes to forward{close}" for name, close in meant.items() if close)
         with errors_of_kind(RuntimeError), worded_as_summary(model, input_size, batch_dim, note):
             layers = _with_containers(_called(model, args, named, chosen_mode, batch_dim))

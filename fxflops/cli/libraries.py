@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
-from ..errors import InputError, near, not_installed
+from ..errors import InputError, did_you_mean, not_installed
 from ..model.files import checked_file
 
 PACKAGES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
@@ -88,7 +88,7 @@ def unknown(library: str, name: str, known: Iterable[str]) -> InputError:
 def near_or_all(name: str, known: Iterable[str]) -> str:
     """Return ``; near: a, b`` with the known names similar to this one; if there are none, all known names if they are few."""
     names = list(known)
-    return near(name, names) or (f"; it has {', '.join(names)}" if 0 < len(names) <= 8 else "")
+    return did_you_mean(name, names) or (f"; it has {', '.join(names)}" if 0 < len(names) <= 8 else "")
 
 
 def unknown_to_transformers(name: str, types: Iterable[str], classes: Iterable[str]) -> InputError:

@@ -17,7 +17,7 @@ import typer
 
 from .. import units
 from ..conventions import CONVENTIONS
-from ..errors import InputError, near
+from ..errors import InputError, did_you_mean
 from ..roofline.devices import DEVICES, Device, listed
 from .inputs import Given, read_input, read_tokens
 from .libraries import check_model
@@ -31,7 +31,7 @@ MAY_BE_OF_TORCH = re.compile(r"[a-z_]+\d?(:\d+)?")
 
 def unknown_device(name: str) -> InputError:
     """Return the error for a name that is neither a card's nor a device's of torch."""
-    close = near(name, [device.name for device in DEVICES])
+    close = did_you_mean(name, [device.name for device in DEVICES])
     return InputError(
         f"unknown device {name!r}{close}; give cpu, cuda, cuda:1 or meta, or a card, such as H100, A100, L4, RTX 4090; "
         f"a card that is not listed: report.predict(fxflops.roofline.devices.Device(...)) in Python"

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..errors import InputError, near
+from ..errors import InputError, did_you_mean
 from ..model.inputs import CASTS_TO, is_inexact, place_of, random_input
 from ..records import DTYPE_NAMES, Spec
 from ..roofline.devices import Device, find_device, listed
@@ -31,7 +31,7 @@ def dtype_of(name: str, of_weights: bool = False) -> torch.dtype:
     known = {each: dtype for each, dtype in DTYPES.items() if not of_weights or is_inexact(dtype)}
     if found is None:
         some = ", ".join(each for each in DTYPE_NAMES.values() if each in known)
-        raise InputError(f"unknown dtype {name!r}{near(bare, known)}; one of {some} ...")
+        raise InputError(f"unknown dtype {name!r}{did_you_mean(bare, known)}; one of {some} ...")
     if bare not in known:
         raise InputError(f"dtype {name!r} cannot be that of weights: give a real or complex one, such as f16 or bf16")
     return found
@@ -83,7 +83,9 @@ def optimizer_of(name: str | None) -> type[torch.optim.Optimizer] | None:
         return None
     found = next((each for each in classes if each.lower() == name.lower()), None)
     if found is None:
-        raise InputError(f"torch.optim has no {name!r}{near(name, classes)}; one of {', '.join(sorted(classes))}")
+        raise InputError(
+            f"torch.optim has no {name!r}{did_you_mean(name, classes)}; one of {', '.join(sorted(classes))}"
+        )
     return classes[found]
 
 

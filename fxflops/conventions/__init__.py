@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ..errors import InputError, near
+from ..errors import InputError, did_you_mean
 from ._convention import (
     ALL,
     BASE_MACS,
@@ -70,7 +70,7 @@ def check_convention(name: str) -> str:
     """Return ``name``. Raises InputError for an unknown convention, which lists them all."""
     if name not in CONVENTIONS:
         raise InputError(
-            f"unknown convention {name!r}{near(str(name), CONVENTIONS)}; one of {', '.join(map(repr, CONVENTIONS))}"
+            f"unknown convention {name!r}{did_you_mean(str(name), CONVENTIONS)}; one of {', '.join(map(repr, CONVENTIONS))}"
         )
     return name
 

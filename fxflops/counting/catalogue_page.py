@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import InputError, near
+from ..errors import InputError, did_you_mean
 
 README = Path(__file__).parents[1] / "ops" / "README.md"
 FORMULAS, ZEROS = "Formulas", "Declared to compute nothing"
@@ -64,7 +64,7 @@ def search(word: str) -> list[Row]:
     found = [row for row in rows if any(wanted in name.lower() for name in (row.op, *row.targets))]
     if not found:
         names = {bare(name).lower() for row in rows for name in (row.op, *row.targets)}
-        raise InputError(f"no op has {word!r} in its name{near(wanted, sorted(names))}")
+        raise InputError(f"no op has {word!r} in its name{did_you_mean(wanted, sorted(names))}")
     return sorted(found, key=lambda row: _distance(wanted, row))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from ..conventions import BASE_CONVENTION, IN_MACS, Convention, find_convention, macs_alone
-from ..errors import FormulaError, near, warn
+from ..errors import FormulaError, did_you_mean, warn
 from ..names import name_of
 from ..ops import ESCAPE, Formula, FormulaRegistry, apply
 from ..ops._cost import COMPLEX
@@ -243,7 +243,7 @@ def overlooked(counted: Iterable[Counted], registry: FormulaRegistry, convention
     unused = {entry.function: (key, op) for key, (entry, op) in formulas.items() if id(entry.function) not in used}
     ops = {entry.op for _, entry in registry.items()} | {each.call.op for each in counted}
     unknown = [
-        f"the row for {op!r} counts nothing: no op of that name is known{near(op, ops)}"
+        f"the row for {op!r} counts nothing: no op of that name is known{did_you_mean(op, ops)}"
         for key, (_, op) in formulas.items()
         if isinstance(key, str) and op == key and op not in ops
     ]

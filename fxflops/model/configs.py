@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ..errors import InputError, near, not_installed
+from ..errors import InputError, did_you_mean, not_installed
 
 
 class Configured(NamedTuple):
@@ -68,7 +68,7 @@ def config_of(path: Path, values: dict[str, Any], transformers: ModuleType) -> t
     if kind not in types or (is_custom and name and cls is None):
         what = f"model_type {kind!r}" if kind not in types else f"class {name!r}"
         own = " names custom code (auto_map)" if is_custom else ""
-        close = "" if is_custom else near(str(kind), types)
+        close = "" if is_custom else did_you_mean(str(kind), types)
         instead = "; make the model in a function of yours, FILE.py:NAME" if is_custom else ""
         raise InputError(f"{path}{own}: transformers has no {what}{close}; custom code is not run{instead}")
     notes = []

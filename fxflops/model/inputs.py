@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import CAST, INTEGERS, UNBATCHED, InputError, near, of_kind
+from ..errors import CAST, INTEGERS, UNBATCHED, InputError, did_you_mean, of_kind
 from ..torch_internals import COMPILER, original_of
 from .files import load_model
 from .modules import label_of, parameters_of
@@ -235,7 +235,7 @@ def bind(
         what = f"the inputs do not fit {label_of(model)}{signature}: {error}"
         for name in [name for name in kwargs if name not in signature.parameters]:
             unsaid = "" if repr(name) in str(error) else f"; it has no parameter {name!r}"
-            what += unsaid + near(name, signature.parameters)
+            what += unsaid + did_you_mean(name, signature.parameters)
         raise InputError(f"{what}\n  {advice or f'given ({given}); {FORM}'}") from None
     bound.apply_defaults()
     return dict(bound.arguments)

@@ -13,7 +13,7 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast
 import torch
 from torch import nn
 
-from ..errors import FormulaError, near
+from ..errors import FormulaError, did_you_mean
 from ..names import Absent, target_of
 from ..records import TRITON, Cost, FormulaFunction, grouped
 from ..torch_internals import CustomOpDef, HigherOrderOperator, OpOverload, OpOverloadPacket
@@ -312,7 +312,7 @@ def _keys(target: Any) -> list[Any]:
             return [getattr(torch.Tensor, target), *named(target)]
         if target not in ops:
             raise FormulaError(
-                f"torch.Tensor has no method {target!r}, and no op has that name{near(target, ops)}; give the function, the class, "
+                f"torch.Tensor has no method {target!r}, and no op has that name{did_you_mean(target, ops)}; give the function, the class, "
                 f"'namespace::name', 'package.module:function' or 'triton:name'"
             )
         return ops[target]

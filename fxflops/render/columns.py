@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal
 
 from .. import units as readable
-from ..errors import InputError, of_kind
+from ..errors import InputError, did_you_mean, of_kind
 from .text import plain
 
 if TYPE_CHECKING:
@@ -200,11 +200,10 @@ def _position(columns: Sequence[Column], name: str) -> int | None:
     return None
 
 
-def _with_near(columns: Sequence[Column], name: str) -> str:
+def _with_nearest(columns: Sequence[Column], name: str) -> str:
     """Return a name that no column has, with the nearest one that a column has."""
-    spelled = {word.lower() for column in columns for word in (column.key, column.header)}
-    near = ", ".join(get_close_matches(name.lower(), spelled, n=1))
-    return f"{name!r} (near: {near})" if near else repr(name)
+    spelled = [*dict.fromkeys(word.lower() for column in columns for word in (column.key, column.header))]
+    return f"{name!r}{did_you_mean(name.lower(), get_close_matches(name.lower(), spelled, n=1))}"
 
 
 def _named(column: Column) -> str:
@@ -224,7 +223,7 @@ def pick(columns: Sequence[Column], names: Sequence[str] | str | None) -> list[i
     if not listed:
         raise InputError(f"columns is empty: name at least one of {', '.join(column.key for column in columns)}")
     found = {name: _position(columns, name) for name in listed}
-    if unknown := [_with_near(columns, name) for name, position in found.items() if position is None]:
+    if unknown := [_with_nearest(columns, name) for name, position in found.items() if position is None]:
         adapter = "; torchinfo's own columns: fxflops.adapters.torchinfo.summary" if TORCHINFO_ALONE & {*found} else ""
         raise InputError(f"no column {', '.join(unknown)}: one of {', '.join(map(_named, columns))}{adapter}")
     return [position for name in listed if (position := found[name]) is not None]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import InputError, name_arguments, near, not_installed
+from ..errors import InputError, did_you_mean, name_arguments, not_installed
 from .columns import EXPENDABLE, Column, check_number, pick
 from .files import Path, written
 from .paper import latex, markdown
@@ -302,7 +302,7 @@ class Rows(dict[str, V], Tabular):
         return Table(self._name, self._columns, rows, provenance=self.provenance)
 
     def __missing__(self, key: object) -> V:
-        raise KeyError(f"no {self._columns[0].header} {key!r}{near(str(key), self)}")
+        raise KeyError(f"no {self._columns[0].header} {key!r}{did_you_mean(str(key), self)}")
 
     __repr__ = Tabular.__repr__  # that of dict comes first
 

@@ -19,7 +19,7 @@ from ..counting.rollup import ModuleRow, OperatorRow, check_phase
 from ..counting.saved_module import module_finder
 from ..counting.steps import StepTime, timing_of, unsteady
 from ..counting.uncounted import Missing, incomplete, recipe
-from ..errors import FormulaError, InputError, MissingFormulaError, near
+from ..errors import FormulaError, InputError, MissingFormulaError, did_you_mean
 from ..meters.history import LiveTensor, Moment
 from ..meters.nodes import Node
 from ..meters.timing import Timing
@@ -887,7 +887,7 @@ class Report(View):
             if hasattr(type(self), name):  # a property that raised AttributeError: here it raises it again
                 return object.__getattribute__(self, name)
             public = [each for each in dir(self) if not each.startswith("_")]
-            advice = f"a Report has no {name!r}{near(name, public)}; print(report) shows its summary"
+            advice = f"a Report has no {name!r}{did_you_mean(name, public)}; print(report) shows its summary"
             raise AttributeError(advice, name=name, obj=self)
 
     def __eq__(self, other: object) -> bool:

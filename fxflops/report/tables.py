@@ -9,7 +9,7 @@ from ..counting import totals
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, OperatorRow, Sums, by_module_and_operator, by_operator, check_phase
 from ..counting.steps import NO_OPERATION, StepTime, by_step, unsteady
-from ..errors import InputError, near, no_calls
+from ..errors import InputError, did_you_mean, no_calls
 from ..meters.nodes import Node
 from ..names import name_of
 from ..records import PHASES, Counted, per_operation, prefixes, specs_in
@@ -68,7 +68,7 @@ def module_at(counted_run: CountedRun, path: str) -> ModuleRow:
     if path not in modules:
         first_path = _first_path(counted_run.run, str(path))
         is_alias = first_path != str(path) and first_path in modules
-        hint = f": it is the same module as {first_path!r}" if is_alias else near(str(path), modules)
+        hint = f": it is the same module as {first_path!r}" if is_alias else did_you_mean(str(path), modules)
         raise InputError(f"{counted_run.run.model} has no module {path!r}{hint}; report.by_module() lists them")
     return modules[path]
 

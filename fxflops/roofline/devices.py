@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..errors import InputError, near
+from ..errors import InputError, did_you_mean
 
 LAUNCH = 0.9e-6
 """Seconds that a GPU needs for the smallest kernel, where the host keeps its queue full. No datasheet says it. An H100 SXM
@@ -105,7 +105,7 @@ def find_device(name: str | Device) -> Device:
 def near_or_all(name: str) -> str:
     """Return the names of the table that are near this one, for an error; if there are none, all of them."""
     names = [each.name for each in DEVICES]
-    return near(name, names) or f"; it has {', '.join(names)}"
+    return did_you_mean(name, names) or f"; it has {', '.join(names)}"
 
 
 def listed(name: str) -> Device | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ..errors import ClosedFormError, InputError, near
+from ..errors import ClosedFormError, InputError, did_you_mean
 from ..records import PARTS, prefixes
 from .polynomials import Polynomial, evaluated, total, value
 from .sizes import Size
@@ -147,7 +147,7 @@ class SizedCosts:
         """Return the pieces of the domain of a quantity. Raises ClosedFormError if it is no polynomial anywhere."""
         if what not in self.cells:
             raise InputError(
-                f"unknown quantity {what!r}{near(str(what), QUANTITIES) or ': one of ' + ', '.join(QUANTITIES)}"
+                f"unknown quantity {what!r}{did_you_mean(str(what), QUANTITIES) or ': one of ' + ', '.join(QUANTITIES)}"
             )
         if not self.cells[what] and what in self._why:
             raise ClosedFormError(self._why[what])
@@ -250,7 +250,9 @@ class SizedCosts:
         wanted += [("operator", operator, self.operators)] if operator is not None else []
         for kind, name, known in wanted:
             if name not in known:
-                raise InputError(f"unknown {kind} {name!r}{near(str(name), known) or ': one of ' + ', '.join(known)}")
+                raise InputError(
+                    f"unknown {kind} {name!r}{did_you_mean(str(name), known) or ': one of ' + ', '.join(known)}"
+                )
         if what == "memory" and (phase, module, operator) != ("forward", "", None):
             raise InputError("memory is the peak of the whole run: it has no phase, module or operator")
         if not {*PHASES[phase]} - {*PARTS["forward"]} <= {*self.phases}:

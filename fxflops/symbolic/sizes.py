@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ..errors import InputError, near
+from ..errors import InputError, did_you_mean
 from ..model.inputs import as_call, signature_of
 from ..model.pytree import parts, replaced, tensors_in
 
@@ -65,7 +65,7 @@ class Inputs:
         for name, spec in dynamic_shapes.items():
             if name not in bound:
                 raise InputError(
-                    f"dynamic_shapes: there is no input {name!r}{near(str(name), bound)}; given: {[*bound]}"
+                    f"dynamic_shapes: there is no input {name!r}{did_you_mean(str(name), bound)}; given: {[*bound]}"
                 )
             for tensor, places in _placed(bound[name], spec, str(name)):
                 self._places[id(tensor)] = places

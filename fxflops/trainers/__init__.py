@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..errors import InputError, near
+from ..errors import InputError, did_you_mean
 from ..symbolic.forms import ClosedForm
 from . import hugging_face, maxtext, megatron, palm, six_nd, torchtitan, true_count, verl
 from ._source import Source
@@ -81,5 +81,5 @@ def _estimates(names: Iterable[str], source: Source, lengths: Iterable[int] | in
 
 def _trainer(name: str) -> Trainer:
     if name not in TRAINERS:
-        raise InputError(f"unknown trainer {name!r}{near(name, TRAINERS) or ': one of ' + ', '.join(TRAINERS)}")
+        raise InputError(f"unknown trainer {name!r}{did_you_mean(name, TRAINERS) or ': one of ' + ', '.join(TRAINERS)}")
     return TRAINERS[name]

@@ -439,8 +439,8 @@ def test_several_models_are_the_rows_of_one_table(tmp_path: Path) -> None:
     ("options", "said"),
     [
         ("--tree", "--tree is for one model"),
-        ("--columns parms", "near: params"),
-        ("--sort-by parms", "near: params"),
+        ("--columns parms", "did you mean params"),
+        ("--sort-by parms", "did you mean params"),
         ("--save table.pickle", "written as one of"),
         ("model.py:before", "given twice"),
     ],
@@ -549,8 +549,8 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
     ("command", "said"),
     [
         ("run resnet50", "unknown model 'resnet50'; timm has it: timm:resnet50"),
-        ("run timm:resnet5", "timm has no model 'resnet5'; near: resnet5"),
-        ("run timm:vit_b", "timm has no model 'vit_b'; near: vit_base_"),
+        ("run timm:resnet5", "timm has no model 'resnet5' (did you mean resnet5"),
+        ("run timm:vit_b", "timm has no model 'vit_b' (did you mean vit_base_"),
         ("run timm:", "timm: names no model. A model is one of"),
         (
             "run .",
@@ -558,16 +558,16 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ),
         ("run model.pt2", "unknown model 'model.pt2': there is no such file"),
         ("run ../data.json", "there is no file '../data.json'"),
-        ("run torchvision:swin", "torchvision has no model 'swin'; near: swin_"),
-        ("run hf:bret", "near: bert"),
-        ("run hf:LlamaForCausal", "near: LlamaForCausalLM"),
+        ("run torchvision:swin", "torchvision has no model 'swin' (did you mean swin_"),
+        ("run hf:bret", "did you mean bert"),
+        ("run hf:LlamaForCausal", "did you mean LlamaForCausalLM"),
         ("run hf:no/config.json", "nothing is downloaded"),
         ("run hf:bert-base-uncased", "'bert-base-uncased'; nothing is downloaded: hf:bert is one with its defaults"),
         ("run hf:clip --counts-only", "CLIPModel.forward takes (input_ids, pixel_values"),
         ("run none.py:model", "there is no file 'none.py'"),
         ("run model.py", "which model of model.py? one of model.py:"),
         ("run nowhere.at_all:model", "there is no module 'nowhere.at_all'"),
-        ("run model.py:make_modle", "near: make_model"),
+        ("run model.py:make_modle", "did you mean make_model"),
         ("run model.py:number", "gives int"),
         ("run model.py:pair", "gives (int, int)"),
         ("run model.py:exits", "model.py:exits() raised SystemExit: 3\n  at "),
@@ -589,7 +589,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py:Branch --input 2,3 --trace symbolic", "\n--trace record records a run of it instead"),
         ("run model.py:Branch --input 2,3 --backward", "fxflops: --backward, but no output depends on"),
         ("run model.py:make_model --input 1,3,a", "write a shape, such as 1,3,224,224"),
-        ("run model.py:make_model --input 1,3,64,64:f31", "unknown dtype 'f31'; near: f32"),
+        ("run model.py:make_model --input 1,3,64,64:f31", "unknown dtype 'f31' (did you mean f32"),
         ("run model.py:make_model --input-ids x=1", "write a shape alone"),
         (
             "run hf:bert --input 1,128 --counts-only",
@@ -598,7 +598,10 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py:make_model --input 1,3 --device gpu", "unknown device 'gpu'"),
         ("run model.py:make_model --input 1,3 --device cuda:99", "no device 'cuda:99'"),
         ("run model.py:make_model --input 1,3 --dtype f33", "unknown dtype"),
-        ("run model.py:make_model --input 1,3 --convention fvcor", "unknown convention 'fvcor'; near: fvcore; one of"),
+        (
+            "run model.py:make_model --input 1,3 --convention fvcor",
+            "unknown convention 'fvcor' (did you mean fvcore?); one of",
+        ),
         ("run model.py:make_model --input 1,3 --attention some", "unknown attention 'some'"),
         ("run model.py:make_model --input 1,3 --trace jit", "jit"),
         ("run model.py:make_model --input 1,3 --repeats some", "--repeats 'some'"),
@@ -607,7 +610,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py:make_model --input 1,3 --backward --optimizer SGD", "give --backward --counts-only"),
         (
             "run model.py:make_model --input 1,3 --counts-only --backward --optimizer Adamm",
-            "torch.optim has no 'Adamm'; near: Adam",
+            "torch.optim has no 'Adamm' (did you mean Adam",
         ),
         (
             "run model.py:make_model --input 1,3,64,64 --counts-only --backward --optimizer SparseAdam",
@@ -632,7 +635,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("check model.py:with_args --max-flops 4Q", "'4Q' is not a number with a unit of k, M, G"),
         ("check model.py:with_args --max-memory 2G", "2GiB, 500MB"),
         ("check model.py:with_args --max-time 1s --device meta", "no time was measured"),
-        ("ops sofmax", "near: softmax"),
+        ("ops sofmax", "did you mean softmax"),
         ("frobnicate", "No such command 'frobnicate'"),
         ("run", "Missing argument 'MODEL'"),
     ],
@@ -682,7 +685,7 @@ def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         ),
         (b'{"model_type": ', "hf:a.json", "a.json is not a config of transformers: Expecting value"),
         (b"[1, 2]", "hf:a.json", "it has no model_type, such as"),
-        (b'{"model_type": "llamma"}', "hf:a.json", "transformers has no model_type 'llamma'; near: llama"),
+        (b'{"model_type": "llamma"}', "hf:a.json", "transformers has no model_type 'llamma' (did you mean llama"),
         (b'{"model_type": "llama", "hidden_size": "big"}', "hf:a.json", "fxflops: hf:a.json cannot be made: "),
         (b"weights", "a.pt", "a.pt is a text file, not a model: a model in a file is a .pt2 of torch.export.save"),
     ],
@@ -1008,7 +1011,7 @@ def test_what_fits_on_several_cards_leaves_room_for_nccl() -> None:
 
 def test_a_card_is_told_before_torch_is_imported() -> None:
     """torch's import takes seconds: a misspelt card, or none, does not wait for it."""
-    for given, said in (("--device 'RTX 4O90'", "near: RTX 4090"), ("", "give --device CARD")):
+    for given, said in (("--device 'RTX 4O90'", "did you mean RTX 4090"), ("", "give --device CARD")):
         code = f"""
 import shlex, sys
 from fxflops.cli.app import app
@@ -1035,7 +1038,7 @@ def test_predict_of_a_saved_report_knows_no_allocations(tmp_path: Path) -> None:
     [
         ("predict model.py:make_model --input 1,3,64,64", "give --device CARD"),
         ("predict model.py:make_model --input 1,3,64,64 --device cpu", "--device cpu is not a card"),
-        ("predict model.py:make_model --input 1,3,64,64 --device H900", "unknown device 'H900'; near: "),
+        ("predict model.py:make_model --input 1,3,64,64 --device H900", "unknown device 'H900' (did you mean "),
         ("predict model.py:make_model --input 1,3,64,64 --device H100 --by cost", "--by 'cost': one of operator"),
         ("predict model.py:make_model --input 1,3 --device H100 --optimizer SGD", "give --backward"),
         ("predict a.json --device H100 --what-fits", "--what-fits counts the model with other batches"),

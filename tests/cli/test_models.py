@@ -81,7 +81,7 @@ def test_weights_that_there_is_no_room_for() -> None:
 
 def test_a_type_of_transformers_that_is_misspelled() -> None:
     pytest.importorskip("transformers")
-    with pytest.raises(InputError, match="'bertt'; near: bert"):
+    with pytest.raises(InputError, match=r"'bertt' \(did you mean bert"):
         load("hf:bertt")
     with pytest.raises(InputError, match="'bert-base-uncased'; nothing is downloaded: hf:bert is one"):
         load("hf:bert-base-uncased")

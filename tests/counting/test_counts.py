@@ -76,7 +76,7 @@ def test_what_a_tools_users_told_it_keeps_our_macs() -> None:
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("lineer", "the row for 'lineer' counts nothing: no op of that name is known; near: linear"),
+        ("lineer", "the row for 'lineer' counts nothing: no op of that name is known (did you mean linear"),
         (
             torch.relu,
             "the formula for torch.relu counted nothing: relu is called here as tests.counting.test_counts.Renamed x1",

@@ -100,7 +100,9 @@ def test_a_narrow_terminal_has_the_rows_below_each_other(monkeypatch: pytest.Mon
 
 
 def test_unknown_convention() -> None:
-    with pytest.raises(fxflops.FxflopsError, match="unknown convention 'thopp'; near: thop; one of 'fxflops', "):
+    with pytest.raises(
+        fxflops.FxflopsError, match=r"unknown convention 'thopp' \(did you mean thop\?\); one of 'fxflops', "
+    ):
         REPORT.explain("thopp", "torch")
 
 

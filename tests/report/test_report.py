@@ -16,7 +16,7 @@ REPORT = fxflops.count(nn.Linear(3, 4), torch.ones(2, 3))
 
 @pytest.mark.parametrize(("name", "near"), [("flops", "total_flops"), ("macs", "total_macs"), ("tabel", "table")])
 def test_a_name_that_it_lacks_is_told_with_those_near_it(name: str, near: str) -> None:
-    with pytest.raises(AttributeError, match=f"a Report has no '{name}'; near: .*{near}"):
+    with pytest.raises(AttributeError, match=rf"a Report has no '{name}' \(did you mean .*{near}"):
         getattr(REPORT, name)
     assert not hasattr(REPORT, name)
 

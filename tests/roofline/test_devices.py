@@ -52,7 +52,9 @@ def test_others_of_a_name_are_not_taken_for_it(name: str) -> None:
 
 
 def test_unknown_device_lists_the_known_and_how_to_make_one() -> None:
-    with pytest.raises(InputError, match=r"no device 'H900'.*; near: H\d00.*(.|\n)*Device\('H900', peaks=.*memory="):
+    with pytest.raises(
+        InputError, match=r"no device 'H900'.* \(did you mean H\d00.*(.|\n)*Device\('H900', peaks=.*memory="
+    ):
         find_device("H900")
 
 

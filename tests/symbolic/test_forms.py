@@ -80,10 +80,10 @@ def test_outside_its_domain_the_reason_is_said(sizes: Any, message: str) -> None
 @pytest.mark.parametrize(
     ("what", "options", "message"),
     [
-        ("flop", {}, "unknown quantity 'flop'; near: flops"),
+        ("flop", {}, r"unknown quantity 'flop' \(did you mean flops"),
         ("flops", {"phase": "training"}, "backward=True"),
         ("flops", {"phase": "sideways"}, "unknown phase"),
-        ("flops", {"module": "layer.fx"}, "unknown module 'layer.fx'; near: layer.fc"),
+        ("flops", {"module": "layer.fx"}, r"unknown module 'layer.fx' \(did you mean layer.fc"),
         ("flops", {"operator": "conv"}, "unknown operator"),
         ("bytes", {}, "the bytes of Net is no polynomial"),
     ],
