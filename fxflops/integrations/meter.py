@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from operator import attrgetter
 from typing import Any
 
@@ -23,20 +24,51 @@ from ..roofline.measured_peaks import is_cpu
 from ..symbolic.forms import ClosedForm
 from ..torch_internals import current_graph_task_id, original_of
 from ..trace.autocast import autocast_state
+from ..units import size
 from .clock import LapClock
 from .work import Work, work_by_form, work_of
 
 Key = tuple[Any, ...]
 
 
+class Reading(dict[str, float]):
+    """The figures of a meter since its last reading. ``print`` shows them on a line: step, loss, tokens/s, TFLOP/s, MFU, memory.
+
+    ``step`` is the number of steps so far, ``loss`` the loss that was given, ``memory`` the bytes that this rank's accelerator has
+    reserved at most and ``share_of_memory`` their share of what the device has; None if unknown, as on a CPU.
+    """
+
+    def __init__(self, step: int = 0, loss: float | None = None) -> None:
+        super().__init__()
+        self.step = step
+        self.loss = loss
+        self.memory: int | None = None
+        self.share_of_memory: float | None = None
+
+    def __str__(self) -> str:
+        parts = [f"step {self.step}"]
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.4f}")
+        if "tokens_per_second" in self:
+            parts.append(f"{self['tokens_per_second']:,.0f} tokens/s")
+        if "tflops_per_device" in self:
+            parts += [f"{self['tflops_per_device']:.3g} TFLOP/s", f"MFU {self['mfu']:.1%}"]
+        if self.memory is not None:
+            parts.append(f"memory {size(self.memory)} ({self.share_of_memory:.0%})")
+        if "seconds_left" in self:
+            parts.append(f"{timedelta(seconds=round(self['seconds_left']))} left")
+        return "  ".join(parts)
+
+
 class Meter:
     """Tokens/s, TFLOP/s, MFU, HFU and FLOPs so far of a training loop.
 
-    >>> meter = Meter(model)                       # doctest: +SKIP
-    >>> for batch in batches:                      # doctest: +SKIP
-    ...     with meter.step(batch):                # doctest: +SKIP
-    ...         model(**batch).loss.backward()     # doctest: +SKIP
-    ...     print(meter.read())                    # doctest: +SKIP
+    >>> meter = Meter(model)                                # doctest: +SKIP
+    >>> for batch in batches:                               # doctest: +SKIP
+    ...     with meter.step(batch):                         # doctest: +SKIP
+    ...         loss = model(**batch).loss; loss.backward() # doctest: +SKIP
+    ...     print(meter.read(loss=loss))                    # doctest: +SKIP
+    step 1  loss 7.8634  5,235 tokens/s  3.22 TFLOP/s  MFU 10.3%  memory 1.20 GiB (2%)
 
     FLOPs are those of forward and backward, 2 for each multiply-accumulate of the calls of the model, or of its parts, that
     are made in a step. Each is counted once for its shapes, modes and trainable parameters, by :func:`fxflops.count`
@@ -93,6 +125,8 @@ class Meter:
         self._is_counting = self._is_unknown = self._has_tokens = self._has_called = False
         self._window = [0.0] * 5
         self._total = [0.0] * 2
+        self._steps = 0
+        self._last = Reading()
         self.counting_seconds = 0.0
         """The seconds that counting new shapes has taken; they are in no other time."""
 
@@ -104,12 +138,18 @@ class Meter:
         try:
             yield
             self.clock.lap()
+            self._steps += 1
             self.add_tokens(batch)
         finally:
             self.unwatch()
 
-    def read(self) -> dict[str, float]:
+    def __repr__(self) -> str:
+        return str(self._last)
+
+    def read(self, loss: float | torch.Tensor | None = None) -> Reading:
         """Return the figures since the last reading; those that are not known are left out. All ranks have to call it.
+
+        Printed, they are a line, on which ``loss`` is shown too; the meter's ``repr`` is the line of its last reading.
 
         ``tokens_per_second`` is that of all ranks, ``tflops_per_device`` the mean of the ranks'. ``mfu`` and ``hfu`` are shares of
         1; the second includes what checkpointing computes again. ``flops_so_far`` are those of all ranks' forward and
@@ -119,17 +159,23 @@ class Meter:
         self._window = [0.0] * 5
         tokens, flops, _, at_peak, again_at_peak, seconds = window
         self._total = [self._total[0] + tokens, self._total[1] + flops]
-        found = {"counting_seconds": self.counting_seconds}
+        reading = Reading(self._steps, None if loss is None else float(loss))
+        reading["counting_seconds"] = self.counting_seconds
         if tokens and seconds:
-            rate = found["tokens_per_second"] = tokens / (seconds / ranks)
+            rate = reading["tokens_per_second"] = tokens / (seconds / ranks)
             if self._target is not None:
-                found["seconds_left"] = max(0.0, self._target - self._total[0]) / rate
+                reading["seconds_left"] = max(0.0, self._target - self._total[0]) / rate
         if not unknown:
-            found["flops_so_far"] = self._total[1]
+            reading["flops_so_far"] = self._total[1]
             if seconds:
-                found["tflops_per_device"] = flops / seconds / 1e12
-                found["mfu"], found["hfu"] = at_peak / seconds, (at_peak + again_at_peak) / seconds
-        return found
+                reading["tflops_per_device"] = flops / seconds / 1e12
+                reading["mfu"], reading["hfu"] = at_peak / seconds, (at_peak + again_at_peak) / seconds
+        place = self._parameters[0].device if self._parameters else None
+        if place is not None and place.type == "cuda":
+            reading.memory = torch.cuda.max_memory_reserved(place)
+            reading.share_of_memory = reading.memory / torch.cuda.get_device_properties(place).total_memory
+        self._last = reading
+        return reading
 
     def add_tokens(self, batch: Any) -> None:
         """Add the tokens of a batch."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from itertools import count
 from typing import Any
 
@@ -357,3 +359,29 @@ def test_a_sharded_model_needs_a_form_and_is_never_counted() -> None:
 def test_a_compiled_model_is_counted_as_it_is_written() -> None:
     model, x = Net(), torch.randn(ROWS, IN)
     assert flops(torch.compile(model, backend="eager"), x, x) == 2 * ROWS * TRAINED
+
+
+def test_a_reading_prints_as_a_line_which_the_meter_repeats() -> None:
+    model, ids = Net(), torch.zeros(ROWS, 1, dtype=torch.long)
+    meter = metered(model, target_tokens=10 * ROWS)
+    assert repr(meter) == "step 0"
+    for loss in (torch.tensor(2.0), torch.tensor(0.5)):
+        with meter.step(ids):
+            model(torch.randn(ROWS, IN)).sum().backward()
+        reading = meter.read(loss=loss)
+    # The second step took one second by the clock.
+    rate, mfu = ROWS * TRAINED / 1e12, ROWS * TRAINED / 1e6
+    left = timedelta(seconds=8)
+    line = f"step 2  loss 0.5000  {ROWS} tokens/s  {rate:.3g} TFLOP/s  MFU {mfu:.1%}  {left} left"
+    assert str(reading) == repr(meter) == line
+
+
+@pytest.mark.cuda
+def test_a_line_on_a_gpu_has_the_memory_reserved() -> None:
+    model = Net().cuda()
+    meter = Meter(model)
+    with meter.step():
+        model(torch.randn(ROWS, IN, device="cuda")).sum().backward()
+    reading = meter.read()
+    assert reading.memory == torch.cuda.max_memory_reserved()
+    assert re.search(r"  memory [\d.]+ MiB \(\d+%\)", str(reading))
