@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 SI = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
+ELEMENTS = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 IEC = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
 TIME = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
@@ -19,6 +20,11 @@ NOT_MEASURED = "-"
 def count(value: float | None, unit: str | None = None) -> str:
     """Return a count in SI units: ``35164979282 -> '35.16 G'``. ``unit`` fixes the prefix ("G"); "" gives the whole number."""
     return NOT_MEASURED if value is None else _scaled(value, SI, unit, whole="")
+
+
+def billions(value: float | None, unit: str | None = None) -> str:
+    """Return a number of parameters as people say it, in thousands, millions and billions: ``7e9 -> '7.00 B'``."""
+    return NOT_MEASURED if value is None else _scaled(value, ELEMENTS, unit, whole="")
 
 
 def amount(value: float, of: str) -> str:

@@ -29,8 +29,8 @@ __all__ = [
     "BASE_MACS",
     "CALLED",
     "CONVENTIONS",
+    "GONE",
     "IN_MACS",
-    "MAIN",
     "OF_MACS",
     "Convention",
     "ModuleRule",
@@ -46,17 +46,18 @@ __all__ = [
 BASE_CONVENTION = "fxflops"
 """The convention without rules of its own: every formula counts as it stands."""
 ATTENTIONS = ("dense", "exact")
-MAIN = ("fxflops", "torch_flops", "torch", "fvcore", "thop", "deepspeed")
+GONE = ("pytorch_profiler", "flowflops_eager", "flowflops_graph")
+"""The conventions of tools that can no longer be installed; they come last."""
 
 
 class Conventions(dict[str, str]):
-    """The conventions by name, each with a line on what it counts; printed as two lists, the main ones first."""
+    """The conventions by name, each with a line on what it counts; printed in two groups, tools that can no longer be installed last."""
 
     def __repr__(self) -> str:
         width = max(map(len, self))
-        lines = [f"{name:<{width}}  {self[name]}" for name in sorted(self, key=lambda name: name not in MAIN)]
-        mains = sum(name in MAIN for name in self)
-        return "\n".join([*lines[:mains], "", *lines[mains:]]).strip()
+        lines = {name: f"{name:<{width}}  {said}" for name, said in self.items()}
+        gone = [lines.pop(name) for name in GONE if name in lines]
+        return "\n".join([*lines.values(), *(["", "tools that can no longer be installed:", *gone] if gone else [])])
 
 
 def check_attention(attention: str) -> str:
@@ -84,7 +85,7 @@ def find_convention(name: str | Convention) -> Convention:
 
 
 def list_conventions() -> Conventions:
-    """Return the conventions by name, each with a line on what it counts; the base and the five most used come first.
+    """Return the conventions by name, each with a line on what it counts; tools that can no longer be installed come last.
 
     >>> list_conventions()["thop"]
     'thop 0.1.1 (not ultralytics-thop): the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element'

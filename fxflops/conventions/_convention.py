@@ -72,20 +72,20 @@ def macs_alone(cost: Cost, ran: Operation) -> Cost:
 
 
 CONVENTIONS = {
-    "fxflops": "every arithmetic operation of the forward, the same however an op is written, but for normalizations' mean and deviation",
+    "fxflops": "every arithmetic operation of the forward, however it is written; a normalization's mean and variance are not counted",
     "torch_flops": "the totals torch_flops publishes: as fxflops, but for int kernel sizes of max pools and torch._assert",
     "torch": "torch.utils.flop_counter.FlopCounterMode: 2 per multiply-accumulate of products, convolutions, attention",
-    "fvcore": "fvcore's FlopCountAnalysis: 1 per multiply-accumulate, and normalizations, adaptive pooling and upsampling",
+    "fvcore": "fvcore's FlopCountAnalysis: 1 per multiply-accumulate, plus normalizations, adaptive pooling and upsampling",
     "thop": "thop 0.1.1 (not ultralytics-thop): the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element",
-    "deepspeed": "DeepSpeed's flops profiler: 2 per multiply-accumulate, and what functions of torch are charged",
+    "deepspeed": "DeepSpeed's flops profiler: 2 per multiply-accumulate, plus its own charges for torch functions",
     "deepspeed_macs": "DeepSpeed's flops profiler: the MACs it prints beside its flops",
-    "flops_profiler": "flops-profiler: DeepSpeed's profiler of 2023, to which operators (x @ y) and attention are free",
-    "flops_profiler_macs": "flops-profiler: the MACs it prints beside its flops",
-    "pytorch_profiler": "pytorch-profiler: multiply-adds and some pointwise operations of modules without children",
     "ptflops": 'ptflops\'s "pytorch" backend: hooked modules, and the functions that they and others call',
     "ptflops_aten": 'ptflops\'s "aten" backend: multiply-accumulates of mm, addmm, bmm and convolution, and their biases',
-    "torchinfo": "torchinfo's mult-adds: weights and biases of modules without children, times their output's first size; RNNs two, Conv* all but channels",
+    "torchinfo": "torchinfo's mult-adds: parameters of each leaf module times the batch size (RNNs: batch x time; convolutions: every output size but the channels)",
     "calflops": "calflops: as flops_profiler, but for mm and bmm, which are free, and the steps of RNNs",
+    "flops_profiler": "flops-profiler: DeepSpeed's profiler of 2023, where operators (x @ y) and attention are free",
+    "flops_profiler_macs": "flops-profiler: the MACs it prints beside its flops",
+    "pytorch_profiler": "pytorch-profiler: multiply-adds and some pointwise operations of modules without children",
     "flowflops_eager": 'OneFlow\'s flowflops, mode "eager": multiply-accumulates and elementwise operations of hooked modules',
     "flowflops_graph": "OneFlow's flowflops, mode \"graph\": multiply-accumulates and elementwise operations of its graph's operators",
 }

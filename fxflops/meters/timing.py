@@ -48,7 +48,7 @@ class Usage(NamedTuple):
     def interrupted(self) -> str:
         """Whether other work took the processor meanwhile, in words; "" if it did not."""
         often = (self.interruptions or 0) / max(self.seconds, MOMENT)
-        return f"other work interrupted it {often:.0f} times a second" if often > OFTEN else ""
+        return f"interrupted {often:.0f} times a second by other processes" if often > OFTEN else ""
 
     @property
     def waited(self) -> str:

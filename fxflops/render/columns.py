@@ -286,4 +286,4 @@ def _scaled(value: float, kind: Kind, unit: str) -> str:
         return readable.seconds(value / 1e3 if kind == "ms" else value, fixed)
     if kind in ("B", "delta"):
         return readable.size(value, fixed)
-    return readable.count(value, fixed)
+    return readable.billions(value, fixed) if kind == "elements" else readable.count(value, fixed)

@@ -32,8 +32,8 @@ def conclusion(data: Summary, utilization: float | None = None) -> str:
     where = _dearest(data, parts)
     is_timed = data.nodes_seconds is not None or _times(data)
     said = [
-        f"{phase}; of the {data.forward} {where}" if phase and where else phase or where,
-        "" if utilization is None else f"{_share(utilization, 1)} of peak",
+        f"{phase}; {data.forward}: {where}" if phase and where else phase or where,
+        "" if utilization is None else f"{_share(utilization, 1)} of the device's peak",
         "the times are unsteady" if data.unsteady else _slowest(parts) if is_timed else where and "time not measured",
     ]
     return "; ".join(filter(None, said))
@@ -43,13 +43,17 @@ def _phase(data: Summary) -> str:
     """Return the phase of training that takes most: of the time if it is known, else of the FLOPs; "" without a backward."""
     times = _times(data)
     if times.get(BETWEEN, 0.0) >= MUCH * sum(times.values()) > 0:
-        return f"{_share(times[BETWEEN], sum(times.values()))} of time outside the model and the optimizer"
+        return f"{_share(times[BETWEEN], sum(times.values()))} of time {_in(BETWEEN)}"
     if not data.has_backward:
         return ""
     flops = {FORWARD: data.root.flops, BACKWARD: (data.backward_flops or 0) + (data.recompute_flops or 0)}
     of, costs = ("time", times) if times.get(BACKWARD) else (data.unit, flops)
     phase = max(costs, key=lambda name: costs[name])
-    return f"{_share(costs[phase], sum(costs.values()))} of {of} in the {phase}"
+    return f"{_share(costs[phase], sum(costs.values()))} of {of} {_in(phase)}"
+
+
+def _in(phase: str) -> str:
+    return "outside model and optimizer (data loading, loss, Python)" if phase == BETWEEN else f"in the {phase}"
 
 
 def _times(data: Summary) -> Mapping[str, float]:

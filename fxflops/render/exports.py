@@ -34,6 +34,8 @@ MOST_COLUMNS = 7
 EMPTY = (None, 0, "")
 USUAL = {"phase": "forward"}
 """A column whose every row has this value is not printed."""
+SELDOM = ("MAC outputs",)
+"""The headers of columns that are shown only where they are chosen; files have them."""
 UNIT_OF = {"s": "s", "ms": "ms", "B": "B", "delta": "B", "%": "%"}
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
@@ -246,7 +248,11 @@ class Table(Tabular):
     def _used(self) -> Sequence[int]:
         """Return the positions of the columns that say something; all if none does."""
         idle = [(*EMPTY, USUAL.get(column.key)) for column in self.columns]
-        used = [i for i, _ in enumerate(self.columns) if self.chosen or any(row[i] not in idle[i] for row in self.rows)]
+        used = [
+            i
+            for i, column in enumerate(self.columns)
+            if self.chosen or (column.header not in SELDOM and any(row[i] not in idle[i] for row in self.rows))
+        ]
         return used or range(len(self.columns))
 
     def _origin(self) -> dict[str, Any]:

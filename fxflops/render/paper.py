@@ -19,7 +19,7 @@ LATEX = {
 MARKDOWN = re.compile(r"[\\`*|]|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 READABLE: dict[str, tuple[dict[str, Any], Callable[[float, str], str]]] = {
     "flops": (units.SI, units.count),
-    "elements": (units.SI, units.count),
+    "elements": (units.ELEMENTS, units.billions),
     "s": (units.TIME, units.seconds),
     "ms": (units.TIME, lambda value, unit: units.seconds(value / 1e3, unit)),
     "B": (units.IEC, units.size),

@@ -12,6 +12,7 @@ from ..counting.collectives import Collective
 from ..counting.steps import OUTSIDE, StepTime
 from ..counting.uncounted import PASTE, Missing
 from ..meters.timing import Timing
+from ..records import Params
 from .conclusion import conclusion
 from .costs import LEAST, cost_lines, operator_shares
 from .data import CompiledRun, Summary
@@ -46,7 +47,7 @@ def summary(data: Summary, *, width: int | None = None, color: bool = False) -> 
         lines += clauses if limit is None else [part for each in clauses for part in _wrapped(each, limit)]
     lines += _fact_lines(facts(data), limit, color)
     table = cost_lines(data, None if limit is None else limit - MARGIN, color)
-    of_phase = "forward's cost" if data.forward == "forward" else data.forward
+    of_phase = "cost of forward" if data.forward == "forward" else data.forward
     title = of_phase if data.has_backward else "where the cost is"
     lines += [pad("" if position else title, MARGIN) + line for position, line in enumerate(table)]
     for label, shares in operator_shares(data):
@@ -86,7 +87,7 @@ def _fact_lines(found: Sequence[Fact], limit: int | None, color: bool) -> list[s
 
 def facts(data: Summary) -> list[Fact]:
     """Return the lines that show a number each; a number that was not measured has no line."""
-    found = [_counts(data)]
+    found = _counts(data)
     if data.backward_flops is not None:
         found.append(_training(data, data.backward_flops))
     if data.gradient_flops is not None:
@@ -100,9 +101,7 @@ def facts(data: Summary) -> list[Fact]:
     if data.optimizer_flops is not None:
         found.append(Fact("opt step", units.count(data.optimizer_flops), [f"{data.unit} of the optimizer"]))
     if data.params is not None:
-        details = [f"{name} {units.count(getattr(data.params, name))}" for name in ("trainable", "frozen", "buffers")]
-        details += [f"parts of larger ones {units.count(data.params.sharded)}"] if data.params.sharded else []
-        found.append(Fact("params", units.count(data.params.total), [*details, units.size(data.params.bytes)]))
+        found.append(_params(data.params))
     if data.latency is not None or data.nodes_seconds is not None:
         found.append(_latency("latency", data.latency, data.nodes_seconds, data.root.flops, data.on_accelerator))
     if data.backward_latency is not None:
@@ -111,7 +110,7 @@ def facts(data: Summary) -> list[Fact]:
     if data.steps:
         found += _block(data.steps, data.instruments, data.device_seconds)
     if data.unsteady:
-        found.append(Fact("unsteady", "", [*data.unsteady.split("; "), "measure again on an idle machine"], ", "))
+        found.append(Fact("unsteady", "", [*data.unsteady.split("; "), "measure again on an idle machine"], "; "))
     if data.compiled_run is not None:
         found += _compiled(data.compiled_run)
     elif data.compiled:
@@ -178,17 +177,38 @@ def paste_where(data: Summary) -> str:
     return f"to count {'it' if len(data.missing) == 1 else 'them'}, {PASTE}"
 
 
-def _counts(data: Summary) -> Fact:
+def _counts(data: Summary) -> list[Fact]:
+    """Return the lines for FLOPs, or for what the convention counts instead, and for MACs: readable, and exact for papers."""
     bound = ">= " if data.root.missing else ""
-    of = f"of the {data.forward}; " if data.has_backward else ""
-    whose = "" if data.unit == "FLOPs" else f"{plain(data.convention)} "
     is_much = data.int_ops > LEAST / 100 * data.root.flops
+    scope = f" of the {data.forward}" if data.has_backward else ""
     details = [
-        f"{whose}{data.unit}  {bound}{units.count(data.root.flops)}  ({of}{plain(data.rules)})",
+        "".join([*_exact(data.root.flops, bound), scope]).strip(),
+        *([] if data.unit == "FLOPs" else [f"{plain(data.convention)} {data.unit}"]),
+        plain(data.rules),
         *([f"{units.count(data.int_ops)} operations on integers"] if is_much else []),
-        f"{'complete' if data.complete else 'INCOMPLETE'}: {data.counted_calls:,}/{data.calls:,} calls",
+        f"{'complete' if data.complete else 'INCOMPLETE'}: {data.counted_calls:,} of {data.calls:,} calls",
     ]
-    return Fact("MACs", bound + units.count(data.root.macs), details, "    ")
+    details = [*filter(None, details)]
+    label = data.unit if data.unit == "FLOPs" else "counted"
+    macs = Fact("MACs", bound + units.count(data.root.macs), _exact(data.root.macs, bound))
+    return [Fact(label, bound + units.count(data.root.flops), details), macs]
+
+
+def _exact(number: int, bound: str = "") -> list[str]:
+    """Return the number with all its digits, unless its readable form has them."""
+    return [f"{bound}{number:,}"] if " " in units.count(number) else []
+
+
+def _params(params: Params) -> Fact:
+    details = [
+        *_exact(params.total),
+        f"{params.frozen:,} of them frozen" if params.frozen else "all trainable" if params.total else "",
+        f"buffers {params.buffers:,}" if params.buffers else "",
+        f"parts of larger ones {params.sharded:,}" if params.sharded else "",
+        units.size(params.bytes),
+    ]
+    return Fact("params", units.billions(params.total), [*filter(None, details)])
 
 
 def _training(data: Summary, backward: int) -> Fact:
@@ -257,14 +277,16 @@ def _block(steps: Mapping[str, StepTime], instruments: float | None, device: flo
     parts = {"forward": whole.forward, "backward": whole.backward, "optimizer": whole.optimizer}
     details = [
         *(f"{name} {units.seconds(part)}" for name, part in parts.items() if part),
-        f"between {units.seconds(whole.between)}",
-        *([f"without {units.seconds(instruments)} of observing"] if instruments else []),
+        f"outside them {units.seconds(whole.between)}",
+        *([f"excluding {units.seconds(instruments)} of profiling overhead"] if instruments else []),
     ]
     facts = [Fact("block", units.seconds(whole.seconds), details)]
     if device is not None and whole.seconds:
-        said = [f"busy {device / whole.seconds:.0%} of the block"]
+        said = [f"busy for {device / whole.seconds:.0%} of the block"]
         if device < WORKING * whole.seconds:
-            said.append('it waits for the host, which an observer slows: detail="steps" times the loop as it is')
+            said.append(
+                'otherwise it waits for the host, which profiling slows: detail="steps" times the loop as it is'
+            )
         facts.append(Fact("device", units.seconds(device), said))
     taken = [time.seconds for name, time in steps.items() if name != OUTSIDE]
     if taken:

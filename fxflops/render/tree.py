@@ -15,7 +15,7 @@ from .text import SHORTEST, align, cells, elide, paint, terminal_width, wrapped
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-DEFAULT_COLUMNS = ("params", "macs", "flops", "flops%", "time", "time%", "memory")
+DEFAULT_COLUMNS = ("params", "macs", "flops", "flops%", "time", "time%")
 EXPENDABLE = ("macs", "memory", "params", "flops%", "time%")
 """Columns that a narrow terminal leaves out, in this order, so that names stay readable."""
 MEASURES = "fxflops.analyze and fxflops run measure times and memory"

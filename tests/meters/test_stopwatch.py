@@ -135,7 +135,7 @@ def test_a_module_has_the_time_of_its_own_code(clock: Clock) -> None:
     assert p.report.by_module("backward")[""].total.seconds == BACKWARD
     assert p.report.by_module("optimizer")[""].total.seconds == STEP
     text = str(p.report)
-    assert "block    53.00 s     forward 5.00 s · backward 7.00 s · optimizer 11.00 s · between 30.00 s" in text
+    assert "block    53.00 s     forward 5.00 s · backward 7.00 s · optimizer 11.00 s · outside them 30.00 s" in text
     assert "step     40.00 s" in text
 
 
@@ -172,7 +172,7 @@ def test_what_observing_takes_is_in_no_time_but_its_own(clock: Clock, monkeypatc
     assert p.report.block_time == clock.now - spent
     assert p.report.step_times()["step 2"].seconds == INNER + OUTER + BACKWARD + STEP + LOSS
     assert p.report["inner"].total.seconds == 2 * INNER
-    assert f"without {spent:.2f} s of observing" in str(p.report)
+    assert f"excluding {spent:.2f} s of profiling overhead" in str(p.report)
 
 
 def test_only_the_iterations_that_a_schedule_records(clock: Clock) -> None:

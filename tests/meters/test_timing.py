@@ -48,9 +48,9 @@ def test_runs_that_differ() -> None:
 @pytest.mark.parametrize(
     ("usage", "said"),
     [
-        ({"interruptions": 20}, "other work interrupted it 200 times a second"),
+        ({"interruptions": 20}, "interrupted 200 times a second by other processes"),
         ({"processor": 0.5}, "it waited 50% of the time"),
-        ({"processor": 0.5, "interruptions": 20}, "other work interrupted it 200 times a second"),
+        ({"processor": 0.5, "interruptions": 20}, "interrupted 200 times a second by other processes"),
         ({"processor": 1.9}, ""),
         ({"interruptions": None}, ""),
     ],
@@ -125,7 +125,7 @@ def test_a_report_says_why_its_times_are_unsteady() -> None:
     )
     assert found.unsteady == "forward: the runs differ by 60%; backward: it waited 50% of the time"
     assert (
-        "unsteady             forward: the runs differ by 60%, backward: it waited 50% of the time, measure again"
+        "unsteady             forward: the runs differ by 60%; backward: it waited 50% of the time; measure again"
         in str(found)
     )
     assert "unsteady: the runs differ by 60%" in found.to_html()

@@ -85,13 +85,13 @@ def test_memory_means_the_delta_in_the_result_table_and_the_peak_in_a_tree():
 def test_an_unknown_column_names_the_valid_ones():
     with pytest.raises(
         InputError,
-        match=r"no column 'tme' \(near: time\): one of calls, params, macs, flops, flops%, time, time%, memory",
+        match=r"no column 'tme' \(did you mean time\?\): one of calls, params, macs, flops, flops%, time, time%, memory",
     ):
         find(MODULE_COLUMNS, "tme")
 
 
 def test_all_unknown_columns_are_named():
-    with pytest.raises(InputError, match=r"no column 'flop' \(near: flops\), 'nope': one of calls"):
+    with pytest.raises(InputError, match=r"no column 'flop' \(did you mean flops\?\), 'nope': one of calls"):
         pick(MODULE_COLUMNS, ["flop", "macs", "nope"])
 
 

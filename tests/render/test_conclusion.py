@@ -26,8 +26,8 @@ def test_where_the_flops_and_the_time_are_and_what_was_slowest(vit):
 
 
 def test_the_utilization_is_said_if_it_is_known(vit):
-    assert conclusion(vit, 0.412).split("; ")[2] == "41% of peak"
-    assert conclusion(vit, 0.003).split("; ")[2] == "<1% of peak"
+    assert conclusion(vit, 0.412).split("; ")[2] == "41% of the device's peak"
+    assert conclusion(vit, 0.003).split("; ")[2] == "<1% of the device's peak"
 
 
 def test_times_that_are_no_good_are_said_to_be(vit):
@@ -91,15 +91,13 @@ def test_of_an_incomplete_count_the_shares_are_of_what_was_counted(vit):
 )
 def test_the_phase_of_training_that_takes_most(vit, change, phase):
     data = replace(vit, root=untimed(vit.root), latency=None)
-    assert conclusion(replace(data, **change)) == (
-        f"{phase}; of the forward 63% of FLOPs in 4 Mlp (blocks.*.mlp); {SECOND}"
-    )
+    assert conclusion(replace(data, **change)) == (f"{phase}; forward: 63% of FLOPs in 4 Mlp (blocks.*.mlp); {SECOND}")
 
 
 def test_a_block_that_waits_for_its_data(vit):
     steps = {"step 1": StepTime(10, 1, 3, 0, 6, 7)}
     said = conclusion(replace(vit, backward_flops=1, steps=steps))
-    assert said.startswith("60% of time outside the model and the optimizer; of the forward 63%")
+    assert said.startswith("60% of time outside model and optimizer (data loading, loss, Python); forward: 63%")
 
 
 @pytest.mark.parametrize(("called", "of"), [(True, "forward and outside"), (False, "work outside")])
@@ -109,14 +107,14 @@ def test_work_outside_the_model_is_not_its_forward_and_keeps_the_numbers_of_its_
     children = (*untimed(vit.root).children, other) if called else (other,)
     root = untimed(vit.root)._replace(children=children, flops=4 * vit.root.flops, calls=int(called))
     said = conclusion(replace(vit, root=root, latency=None, backward_flops=12 * vit.root.flops))
-    assert said == f"75% of FLOPs in the backward; of the {of} 75% of FLOPs in {name}"
+    assert said == f"75% of FLOPs in the backward; {of}: 75% of FLOPs in {name}"
 
 
 def test_a_loss_that_shows_in_no_figure_is_not_named_beside_the_forward(vit):
     loss = TreeRow("(outside: cross_entropy)", "", OUTSIDE, 1, 0, 0, vit.root.flops // 10_000)
     root = untimed(vit.root)._replace(children=(*untimed(vit.root).children, loss))
     said = conclusion(replace(vit, root=root, latency=None, backward_flops=2 * vit.root.flops))
-    assert said.startswith("67% of FLOPs in the backward; of the forward 63% of FLOPs in 4 Mlp")
+    assert said.startswith("67% of FLOPs in the backward; forward: 63% of FLOPs in 4 Mlp")
 
 
 def test_a_model_without_modules_has_its_operators(vit):

@@ -49,7 +49,7 @@ def test_it_shows_the_facts_the_tree_and_the_nodes(vit):
     page = Elements(html(vit, RESULT_HEADER, ROWS))
     for shown in (
         "11.43 G",
-        "complete: 41/41 calls",
+        "complete: 41 of 41 calls",
         "x4 (each)",
         "(own: add, cat)",
         "2 nodes",

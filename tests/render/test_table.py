@@ -172,7 +172,7 @@ def test_a_name_cannot_break_the_line():
     [
         (
             {"sort_by": "tme"},
-            r"no column 'tme' \(near: time\): one of node_name, node_op, op_target, which_module, flops, time, mem_before_op",
+            r"no column 'tme' \(did you mean time\?\): one of node_name, node_op, op_target, which_module, flops, time, mem_before_op",
         ),
         ({"columns": ["name"]}, "no column 'name'"),
         ({"where": {"op": 1}}, "no column 'op'"),

@@ -10,16 +10,16 @@ from fxflops.render.text import ANSI, cells
 from fxflops.render.tree import tree
 
 FULL = """
-module                         params     MACs    FLOPs      %      time      %  replay peak
-ViT                           25.51 M   5.72 G  11.43 G  100.0  62.50 ms  100.0    103.0 MiB
-├─ embed  Conv2d              590.0 k  115.0 M  231.0 M    2.0   2.00 ms    3.2            -
-├─ blocks  Sequential         24.00 M   5.60 G  11.20 G   98.0  60.00 ms   96.0    103.0 MiB
-│  └─ 0..3  Block  x4 (each)   6.00 M   1.40 G   2.80 G   24.5  15.00 ms   24.0    103.0 MiB
-│     ├─ attn  Attention       2.00 M  500.0 M   1.00 G    8.7   3.75 ms    6.0            -
-│     ├─ mlp  Mlp              4.00 M  900.0 M   1.80 G   15.7   7.50 ms   12.0            -
-│     └─ (own: add x2)              0        0  300.0 k    0.0   3.75 ms    6.0            -
-├─ head  Linear               769.0 k  768.0 k   1.54 M    0.0  100.0 us    0.2            -
-└─ (own: add, cat)            152.0 k        0  200.0 k    0.0  400.0 us    0.6            -
+module                         params     MACs    FLOPs      %      time      %
+ViT                           25.51 M   5.72 G  11.43 G  100.0  62.50 ms  100.0
+├─ embed  Conv2d              590.0 k  115.0 M  231.0 M    2.0   2.00 ms    3.2
+├─ blocks  Sequential         24.00 M   5.60 G  11.20 G   98.0  60.00 ms   96.0
+│  └─ 0..3  Block  x4 (each)   6.00 M   1.40 G   2.80 G   24.5  15.00 ms   24.0
+│     ├─ attn  Attention       2.00 M  500.0 M   1.00 G    8.7   3.75 ms    6.0
+│     ├─ mlp  Mlp              4.00 M  900.0 M   1.80 G   15.7   7.50 ms   12.0
+│     └─ (own: add x2)              0        0  300.0 k    0.0   3.75 ms    6.0
+├─ head  Linear               769.0 k  768.0 k   1.54 M    0.0  100.0 us    0.2
+└─ (own: add, cat)            152.0 k        0  200.0 k    0.0  400.0 us    0.6
 """
 
 

@@ -106,7 +106,7 @@ def test_what_is_no_report_is_refused(given: object, said: str) -> None:
 
 
 def test_an_unknown_column_is_refused_with_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"'parms' \(near: params\)"):
+    with pytest.raises(InputError, match=r"'parms' \(did you mean params\?\)"):
         compare(reports(), "model,parms")
 
 

@@ -82,5 +82,7 @@ def test_explained_with_one_convention() -> None:
 def test_a_number_has_the_name_that_its_tool_gives_it(convention: str, name: str) -> None:
     report = fxflops.count(nn.Linear(64, 32, bias=False), torch.ones(8, 64), convention=convention)
     shown = str(report)  # 8 * 64 * 32
-    assert f"MACs     16.38 k     {name}  16.38 k  (convention {convention})" in shown
+    label = "FLOPs    16.38 k     16,384" if name == "FLOPs" else f"counted  16.38 k     16,384 · {name}"
+    assert f"{label} · convention {convention} · " in shown
+    assert "MACs     16.38 k     16,384\n" in shown
     assert f"100% of {name.split()[-1]} in linear" in shown

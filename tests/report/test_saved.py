@@ -497,7 +497,7 @@ def test_totals_are_there_for_other_readers(tmp_path: Path) -> None:
     assert totals["mfu"] is None  # that of a CPU would have to be measured
     # 2 MACs x 8 rows of 64 x 64 in the forward, and as many for the weight's gradient, in 2e-5 s at 67 TFLOP/s
     assert on_a_gpu().to_dict()["totals"]["mfu"] == pytest.approx(2 * 2 * 8 * 64 * 64 / 2e-5 / 67e12)
-    assert "% of peak" in str(on_a_gpu())
+    assert "% of the device's peak" in str(on_a_gpu())
     assert set(NUMBERS) & {name for name in dir(Report) if name.startswith("total_")} <= set(totals)
 
 

@@ -176,7 +176,7 @@ def test_the_columns_of_a_tree_that_were_asked_for_are_those_exported(report: fx
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"columns": "flop"}, r"no column 'flop' \(near: flops\)"),
+        ({"columns": "flop"}, r"no column 'flop' \(did you mean flops\?\)"),
         ({"sort_by": "size"}, "no column 'size'"),
         ({"sort_by": "time"}, "cannot sort by 'time': it was not measured"),
         ({"units": "GB"}, "unknown units 'GB'"),
@@ -231,7 +231,7 @@ def test_provenance(report: fxflops.Report) -> None:
 
 def test_attention_is_named_where_there_is_any(report: fxflops.Report) -> None:
     assert "attention" not in str(report)
-    assert "(convention fxflops, attention dense)" in str(fxflops.count(Attention(), torch.ones(1, 2, 4, 8)))
+    assert " · convention fxflops, attention dense · " in str(fxflops.count(Attention(), torch.ones(1, 2, 4, 8)))
 
 
 def test_the_share_of_the_peak_is_said_of_a_device_that_is_listed() -> None:
@@ -241,7 +241,7 @@ def test_the_share_of_the_peak_is_said_of_a_device_that_is_listed() -> None:
     run = replace(report._run, environment=report.environment._replace(device=place), latency=timing)
     on_gpu = fxflops.Report(run, report._convention, report._registry, None)
     # 2 x 67 MMACs in 0.1 ms are 1.34 TFLOP/s, of 19.5 in f32
-    assert "; 7% of peak; slowest: module 0," in str(on_gpu).replace("\n    ", "; ")
+    assert "; 7% of the device's peak; slowest: module 0," in str(on_gpu).replace("\n    ", "; ")
     assert "of peak" not in str(report)  # that of a CPU would have to be measured first
 
 
@@ -327,7 +327,7 @@ def test_a_convention_without_rules_for_the_backward_has_no_figure_of_it() -> No
     assert "backward 0" not in str(forward)
     timed = fxflops.analyze(OneOfThree(), torch.ones(2, 8), backward=True, repeats=1, progress=False)
     assert timed.backward_timing
-    assert "(of the forward;" in str(timed.recount("deepspeed"))
+    assert " of the forward · " in str(timed.recount("deepspeed"))
     assert "training FLOPs -" not in str(forward.diff(report))
     # Of the weight twice, and of what is between the two calls.
     assert report.recount("torch").total_backward_flops == 3 * (2 * 2 * 8 * 8)
