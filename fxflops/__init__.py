@@ -20,9 +20,19 @@ else:
             globals().update({each: getattr(public, each) for each in ("__all__", *public.__all__)})
         if name in globals():
             return globals()[name]
-        tool = {"FlopsProfiler": "deepspeed", "get_model_profile": "deepspeed", "FlopCountAnalysis": "fvcore"}.get(name)
-        there = f": {__name__}.adapters.{tool} has it" if tool else ""
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{there}")
+        tools = {
+            "FlopCounterMode": "flop_counter",
+            "FlopCountAnalysis": "fvcore",
+            "FlopsProfiler": "deepspeed",
+            "clever_format": "thop",
+            "get_model_complexity_info": "ptflops",
+            "get_model_profile": "deepspeed",
+        }
+        if name in tools:
+            advice = f": {__name__}.adapters.{tools[name]} has it"
+        else:
+            advice = import_module(".errors", __name__).did_you_mean(name, __getattr__("__all__"))
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice}")
 
     def __dir__():
         return sorted({*__getattr__("__all__"), *globals()})

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerAction
 
 from .conventions import Convention, check_attention, find_convention
 from .counting.steps import NO_MODEL, OUTSIDE
-from .errors import OF_PROFILERS, SCHEDULED, FxflopsError, InputError, check_flags, not_taken, warn
+from .errors import OF_PROFILERS, SCHEDULED, FxflopsError, InputError, check_flags, not_taken, of_kind, warn
 from .model.callables import as_model, named_models
 from .model.inputs import checked_model, is_compiled
 from .model.inventory import Inventory
@@ -117,6 +117,9 @@ class profile:
         self._is_on = self._is_open = False
         self._report: Report | None = None
         self._why = "there is no report until the with block has ended"
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        raise of_kind(InputError(f"profile(model) is not called: {INSTEAD}"), TypeError)
 
     def __repr__(self) -> str:
         state = "its with block is running" if self._is_open else self._why if self._report is None else ""

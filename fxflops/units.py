@@ -50,8 +50,15 @@ def percent(part: float | None, whole: float | None) -> float | None:
 
 
 def read_count(text: str) -> int:
-    """Parse a count: ``"4.2G" -> 4200000000``. SI letters in either case; ValueError for other text lists the units."""
-    return int(_read(text, SI, "4.2G, 30M or 8227340288"))
+    """Parse a count: ``"4.2G" -> 4200000000``, ``"4 GFLOPs" -> 4000000000``. SI letters in either case; ValueError for other text lists the
+    units."""
+    number = re.sub(r"(?i)(flops?|macs?|params?)$", "", text.strip())
+    return int(_read(number or text, SI, "4.2G, 30M or 8227340288"))
+
+
+def read_tokens(text: str) -> int:
+    """Parse a number of tokens or parameters, where B is a billion: ``"15T" -> 15000000000000``, ``"300B" -> 300000000000``."""
+    return int(_read(text, {**SI, **ELEMENTS}, "15T, 300B or 1000000"))
 
 
 def read_size(text: str) -> int:

@@ -8,6 +8,7 @@ make a report of a model: all else is answered without it, since torch's import 
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Iterable
@@ -28,6 +29,7 @@ from ..report.comparison import compare
 from ..report.report import Report
 from . import closed_forms, comparisons, meshes, summaries
 from . import options as option
+from .libraries import model_named
 from .options import Asked, Limits, examples, spread
 from .reports import both, gathered, is_saved, report_of
 from .shown import (
@@ -45,7 +47,10 @@ from .shown import (
     write,
 )
 
+UsageError: Any = typer.BadParameter.__mro__[1]
+"""The error of wrong arguments, of click or of typer's own copy of it."""
 OVER, USAGE = 1, 2
+UNIT = re.compile(r"(?i)[kmgtp]?(i?b|flops?|macs?|params?|s)?")
 PREDICTED_BY = ("operator", "module", "phase", "kind", "call")
 RESERVED = ("allocated", "reserved", "total", "memory", "fits", "workspaces", "context", "nccl", "fragmentation")
 """The figures of memory that ``predict --json`` prints."""
@@ -69,9 +74,25 @@ OPTIONS = {
 class Commands(TyperGroup):
     """The group of commands; it turns an FxflopsError into a message and an exit code."""
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except UsageError as error:
+            name = args[0] if args else ""
+            if name in ("count", "analyze", "profile"):
+                error.message += f" fxflops run MODEL counts and times a model{', with --counts-only it only counts' * (name == 'count')}."
+            elif (model := model_named(name)) is not None:
+                error.message += f" To count a model: fxflops run {' '.join([model, *args[1:]])}"
+            raise
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except UsageError as error:
+            word = error.message.rpartition("(")[2].rstrip(")")
+            if "unexpected extra argument" in error.message and UNIT.fullmatch(word):
+                error.message += f". A number and its unit are one word: 4{word[0].upper()}, or '4 {word}' in quotes"
+            raise
         except FxflopsError as error:
             text = str(error)
             for argument, own in OPTIONS.items():

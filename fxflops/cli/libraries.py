@@ -47,6 +47,13 @@ def is_file(name: str) -> bool:
     return not (is_from_a_library(name) or name.endswith((".py", ".json"))) and Path(name).expanduser().exists()
 
 
+def model_named(word: str) -> str | None:
+    """Return the model that a word names, spelled as the commands take it: "timm:resnet50" for "resnet50". None for another word."""
+    if is_from_a_library(word) or ".py:" in word or is_file(word) or word.endswith(".json"):
+        return word
+    return next((f"{library}:{word}" for library in REGISTERED if word in registered(library)), None)
+
+
 def check_model(name: str) -> str:
     """Return a model's name. Raises InputError if its library or file does not exist, or no such model is in the library's
     sources; one that they may have passes, and the library itself tells."""

@@ -574,11 +574,16 @@ class Report(View):
         return mfu(counted, place, device, *timings, executed=executed, block=block, asked=asked)
 
     def training_run(
-        self, tokens: float, device: str | Device, mfu: float = 0.4, *, tokens_per_step: int | None = None
+        self,
+        tokens: float | str,
+        device: str | Device | None = None,
+        mfu: float = 0.4,
+        *,
+        tokens_per_step: int | None = None,
     ) -> TrainingRun:
         """Return the GPU-hours of training on so many tokens, with the formula in its text, beside those by 6ND.
 
-        ``mfu`` is the share of the device's peak that is reached, in the dtype of the largest product of the step that was
+        ``tokens`` is a number, or a word such as "15T" or "300B". ``device`` is the card's name, such as "H100", or a Device. ``mfu`` is the share of the device's peak that is reached, in the dtype of the largest product of the step that was
         counted. ``tokens_per_step`` is as ``tokens`` for :meth:`per_token`. Raises InputError if no backward pass was counted.
         """
         return training_run(self._counted_run, tokens, device, mfu, tokens_per_step)

@@ -8,7 +8,7 @@ from ..counting import totals
 from ..counting.counted_run import CountedRun
 from ..errors import InputError, of_kind
 from ..roofline.devices import Device, find_device
-from ..units import amount
+from ..units import amount, read_tokens
 from .per_token import per_token
 
 
@@ -43,11 +43,22 @@ class TrainingRun:
 
 
 def training_run(
-    counted_run: CountedRun, tokens: float, device: str | Device, mfu: float, tokens_per_step: int | None
+    counted_run: CountedRun,
+    tokens: float | str,
+    device: str | Device | None,
+    mfu: float,
+    tokens_per_step: int | None,
 ) -> TrainingRun:
     """Return the training run of which a counted run is one step; see :meth:`~fxflops.report.report.Report.training_run`."""
     from ..roofline.traffic import compute_dtype  # it loads torch
 
+    if device is None:
+        raise InputError(f"training_run() needs the card that trains: training_run({tokens!r}, 'H100')")
+    if isinstance(tokens, str):
+        try:
+            tokens = float(read_tokens(tokens))
+        except ValueError as error:
+            raise InputError(f"training_run(): tokens {error}") from None
     if not (tokens > 0 and 0 < mfu <= 1):
         raise of_kind(
             InputError(f"training_run() needs tokens above 0 and an mfu from 0 to 1, not {tokens!r}, {mfu!r}"),

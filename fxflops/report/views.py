@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..conventions import OF_MACS
 from ..counting import totals
@@ -37,11 +38,19 @@ class Tree(Tabular):
     def __post_init__(self) -> None:
         check_options(self.root, **self.options)
 
-    def __call__(self, depth: int | None = None, columns: Sequence[str] | str | None = None) -> Tree:
-        """Return the tree with another depth and other columns: a summary has it as an attribute, a report as a method."""
-        return replace(
-            self, options={**self.options, "depth": depth, "columns": columns or self.options.get("columns")}
-        )
+    def __call__(
+        self,
+        depth: int | None = None,
+        columns: Sequence[str] | str | None = None,
+        *,
+        sort_by: str | None = None,
+        fold: bool | None = None,
+        units: str | None = None,
+    ) -> Tree:
+        """Return the tree with other options, as ``report.tree(...)`` takes them: a summary has its tree as an attribute."""
+        asked = {"columns": columns, "sort_by": sort_by, "fold": fold, "units": units}
+        changed: Any = {name: value for name, value in asked.items() if value is not None}
+        return replace(self, options={**self.options, **changed, "depth": depth})
 
     def _as_table(self) -> Table:
         shown, lines, _ = rows_of(self.root, **self.options)
