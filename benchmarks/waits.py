@@ -1,7 +1,7 @@
 """How long a user waits: ``serving`` and ``closed_form``, and ``analyze`` in forwards of the model, now and at another commit.
 
     git worktree add --detach ../before COMMIT
-    python benchmarks/waits.py ../before [--runs 3]
+    python benchmarks/waits.py ../before [--runs 3] [--parts serving]
 
 Each measurement is a process of its own, at one thread; the two versions take turns. Times are the processor's, of this process
 alone, so that other work beside hardly shows in them. The numbers of both versions are compared, too: all of ``serving``, and the
@@ -97,27 +97,8 @@ def row(name: str, code: str, before: Path, runs: int, unit: str) -> str:
     return f"| {' | '.join([name, f'{old:.2f}{unit}', f'{new:.2f}{unit}', same, *more])} |"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("before", type=Path, help="a checkout of the commit to compare with")
-    parser.add_argument("--runs", type=int, default=3)
-    arguments = parser.parse_args()
-    before, runs = arguments.before.resolve(), arguments.runs
-
-    import torch
-    import transformers
-
-    from benchmarks.machine import processor
-
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=before).stdout
-    lines = [
-        "# Waiting",
-        "",
-        f"{processor()}, one thread, torch {torch.__version__}, transformers {transformers.__version__}; before is {commit.strip()}. Seconds are the "
-        f"processor's; medians of {runs} runs, each in a process of its own, the two versions in turn ([waits.py](../waits.py)).",
-        "",
-        "## serving",
-        "",
+def serving(before: Path, runs: int) -> list[str]:
+    return [
         "| model, prompt + new tokens | before (s) | now (s) | same numbers |",
         "|---|--:|--:|---|",
         *[
@@ -125,15 +106,19 @@ def main() -> None:
             for name, config in SERVED.items()
             for p, n in LENGTHS
         ],
-        "",
-        "## closed_form",
-        "",
+    ]
+
+
+def closed_form(before: Path, runs: int) -> list[str]:
+    return [
         "| model | before (s) | now (s) | same form |",
         "|---|--:|--:|---|",
         *[row(name, FORM.format(made=made), before, runs, "") for name, made in FORMS.items()],
-        "",
-        "## analyze, in forwards",
-        "",
+    ]
+
+
+def analyze(before: Path, runs: int) -> list[str]:
+    return [
         "The time of `analyze` over that of one forward without instruments, of six before and after it in the same process.",
         "",
         "| model, graph, repeats | before | now | same counts and bytes | forward (s) | timed runs before | now |",
@@ -147,8 +132,38 @@ def main() -> None:
             for repeats in (1, "auto")
             if trace == "record" or "Llama" not in name
         ],
+    ]
+
+
+SECTIONS = {"serving": serving, "closed_form": closed_form, "analyze, in forwards": analyze}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", type=Path, help="a checkout of the commit to compare with")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--parts", nargs="*", choices=[*SECTIONS], help="sections to measure anew; the others are kept")
+    arguments = parser.parse_args()
+    before, runs = arguments.before.resolve(), arguments.runs
+
+    import torch
+    import transformers
+
+    from benchmarks.machine import processor
+
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=before).stdout
+    kept = dict(part.split("\n", 1) for part in RESULT.read_text().split("\n## ")[1:]) if RESULT.exists() else {}
+    lines = [
+        "# Waiting",
+        "",
+        f"{processor()}, one thread, torch {torch.__version__}, transformers {transformers.__version__}; before is {commit.strip()}. Seconds are the "
+        f"processor's; medians of {runs} runs, each in a process of its own, the two versions in turn ([waits.py](../waits.py)).",
         "",
     ]
+    for title, section in SECTIONS.items():
+        is_kept = arguments.parts and title not in arguments.parts and title in kept
+        body = kept[title].strip("\n") if is_kept else "\n".join(section(before, runs))
+        lines += [f"## {title}", "", body, ""]
     RESULT.write_text("\n".join(lines))
 
 
