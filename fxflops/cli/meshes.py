@@ -54,6 +54,27 @@ def mesh(
     ] = None,
     seq: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens of a sequence.")] = 8192,
     batch: Annotated[int, typer.Option(min=1, metavar="N", help="Sequences of each data-parallel rank.")] = 1,
+    global_batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Sequences of a step on all ranks together, in place of --batch. Gradients are not accumulated.",
+        ),
+    ] = None,
+    within: Annotated[
+        int | None,
+        typer.Option(
+            metavar="BYTES",
+            parser=SIZE,
+            help="Link speed within a node, bytes a second one way: 450GB. Default: the card's.",
+        ),
+    ] = None,
+    across: Annotated[
+        int | None,
+        typer.Option(metavar="BYTES", parser=SIZE, help="Link speed of a device between nodes, as --within: 50GB."),
+    ] = None,
+    node: Annotated[int | None, typer.Option(min=1, metavar="N", help="Devices in a node. Default: 8.")] = None,
     checkpoint: Annotated[
         bool | None,
         typer.Option(
@@ -65,7 +86,7 @@ def mesh(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV of the meshes that fit.")] = False,
 ) -> None:
     """Simulate a training step of a causal language model of transformers on each mesh of so many devices, and print those
-    that fit, the lowest bound of a token first, then those that do not. Layers are checkpointed where a mesh needs it.
+    that fit, most tokens per second first, then those that do not. Layers are checkpointed where a mesh needs it.
 
     The step: weights, gradients and AdamW's state in f32, sharded over dp by fully_shard layer by layer; bf16 in between; tensor
     parallel over tp within a node, by the model's own tp_plan, for sizes that divide its heads. Pipelines are not among the meshes: how
@@ -79,15 +100,21 @@ def mesh(
     from ..distributed import rank_meshes
     from ..distributed.bounds import with_checkpoints
     from ..distributed.causal_lm import candidates, layers_of, plan_of, training_step
-    from ..distributed.links import links_of
+    from ..distributed.links import LINKS, Links
     from ..prediction.reserved import beside
     from ..render.exports import as_json
-    from ..run.progress import working
+    from ..run.progress import counting_bar, working
     from .models import load
     from .tensors import card_of
 
     card = card_of(device)
-    links = links_of(card)
+    known = LINKS.get(card.name, Links(0.0, 0.0))
+    links = Links(float(within or known.within), float(across or known.across), node or known.node)
+    if not (links.within and links.across):
+        raise InputError(
+            f"the links of {card.name} are not known: give --within and --across, bytes a second of a device one way, "
+            "such as --within 64GB --across 25GB"
+        )
     if memory is None and card.memory is not None:
         memory = card.memory - beside(gpus)
     with redirect_stdout(sys.stderr), warnings.catch_warnings():  # what a model prints: stdout is for results
@@ -102,20 +129,31 @@ def mesh(
             note(
                 f"tensor parallel by {widest} at most: larger sizes do not divide the model's heads, or the {gpus} devices"
             )
-        if sys.stderr.isatty():  # a spinner's thread would forbid copies of this process
-            note(f"simulating a step on {len(meshes)} meshes")
+        if global_batch is not None:
+            meshes = [mesh for mesh in meshes if not global_batch % mesh["dp"]]
+            if not meshes:
+                raise InputError(
+                    f"--global-batch {global_batch} cannot be divided among the data-parallel ranks of any mesh"
+                )
+
+        def tokens_of(mesh: Mapping[str, int]) -> int:
+            return seq * (mesh["dp"] * batch if global_batch is None else global_batch)
 
         def ranked(meshes: Sequence[Mapping[str, int]], checkpointing: bool) -> Meshes:
-            return rank_meshes(
-                training_step(net, tokens=seq, batch=batch, checkpointing=checkpointing),
-                meshes,
-                device=card,
-                memory=memory,
-                differs=(),
-                tokens=lambda sizes: sizes["dp"] * batch * seq,
-                layers=layers_of(net),
-                processes=os.cpu_count() or 1,
-            )
+            step = training_step(net, tokens=seq, batch=batch, global_batch=global_batch, checkpointing=checkpointing)
+            with counting_bar("simulating a training step", len(meshes) + (layers_of(net) is not None)) as done:
+                return rank_meshes(
+                    step,
+                    meshes,
+                    device=card,
+                    links=links,
+                    memory=memory,
+                    differs=(),
+                    tokens=tokens_of,
+                    layers=layers_of(net),
+                    processes=os.cpu_count() or 1,
+                    done=done,
+                )
 
         found = ranked(meshes, bool(checkpoint))
         if checkpoint is None and found.too_large:
@@ -129,7 +167,8 @@ def mesh(
             as_json({**said, "too_large": too_large, "failed": found.failed, "provenance": found.table.provenance})
         )
     else:
-        typer.echo(
-            f"training step: batch {batch:,} of {seq:,} tokens for each rank of dp; weights, gradients and AdamW's state in f32, computed in bf16"
-        )
+        size = f"batch {batch:,} of {seq:,} tokens for each rank of dp"
+        if global_batch is not None:
+            size = f"{global_batch:,} sequences of {seq:,} tokens on all ranks"
+        typer.echo(f"training step: {size}; weights, gradients and AdamW's state in f32, computed in bf16")
         typer.echo(str(found))

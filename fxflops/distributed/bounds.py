@@ -18,6 +18,7 @@ from ..render.exports import Table, Tabular
 from ..report.report import Report
 from ..roofline.devices import Device, find_device
 from ..roofline.result import COMPUTE, LAUNCH, NOTHING
+from ..roofline.traffic import compute_dtype
 from ..units import size
 from .copies import map_in_copies
 from .layers import FEWEST
@@ -27,18 +28,19 @@ from .predicted import StepPrediction, step_prediction
 from .result import RankKind, Simulation
 from .simulation import Build, simulated
 
+MESH = Column("mesh", "mesh")
+OF_TOKENS = Column("tokens", "tokens/step", "number"), Column("rate", "tokens/s", "elements")
 COLUMNS = (
-    Column("mesh", "mesh"),
+    Column("mfu", "MFU %", "%"),
+    Column("predicted_best", "step, overlapped", "s"),
+    Column("predicted_worst", "step, in turn", "s"),
     Column("best", "bound, overlapped", "s"),
     Column("worst", "bound, in turn", "s"),
-    Column("predicted_best", "predicted, overlapped", "s"),
-    Column("predicted_worst", "predicted, in turn", "s"),
     Column("compute", "compute", "s"),
     Column("communication", "communication", "s"),
     Column("memory", "peak memory", "B"),
     Column("binds", "limited by"),
 )
-RATE = Column("rate", "predicted tokens/s", "elements")
 KEPT = Column("activations", "activations")
 Tokens = Callable[[Mapping[str, int]], int]
 """The tokens of a step on a mesh."""
@@ -110,7 +112,7 @@ def _computing(report: Report, device: Device) -> Iterator[tuple[float, str]]:
 
 @dataclass(frozen=True, repr=False)
 class Meshes(Tabular):
-    """Meshes with their bounds, the lowest first; the ``to_*`` methods export the ``table`` of those that fit.
+    """Meshes with their bounds and predicted times, the fastest first; the ``to_*`` methods export the ``table`` of those that fit.
 
     ``too_large`` are those whose peak is above the ``limit`` in bytes, with that peak; ``failed`` those on which ``build`` or
     its step raised, with the reason. ``tokens`` says how many a step has on a mesh, if they are not the same; ``layers`` are those of the model if it was
@@ -131,30 +133,37 @@ class Meshes(Tabular):
 
     @property
     def table(self) -> Table:
-        """A row for each mesh that fits, in the order of its best bound: of a step, or, with ``tokens``, of a token."""
+        """A row for each mesh that fits, the fastest first. Rates and the MFU are of the predicted step, overlapped."""
         rows = [
             (
                 _named(s.mesh),
-                b.best,
-                b.worst,
+                *self._rate(s, p),
+                100 * _mfu(s, p, self.device),
                 p.best,
                 p.worst,
+                b.best,
+                b.worst,
                 b.compute,
                 b.communication,
                 s.max_memory,
                 b.binds,
-                *self._rate(s, p),
                 *self._layers_of(s),
             )
             for (s, b), p in zip(self.found, self.predicted, strict=True)
         ]
         origin = self.found[0][0].provenance if self.found else ""
-        more = [*([RATE] if self.tokens else []), *([KEPT] if self.checkpointed is not None else [])]
-        return Table("meshes", (*COLUMNS, *more), tuple(rows), provenance=origin)
+        columns = (
+            MESH,
+            *(OF_TOKENS if self.tokens else ()),
+            *COLUMNS,
+            *([KEPT] if self.checkpointed is not None else []),
+        )
+        return Table("meshes", columns, tuple(rows), provenance=origin)
 
     def _rate(self, simulation: Simulation, step: StepPrediction) -> list[float]:
-        """Return the tokens in a second, overlapped, if the tokens of a step are known."""
-        return [self.tokens(simulation.mesh) / step.best] if self.tokens else []
+        """Return the tokens of a step and those in a second, if they are known."""
+        tokens = self.tokens(simulation.mesh) if self.tokens else 0
+        return [tokens, tokens / step.best] if self.tokens else []
 
     def _trust(self, step: StepPrediction) -> str:
         """Return the line that says how far to trust the predicted times, by those of the first mesh."""
@@ -171,7 +180,7 @@ class Meshes(Tabular):
 
     def _pieces(self) -> Iterator[str | Table]:
         links = f"{self.links.within / 1e9:g} GB/s within a node of {self.links.node}, {self.links.across / 1e9:g} GB/s between nodes"
-        yield f"lower bound on the time of a step, and the predicted time: {self.device.name}, {links}"
+        yield f"predicted time of a step, and its lower bound: {self.device.name}, {links}"
         if self.layers is not None:
             yield f"extrapolated to {self.layers} layers from {FEWEST + 2}; checked with all {self.layers} on the first mesh"
         yield self.table if self.found or not self.too_large else "none fits"
@@ -187,25 +196,48 @@ class Meshes(Tabular):
         yield from (f"{mesh}: {reason}" for mesh, reason in self.failed.items())
 
 
+def _mfu(simulation: Simulation, step: StepPrediction, device: Device) -> float:
+    """Return the share of the device's peak that a step reaches: 2 x MACs of forward and backward, without what is computed again."""
+
+    def computing(report: Report) -> int:
+        return sum(each.macs for each in report.counted if each.call.phase in ("forward", "backward"))
+
+    def peaks(report: Report) -> str:
+        return compute_dtype(max(report.counted, key=lambda each: each.macs).call)
+
+    kind = max(simulation.kinds, key=lambda kind: kind.macs)
+    return 2 * kind.sum(computing) / (step.best * device.peak(peaks(kind.report)))
+
+
 def with_checkpoints(kept: Meshes, checkpointed: Meshes) -> Meshes:
-    """Return the meshes that fit with all activations kept, and those that fit with checkpoints, by the bound of each."""
-    tokens = kept.tokens
-
-    def bound(each: tuple[tuple[Simulation, StepBound], StepPrediction]) -> float:
-        simulation, least = each[0]
-        return least.best / (tokens(simulation.mesh) if tokens else 1)
-
-    fitting = [each for meshes in (kept, checkpointed) for each in zip(meshes.found, meshes.predicted, strict=True)]
-    fitting.sort(key=bound)
+    """Return the meshes that fit with all activations kept, and those that fit with checkpoints, the fastest first."""
+    pairs = [each for meshes in (kept, checkpointed) for each in zip(meshes.found, meshes.predicted, strict=True)]
+    bounds, predicted = _fastest_first(pairs, kept.tokens)
     return replace(
         kept,
-        found=tuple(each for each, _ in fitting),
-        predicted=tuple(each for _, each in fitting),
+        found=bounds,
+        predicted=predicted,
         too_large=checkpointed.too_large,
         failed={**kept.failed, **checkpointed.failed},
         layers=kept.layers or checkpointed.layers,
         checkpointed=tuple(simulation.mesh for simulation, _ in checkpointed.found),
     )
+
+
+Pair = tuple[tuple[Simulation, StepBound], StepPrediction]
+
+
+def _fastest_first(
+    pairs: Sequence[Pair], tokens: Tokens | None
+) -> tuple[tuple[tuple[Simulation, StepBound], ...], tuple[StepPrediction, ...]]:
+    """Return the meshes in the order of their predicted seconds: of a token, or of a step where the tokens are not given."""
+
+    def seconds(pair: Pair) -> float:
+        (simulation, _), predicted = pair
+        return predicted.best / (tokens(simulation.mesh) if tokens else 1)
+
+    ordered = sorted(pairs, key=seconds)
+    return tuple(bound for bound, _ in ordered), tuple(predicted for _, predicted in ordered)
 
 
 def rank_meshes(
@@ -219,14 +251,16 @@ def rank_meshes(
     tokens: Tokens | None = None,
     layers: int | None = None,
     processes: int = 1,
+    done: Callable[[], None] = lambda: None,
 ) -> Meshes:
-    """Simulate a training step on each mesh; return those that fit into ``memory``, the lowest bound first.
+    """Simulate a training step on each mesh; return those that fit into ``memory``, the fastest by its predicted time first.
 
-    Where a step has not the same work on all, ``tokens(mesh)`` are those of a step: then the lowest bound of a token is first.
+    If meshes do different work per step, pass ``tokens(mesh)``, the tokens of a step: meshes are then ranked by tokens per second.
 
     ``memory`` is that of a device, in bytes or as "80GiB". ``build``, ``differs`` and ``layers`` are those of :func:`simulate`,
-    where names in ``differs`` that a mesh has not are left out; ``device`` and ``links`` are those of :func:`step_bound`, which has its
+    where names in ``differs`` that a mesh does not have are left out; ``device`` and ``links`` are those of :func:`step_bound`, which has its
     assumptions and errors. So many ``processes`` simulate a mesh each at a time, as those of :func:`simulate` a rank.
+    ``done`` is called after each simulation.
 
     With ``layers`` the first mesh is simulated with all layers, too. Unless that gives the same figures, all meshes are. The others
     are known by two depths, which show whether layers add the same memory; that work grows evenly the first one has shown.
@@ -247,7 +281,7 @@ def rank_meshes(
         return one, None if limit is not None and one.max_memory > limit else step_bound(one, found, between)
 
     def told_of(jobs: Sequence[tuple[Mapping[str, int], int]]) -> list[Any]:
-        return map_in_copies(tried, jobs, processes, lambda job: _named(job[0]))
+        return map_in_copies(tried, jobs, processes, lambda job: _named(job[0]), done)
 
     listed = [*meshes]
     if not listed:
@@ -271,10 +305,10 @@ def rank_meshes(
             too_large.append(each[0])
         else:
             fitting.append(each)
-    fitting.sort(key=lambda each: each[1].best / (tokens(each[0].mesh) if tokens else 1))
-    predicted = tuple(step_prediction(simulation, found, between) for simulation, _ in fitting)
+    predicted = [step_prediction(simulation, found, between) for simulation, _ in fitting]
+    bounds, times = _fastest_first([*zip(fitting, predicted, strict=True)], tokens)
     deep = layers if by_layers else None
-    return Meshes(found, between, limit, tuple(fitting), tuple(too_large), failed, tokens, deep, predicted)
+    return Meshes(found, between, limit, bounds, tuple(too_large), failed, tokens, deep, times)
 
 
 def _alike(whole: Any, shallow: Any) -> bool:

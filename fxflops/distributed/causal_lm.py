@@ -48,10 +48,13 @@ def plan_of(model: Any) -> dict[str, Any]:
     return {name: styles[style]() for name, style in plan.items()} if styles.keys() >= {*plan.values()} else {}
 
 
-def training_step(model: Any, *, tokens: int, batch: int = 1, checkpointing: bool = True) -> Build:
+def training_step(
+    model: Any, *, tokens: int, batch: int = 1, global_batch: int | None = None, checkpointing: bool = True
+) -> Build:
     """Return the ``build`` of :func:`simulate` for a causal language model of transformers on a mesh of "dp" and "tp".
 
-    Each data-parallel rank has ``batch`` sequences of ``tokens``. Weights, gradients and AdamW's state are f32, sharded over
+    Each data-parallel rank has ``batch`` sequences of ``tokens``, or its share of a ``global_batch`` in one piece, without
+    accumulating gradients. Weights, gradients and AdamW's state are f32, sharded over
     "dp" layer by layer (``fully_shard``) and gathered in bf16; "tp" follows the model's ``tp_plan``. ``checkpointing`` keeps
     of each layer its input alone. Attention is ``scaled_dot_product_attention`` with ``is_causal``, without a mask.
 
@@ -82,7 +85,8 @@ def training_step(model: Any, *, tokens: int, batch: int = 1, checkpointing: boo
         for part in [*(each for each in made.modules() if type(each).__name__ in classes), made]:
             fully_shard(part, mesh=mesh["dp"], mp_policy=policy)
         optimizer = torch.optim.AdamW(made.parameters())
-        ids = torch.zeros(batch, tokens, dtype=torch.long)
+        sequences = batch if global_batch is None else global_batch // mesh["dp"].size()
+        ids = torch.zeros(sequences, tokens, dtype=torch.long)
 
         def step() -> None:
             made(input_ids=ids, labels=ids, use_cache=False).loss.backward()

@@ -23,8 +23,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def map_in_copies(work: Callable[[T], R], items: Iterable[T], processes: int, named: Callable[[T], str]) -> list[R]:
-    """Return ``work(item)`` of all items, of which so many are done at a time, each in a copy of this process.
+def map_in_copies(
+    work: Callable[[T], R],
+    items: Iterable[T],
+    processes: int,
+    named: Callable[[T], str],
+    done: Callable[[], None] = lambda: None,
+) -> list[R]:
+    """Return ``work(item)`` of all items, of which so many are done at a time, each in a copy of this process; call ``done`` after each.
 
     In this process alone if :func:`may_fork` says no. ``work`` may be a closure: a copy has all that this process has. What it
     changes there is lost. An item on which ``work`` raises, or whose result cannot be sent, is done again here, so that
@@ -42,8 +48,14 @@ def map_in_copies(work: Callable[[T], R], items: Iterable[T], processes: int, na
     if processes > 1 and may_fork():
         items = [*items]
         if len(items) > 1:
-            made = _made_in_copies(work, items, min(processes, len(items), len(os.sched_getaffinity(0))), named)
-    return [made[i] if i in made else work(item) for i, item in enumerate(items)]
+            made = _made_in_copies(work, items, min(processes, len(items), len(os.sched_getaffinity(0))), named, done)
+
+    def here(item: T) -> R:
+        result = work(item)
+        done()
+        return result
+
+    return [made[i] if i in made else here(item) for i, item in enumerate(items)]
 
 
 def may_fork() -> bool:
@@ -85,7 +97,7 @@ def start_autograd() -> None:
 
 
 def _made_in_copies(
-    work: Callable[[T], R], items: Sequence[T], processes: int, named: Callable[[T], str]
+    work: Callable[[T], R], items: Sequence[T], processes: int, named: Callable[[T], str], done: Callable[[], None]
 ) -> dict[int, R]:
     """Return the results by the number of the item; without those that are left to this process."""
     waiting, made = deque(range(len(items))), dict[int, R]()
@@ -107,6 +119,7 @@ def _made_in_copies(
                 process, number = running[connection]
                 try:
                     made[number] = connection.recv()
+                    done()
                 except (EOFError, ConnectionResetError):
                     process.join()
                     if process.exitcode:

@@ -19,6 +19,26 @@ def working(label: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def counting_bar(label: str, total: int) -> Iterator[Callable[[], None]]:
+    """Yield a function that moves a bar of ``total`` steps on stderr, if that is a terminal.
+
+    The bar is drawn at each step, and not by a thread: a process that has one cannot be copied safely.
+    """
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Bar(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+        task = bar.add_task(label, total=total)
+        bar.refresh()
+        yield lambda: bar.update(task, advance=1, refresh=True)
+
+
 LONG = 5.0
 """The seconds of work above which it is said how long that will take."""
 

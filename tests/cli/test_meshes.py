@@ -50,8 +50,8 @@ def test_meshes_that_fit_and_those_that_do_not(model: str) -> None:
     for row, dp in ((row, int(row["mesh"].split()[1])) for row in data["meshes"]):
         assert row["best"] == max(row["compute"], row["communication"])
         assert row["rate"] == pytest.approx(dp * 32 / row["predicted_best"])
-    bounds = [int(row["mesh"].split()[1]) / row["best"] for row in data["meshes"]]
-    assert bounds == sorted(bounds, reverse=True)
+    rates = [row["rate"] for row in data["meshes"]]
+    assert rates == sorted(rates, reverse=True)
 
     memory = {row["mesh"]: row["memory"] for row in data["meshes"]}
     least = min(memory.values())
@@ -61,11 +61,24 @@ def test_meshes_that_fit_and_those_that_do_not(model: str) -> None:
     assert text.startswith("training step: batch ")
     assert " of 32 tokens for each rank of dp" in text.splitlines()[0]
     assert text.splitlines()[1].startswith(
-        "lower bound on the time of a step, and the predicted time: H100 SXM, 450 GB/s within a node of 8"
+        "predicted time of a step, and its lower bound: H100 SXM, 450 GB/s within a node of 8"
     )
     largest = max(memory, key=memory.__getitem__)
     assert f": {largest} (" in text.splitlines()[-1]
     assert text.splitlines()[-1].startswith("does not fit into ")
+
+
+@simulates
+def test_a_global_batch_is_shared_among_the_ranks_and_links_are_given(model: str) -> None:
+    links = ["--within", "10GB", "--across", "1GB", "--node", "4"]
+    args = [model, "--gpus", "4", "--seq", "8", "--global-batch", "8", "--no-checkpoint", "--device", "L4", *links]
+    rows = json.loads(invoke(*args, "--json").stdout)["meshes"]
+    assert {row["mesh"] for row in rows} == {"dp 4 x tp 1", "dp 2 x tp 2"}
+    assert {row["tokens"] for row in rows} == {8 * 8}
+    text = invoke(*args).stdout
+    assert "8 sequences of 8 tokens on all ranks" in text
+    assert "10 GB/s within a node of 4, 1 GB/s between nodes" in text
+    assert "cannot be divided" in invoke(model, "--gpus", "4", "--global-batch", "1").stderr
 
 
 @simulates
@@ -89,7 +102,7 @@ def test_a_model_of_experts_is_data_parallel_alone(tmp_path: Path) -> None:
         (["timm:resnet18", "--gpus", "2"], "mesh is for language models of transformers"),
         (["hf:bert", "--gpus", "2"], "BertModel is no causal language model"),
         (["hf:LlamaForCausalLM", "--gpus", "2", "--device", "Abacus"], "unknown device 'Abacus'"),
-        (["hf:LlamaForCausalLM", "--gpus", "2", "--device", "L4"], "the links of 'L4' are not in the table"),
+        (["hf:LlamaForCausalLM", "--gpus", "2", "--device", "L4"], "the links of L4 are not known: give --within"),
         (["hf:LlamaForCausalLM", "--gpus", "2", "--json", "--csv"], "not both"),
         (["hf:LlamaForCausalLM", "--gpus", "0"], "--gpus"),
         (["hf:LlamaForCausalLM", "--gpus", "2", "--memory", "much"], "--memory"),

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import distributed as dist
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from fxflops.distributed import Links, StepBound, rank_meshes, simulate, step_bound
 from fxflops.errors import InputError
@@ -82,7 +83,7 @@ def test_launches_are_those_of_modules(options: dict[str, bool]) -> None:
     assert found.binds == "launch"
 
 
-def test_meshes_in_the_order_of_their_bounds() -> None:
+def test_meshes_in_the_order_of_their_times() -> None:
     def only_even(mesh: Any) -> Any:
         if mesh.size() % 2:
             raise ValueError("heads are even")
@@ -97,7 +98,7 @@ def test_meshes_in_the_order_of_their_bounds() -> None:
     assert [row["best"] for row in found.to_dicts()] == [bound.best for _, bound in found.found]
     assert found.found[0][0].provenance in str(found.to_markdown())
     assert "<p>dp 3: rank 0 (dp 0) raised ValueError: heads are even at " in found._repr_html_()
-    assert text.startswith("lower bound on the time of a step")
+    assert text.startswith("predicted time of a step, and its lower bound")
     assert "dp 3: rank 0 (dp 0) raised ValueError: heads are even" in text
     none = rank_meshes(build, [{"dp": 2}], device=DEVICE, links=LINKS, memory=1000)
     assert (len(none.table), len(none.too_large)) == (0, 1)
@@ -141,7 +142,7 @@ def test_what_is_not_in_a_table() -> None:
         rank_meshes(build, [])
 
 
-def test_meshes_of_unlike_work_are_ordered_by_the_bound_of_a_token() -> None:
+def test_meshes_of_unlike_work_are_ordered_by_tokens_per_second() -> None:
     meshes = [
         {"dp": 1, "tp": 4},
         {"dp": 4, "tp": 1},
@@ -153,7 +154,23 @@ def test_meshes_of_unlike_work_are_ordered_by_the_bound_of_a_token() -> None:
     assert "rate" not in by_step.to_dicts()[0]
     rows = by_token.to_dicts()
     assert [row["mesh"] for row in rows] == ["dp 4 x tp 1", "dp 1 x tp 4"]
-    assert [row["rate"] * row["best"] for row in rows] == pytest.approx([400, 100])
+    assert [row["tokens"] for row in rows] == [400, 100]
+    assert [row["rate"] * row["predicted_best"] for row in rows] == pytest.approx([400, 100])
+
+
+def test_the_share_of_the_peak_by_hand() -> None:
+    """A layer, forward and backward: three products of WIDTH^3 in the time of the step; what is computed again does not count."""
+
+    def trains(mesh: Any) -> Any:
+        layer, x = nn.Linear(WIDTH, WIDTH, bias=False), torch.ones(WIDTH, WIDTH, requires_grad=True)
+
+        def step() -> None:
+            checkpoint(layer, x, use_reentrant=False).sum().backward()
+
+        return layer, step
+
+    (row,) = rank_meshes(trains, [{"dp": 2}], device=DEVICE, links=LINKS, differs=()).to_dicts()
+    assert row["mfu"] == pytest.approx(100 * 3 * COMPUTE / row["predicted_best"])
 
 
 @pytest.mark.parametrize("kind", ["all", "causal", "mask"])
