@@ -1,5 +1,5 @@
-"""The command line: ``fxflops run``, ``predict``, ``summary``, ``explain``, ``diff``, ``check``, ``closed-form``, ``mesh``,
-``ops``, ``conventions``.
+"""The command line: ``fxflops run``, ``predict``, ``summary``, ``explain``, ``diff``, ``check``, ``closed-form``, ``roofline``, ``serving``,
+``training-run``, ``estimate``, ``mesh``, ``ops``, ``conventions``.
 
 Only results are printed on stdout; notes and errors go to stderr. The exit code is 0 for success, 1 if a budget is
 exceeded or ``--strict`` finds an operation without a formula, 2 for wrong arguments. The commands import torch when they
@@ -27,7 +27,7 @@ from ..model.files import UNSAFE
 from ..render.exports import as_json
 from ..report.comparison import compare
 from ..report.report import Report
-from . import closed_forms, comparisons, meshes, summaries
+from . import answers, closed_forms, comparisons, meshes, summaries
 from . import options as option
 from .libraries import model_named
 from .options import Asked, Limits, examples, spread
@@ -499,6 +499,26 @@ app.command(
     short_help="Print a model's costs as formulas in the sizes of its inputs.",
     epilog=closed_forms.EXAMPLES,
 )(closed_forms.closed_form)
+app.command(
+    "roofline",
+    short_help="Show what bounds each call of a model on a card.",
+    epilog=answers.ROOFLINE_EXAMPLES,
+)(answers.roofline)
+app.command(
+    "serving",
+    short_help="Show what it costs to serve a language model.",
+    epilog=answers.SERVING_EXAMPLES,
+)(answers.serving)
+app.command(
+    "training-run",
+    short_help="Show the GPU-hours of training on so many tokens.",
+    epilog=answers.TRAINING_EXAMPLES,
+)(answers.training_run)
+app.command(
+    "estimate",
+    short_help="Show the FLOPs that a trainer takes a batch to cost.",
+    epilog=answers.ESTIMATE_EXAMPLES,
+)(answers.estimate)
 app.command(
     "mesh",
     short_help="Rank the meshes of a cluster by the least time of a training step.",

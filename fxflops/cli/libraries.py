@@ -35,6 +35,8 @@ FORMS = """\
   path/to/folder                   a folder with a config.json of transformers or diffusers, with or without weights"""
 
 
+SAVED = (".json", ".json.gz")
+"""The files of reports, and of traces of torch.profiler."""
 SUFFIXES = (".pt2", ".pt", ".pth", ".bin", ".ckpt", ".onnx", ".safetensors", ".gguf")
 
 
@@ -44,7 +46,7 @@ def is_from_a_library(name: str) -> bool:
 
 def is_file(name: str) -> bool:
     """Return whether a model is named by its file or folder, which is there; not by code, nor by a config alone."""
-    return not (is_from_a_library(name) or name.endswith((".py", ".json"))) and Path(name).expanduser().exists()
+    return not (is_from_a_library(name) or name.endswith((".py", *SAVED))) and Path(name).expanduser().exists()
 
 
 def model_named(word: str) -> str | None:
@@ -73,7 +75,7 @@ def check_model(name: str) -> str:
             raise unknown(library, rest, registered(library))
     elif place.endswith(".py") and not Path(place).expanduser().is_file():
         raise InputError(f"there is no file {place!r}")
-    elif not (colon and place and rest) and not name.endswith((".py", ".json")):
+    elif not (colon and place and rest) and not name.endswith((".py", *SAVED)):
         known = f"; timm has it: timm:{name}" if name in registered("timm") else ""
         if "/" in name or name.endswith(SUFFIXES):
             known = ": there is no such file"

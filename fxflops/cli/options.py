@@ -99,7 +99,7 @@ COUNT, SIZE, SECONDS = (read_by(read) for read in (units.read_count, units.read_
 
 HELP_MODEL = (
     "timm:NAME, torchvision:NAME, hf:TYPE or hf:CLASS or hf:CONFIG.json, FILE.py:NAME or PACKAGE.MODULE:NAME; "
-    "a file of torch.export or TorchScript (.pt2, .pt), or a folder with a config.json; or a report saved as FILE.json."
+    "a file of torch.export or TorchScript (.pt2, .pt), or a folder with a config.json; or a report saved as FILE.json; or a trace of torch.profiler."
 )
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=HELP_MODEL, show_default=False, callback=check_model)]

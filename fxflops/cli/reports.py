@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from ..conventions import BASE_CONVENTION, check_attention, check_convention
 from ..errors import InputError
 from ..report.gathered import GatheredReport
 from ..report.report import Report
-from .libraries import is_from_a_library
+from .libraries import SAVED, is_from_a_library
 from .options import ATTENTION, Asked, given_by
 from .shown import note
 
@@ -37,8 +38,8 @@ def both(a: str, b: str, asked: Asked) -> tuple[Report, Report]:
 
 
 def is_saved(target: str) -> bool:
-    """Return True if a target is a saved report, not a model."""
-    return target.endswith(".json") and not is_from_a_library(target)
+    """Return True if a target is a saved report, or a trace of torch.profiler, and not a model."""
+    return target.endswith(SAVED) and not is_from_a_library(target)
 
 
 def check(asked: Asked) -> None:
@@ -56,6 +57,12 @@ def _loaded(target: str, asked: Asked) -> Report:
             f"{target} is taken for a saved report: only --convention and --attention can be given for it; "
             f"the config of a transformers model is hf:{target}"
         )
+    if _is_trace(target):
+        from ..api import read_trace
+
+        return read_trace(
+            target, convention=asked.convention or BASE_CONVENTION, attention=asked.attention or ATTENTION
+        )
     try:
         report = Report.load(target)
     except OSError as error:
@@ -63,6 +70,16 @@ def _loaded(target: str, asked: Asked) -> Report:
     if (asked.convention, asked.attention) == (None, None):
         return report
     return report.recount(asked.convention, attention=asked.attention)
+
+
+def _is_trace(target: str) -> bool:
+    """Return whether a file is a trace of torch.profiler: its events are named near its beginning or its end."""
+    opened = gzip.open if target.endswith(".gz") else open
+    try:
+        with opened(target, "rb") as file:
+            return b'"traceEvents"' in file.read(1 << 20)
+    except OSError as error:
+        raise InputError(f"{target} cannot be read: {error.strerror or error}") from None
 
 
 def gathered(report: Report) -> list[GatheredReport] | None:

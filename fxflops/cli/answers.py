@@ -1,0 +1,185 @@
+"""Commands that ask one thing of a counted model: its roofline on a card, its serving, its training run, a trainer's estimate."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .. import units
+from ..errors import InputError
+from ..render.exports import as_json
+from . import options as option
+from .libraries import check_model
+from .options import Asked, examples, read_by, spread
+from .reports import is_saved, report_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+TOKENS = read_by(units.read_tokens)
+ROOFLINE_EXAMPLES = examples(
+    "fxflops roofline timm:resnet50 --device A100 --batch 64",
+    "fxflops roofline report.json --device 4090",
+    "fxflops roofline hf:bert --input-ids 8,512 --backward --phase backward --device L4",
+)
+SERVING_EXAMPLES = examples(
+    "fxflops serving hf:LlamaForCausalLM --prompt 1000 --new-tokens 100 --dtype bf16 --device H100",
+    "fxflops serving hf:path/to/config.json --prompt 4000 --new-tokens 500 --batch 16 --device H200",
+)
+TRAINING_EXAMPLES = examples(
+    "fxflops training-run hf:LlamaForCausalLM --tokens 15T --device H100",
+    "fxflops training-run hf:path/to/config.json --input-ids 1,8192 --tokens 300B --device A100 --mfu 0.5",
+)
+ESTIMATE_EXAMPLES = examples(
+    "fxflops estimate megatron hf:path/to/config.json --lengths 8192",
+    "fxflops estimate verl hf:LlamaForCausalLM --lengths 512,1024 --against fxflops",
+)
+
+
+@spread(
+    "convention",
+    "attention",
+    device="The card, such as H100, 'A100 40GB' or 4090. Default: the device of a timed report.",
+)
+def roofline(
+    model: option.Model,
+    *,
+    asked: Asked,
+    phase: Annotated[str, typer.Option(metavar="forward|backward|optimizer", help="The phase to show.")] = "forward",
+    json: option.TableAsJson = False,
+) -> None:
+    """Show the least time that a card needs for each call of a model, and what binds it. The model is counted, and does not run."""
+    saved = is_saved(model)
+    if asked.device is None and not saved:
+        raise InputError(option.NO_CARD)
+    from .tensors import card_of
+
+    card = None if asked.device is None else asked.card or card_of(asked.device)
+    report = report_of(
+        model, replace(asked, device=None) if saved or card is None else replace(asked, device=card.name)
+    )
+    result = report.roofline(card or "auto", phase)
+    typer.echo(result.to_json() if json else str(result))
+
+
+@spread(
+    "input",
+    "input_ids",
+    "batch",
+    "autocast",
+    "train",
+    "backward",
+    "optimizer",
+    "convention",
+    device="The card, such as H100, for times.",
+)
+def serving(
+    model: option.Model,
+    *,
+    prompt: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens of each prompt.")],
+    new_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens to generate after it.")],
+    sequences: Annotated[
+        int, typer.Option("--batch", min=1, metavar="N", help="Sequences that are served together.")
+    ] = 1,
+    draft: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="A smaller model that proposes tokens: speculative decoding.")
+    ] = None,
+    draft_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens that it proposes at a time.")] = 4,
+    acceptance: Annotated[
+        float, typer.Option(min=0, max=1, metavar="SHARE", help="The share of them that the model accepts.")
+    ] = 0.8,
+    asked: Asked,
+    json: option.TableAsJson = False,
+) -> None:
+    """Show what it costs to serve a causal language model of transformers: FLOPs, bytes, the cache, and with a card the times."""
+    from ..symbolic.inference import serving as cost_of
+    from .tensors import card_of
+
+    card = None if asked.device is None else asked.card or card_of(asked.device)
+    result = cost_of(
+        _network(model, asked),
+        prompt=prompt,
+        new_tokens=new_tokens,
+        batch=sequences,
+        device=card,
+        attention=asked.attention or option.ATTENTION,
+        draft=None if draft is None else _network(check_model(draft), asked),
+        draft_tokens=draft_tokens,
+        acceptance=acceptance,
+    )
+    typer.echo(as_json(asdict(result)) if json else str(result))
+
+
+@spread("backward", "optimizer", "convention", "autocast", "train", device="The card that trains, such as H100.")
+def training_run(
+    model: option.Model,
+    *,
+    tokens: Annotated[int, typer.Option(parser=TOKENS, metavar="N", help="Tokens of the training: 15T, 300B ...")],
+    mfu: Annotated[float, typer.Option(metavar="SHARE", help="The share of the card's peak that is reached.")] = 0.4,
+    asked: Asked,
+    json: option.TableAsJson = False,
+) -> None:
+    """Show the GPU-hours of a training run, from the count of one step, beside those by 6ND."""
+    if asked.device is None:
+        raise InputError(option.NO_CARD)
+    from .tensors import card_of
+
+    card = asked.card or card_of(asked.device)
+    saved = is_saved(model)
+    report = report_of(model, asked.of_saved() if saved else replace(asked, device=None, backward=True))
+    result = report.training_run(tokens, card, mfu)
+    if json:
+        hours = {"hours": result.hours, "six_nd_hours": result.six_nd_hours}
+        typer.echo(
+            as_json({"device": card.name, "tokens": tokens, "mfu": mfu, **hours, "provenance": report.provenance})
+        )
+    else:
+        typer.echo(str(result))
+
+
+def estimate(
+    trainer: Annotated[
+        str, typer.Argument(metavar="TRAINER", help="verl, megatron, torchtitan ...; fxflops is the true count.")
+    ],
+    model: option.Model,
+    *,
+    lengths: Annotated[
+        str | None,
+        typer.Option(metavar="N,N,...", help="Tokens of each sequence of the batch. Default: a saved report's."),
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="TRAINER", help="Explain why another trainer's figure differs.")
+    ] = None,
+) -> None:
+    """Show the FLOPs that a trainer (verl, Megatron-LM, torchtitan ...) takes a batch to cost, term by term.
+
+    The model is a config or a class of transformers, hf:..., or the saved report of a count with a backward pass.
+    """
+    from .. import trainers
+
+    given = None
+    if lengths is not None:
+        try:
+            given = [int(each) for each in lengths.split(",")]
+        except ValueError:
+            raise InputError(f"--lengths {lengths!r}: whole numbers, such as 512,1024") from None
+    source: Any = report_of(model, Asked()) if is_saved(model) else _network(model, Asked())
+    if given is None and not is_saved(model):
+        raise InputError("give --lengths N,N,...: the tokens of each sequence of the batch")
+    result = (
+        trainers.estimate(trainer, source, given)
+        if against is None
+        else trainers.explain(trainer, against, source, given)
+    )
+    typer.echo(str(result))
+
+
+def _network(model: str, asked: Asked) -> nn.Module:
+    """Return the model on the meta device, in the dtype that was asked for."""
+    from .models import load
+    from .tensors import dtype_of
+
+    network: nn.Module = load(model, on_meta=True).model
+    return network if asked.dtype is None else network.to(dtype_of(asked.dtype))
