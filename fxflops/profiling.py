@@ -7,6 +7,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial, update_wrapper
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -32,6 +33,7 @@ from .report.report import Report
 from .run.block import DETAILS, OPERATIONS, STEPS, BlockWatch
 from .run.out_of_memory import add_memory_note
 from .run.uncompiled import uncompiled
+from .trace.data_loaders import data_loaders_watched
 
 INSTEAD = """it counts the code in a block,
   with fxflops.profile(model) as p:
@@ -163,6 +165,7 @@ class profile:
         self._watch = BlockWatch(seen, self._registry, parameter, self._wanted, self._optimizers)
         self._storages, self._observer = self._watch.storages, self._watch.observer
         self._observer.phases.on_step = self._stepping
+        self._workers: set[int] = set()
         self._generated: list[tuple[str, range]] = []
         self._iterations: dict[int, int] = {}
         for category, tensors in held.items():
@@ -198,16 +201,18 @@ class profile:
             self._running = ExitStack()
             self._running.enter_context(uncompiled(load=True))
             self._running.enter_context(self._observer)
+            self._running.enter_context(data_loaders_watched(self._observer.times, self._workers))
             self._observer.times.resume()
             self._is_on = True
         if wanted:
             steps = self._observer.steps
             self._iterations[len(steps)] = self._iteration
             first = len(self._observer.calls)
+            self._observer.times.settle()
             steps.append(Step("", range(first, first), self._observer.times.next_step()))
 
     def _turn_off(self, *error: Any) -> None:
-        self._observer.times.flush()
+        self._observer.times.settle()
         self._running.__exit__(*(error or (None, None, None)))
         self._is_on = False
 
@@ -257,6 +262,7 @@ class profile:
         self._storages.hold_earlier()
         mode = ("train" if is_training(self._model) else "eval") if self._parts else ""
         run = self._watch.finished(self._name, mode, self._compiled, Inventory(self._model), self._steps, raised, why)
+        run = replace(run, workers=tuple(sorted(self._workers)))
         return Report(run, self._convention, self._registry, weakref.ref(self._model), self._attention)
 
     def _stepping(self, optimizer: Optimizer) -> None:

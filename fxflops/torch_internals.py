@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch.torch_version import TorchVersion
 from torch.utils import _device
+from torch.utils.data import dataloader as _dataloader
 
 
 class Nobody:
@@ -202,6 +203,17 @@ def engine_creates_graph(frame: FrameType) -> bool:
 
 # Calls a function when the running backward pass has ended. Necessary.
 queue_callback: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
+
+
+DataLoaderIterator: Any = _dataloader._BaseDataLoaderIter
+"""The class of all iterators that a DataLoader returns."""
+
+
+def workers_of(loader: Any) -> int:
+    """Return the number of workers of a DataLoader, or of its iterator."""
+    return int(getattr(loader, "num_workers", getattr(loader, "_num_workers", 0)))
+
+
 # The file whose frames show that checkpoint recomputes.
 CHECKPOINT_FILE = str(Path(torch.utils.__file__).with_name("checkpoint.py"))
 # Its function that reads shape, dtype and device of a tensor, to compare a recomputed one with the first. Necessary.

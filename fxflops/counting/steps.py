@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from ..meters.stopwatch import BETWEEN
+from ..meters.stopwatch import BETWEEN, LOADING
 from ..meters.timing import Timing
 from ..records import PARTS, PHASES, Counted, Step
 from ..run.outcome import Run
@@ -21,7 +21,7 @@ HOST = "(host)"
 NO_OPERATION = "(no op)"
 """The op of graph nodes that make no call: an input, indexing a tuple, reading a shape."""
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, _ = PHASES
-TIMED = FORWARD, BACKWARD, OPTIMIZER, BETWEEN
+TIMED = FORWARD, BACKWARD, OPTIMIZER, LOADING, BETWEEN
 LONG_RUN, TOO_FAR_APART = 0.01, 1.5
 """In runs longer than 0.01 s, a sum of nodes that differs from the latency by more than a factor of 1.5 shows that other
 work ran on the machine. (Shorter runs differ as much by the overhead of each node.)"""
@@ -30,13 +30,15 @@ work ran on the machine. (Shorter runs differ as much by the overhead of each no
 class StepTime(NamedTuple):
     """The seconds of a step, in all and by phase, and the FLOPs of all its phases.
 
-    ``backward`` includes recomputation; ``between`` is the time outside all phases.
+    ``backward`` includes recomputation; ``loading`` is the time in a DataLoader of torch, for the batch of the step; ``between`` is the
+    time outside all these.
     """
 
     seconds: float
     forward: float
     backward: float
     optimizer: float
+    loading: float
     between: float
     flops: int
 
@@ -56,7 +58,7 @@ def by_step(run: Run, counted: Sequence[Counted]) -> dict[str, OperatorRow]:
                 phases.setdefault(FORWARD if phase in PARTS[FORWARD] else phase, []).append(sums)
         totals = {phase: together(sums) for phase, sums in phases.items()}
         if step.parts:
-            outside.append(Sums(seconds=step.parts.get(BETWEEN)))
+            outside.append(Sums(seconds=sum(step.parts.get(part, 0.0) for part in (LOADING, BETWEEN))))
             recomputed = totals.get(RECOMPUTE, Sums()).seconds or 0.0
             taken = {**step.parts, BACKWARD: step.parts.get(BACKWARD, 0.0) - recomputed, RECOMPUTE: recomputed}
             totals = {phase: sums._replace(seconds=taken.get(phase)) for phase, sums in totals.items()}

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 BETWEEN = "between"
-"""The time outside all phases: of loading data, computing a loss, choosing a token."""
+"""The time outside all phases: of computing a loss, choosing a token, Python."""
+LOADING = "loading"
+"""The time in which a DataLoader of torch makes the next batch, or waits for its workers to have made it."""
 
 
 class Costs(NamedTuple):
@@ -120,11 +122,13 @@ class StoppedStopwatch(Stopwatch):
 class PhaseTimes:
     """The seconds of each phase, step by step; the innermost open phase runs.
 
-    ``parts`` are those of the current step: from the beginning of one call of the model to that of the next.
+    ``parts`` are those of the current step: from the beginning of one call of the model to that of the next. But the loading of a batch
+    belongs to the step that computes with it, which begins later: until then it is kept in ``_ahead``.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.parts: dict[str, float] = {}
+        self._ahead: dict[str, float] = {}
         self._now = now
         self._open = [BETWEEN]
         self._since = now()
@@ -146,10 +150,17 @@ class PhaseTimes:
                 pass
 
     def next_step(self) -> dict[str, float]:
-        """Begin a step; return its parts, which grow until the next one begins."""
+        """Begin a step; return its parts, which grow until the next one begins. It has the time of loading its batch."""
         self.flush()
-        self.parts = {}
+        self.parts, self._ahead = self._ahead, {}
         return self.parts
+
+    def settle(self) -> None:
+        """Add the time of a batch that no step will compute with to the current step, at the end of a loop or of an iteration."""
+        self.flush()
+        for phase, seconds in self._ahead.items():
+            self.parts[phase] = self.parts.get(phase, 0.0) + seconds
+        self._ahead = {}
 
     def resume(self) -> None:
         """Go on after an interruption, whose time is no phase's."""
@@ -158,5 +169,6 @@ class PhaseTimes:
     def flush(self) -> None:
         """Add the time until now to the innermost open phase."""
         now, phase = self._now(), self._open[-1]
-        self.parts[phase] = self.parts.get(phase, 0.0) + now - self._since
+        parts = self._ahead if phase == LOADING else self.parts
+        parts[phase] = parts.get(phase, 0.0) + now - self._since
         self._since = now

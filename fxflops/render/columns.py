@@ -128,6 +128,7 @@ STEP_TIMES = (
     Column("forward", "forward", "s"),
     Column("backward", "backward", "s"),
     Column("optimizer", "optimizer", "s"),
+    Column("loading", "loading", "s"),
     Column("between", "between", "s"),
     Column("flops", "FLOPs", "flops"),
     Column("flops_per_second", "FLOP/s", "flops"),

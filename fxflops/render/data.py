@@ -127,6 +127,7 @@ class Summary:
     backward_nodes_seconds: float | None = None
     on_accelerator: bool = False
     steps: Mapping[str, StepTime] = field(default_factory=dict)
+    workers: Sequence[int] = ()
     instruments: float | None = None
     device_seconds: float | None = None
     unsteady: str = ""

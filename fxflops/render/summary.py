@@ -13,7 +13,7 @@ from ..counting.steps import OUTSIDE, StepTime
 from ..counting.uncounted import PASTE, Missing
 from ..meters.timing import Timing
 from ..records import Params
-from .conclusion import conclusion
+from .conclusion import conclusion, loading
 from .costs import LEAST, cost_lines, operator_shares
 from .data import CompiledRun, Summary
 from .text import cells, pad, paint, place, plain, terminal_width
@@ -22,6 +22,8 @@ MOST_MISSING = 8
 LABEL, VALUE = 9, 12
 MARGIN = LABEL + VALUE
 
+WAITS = 0.1
+"""The share of a block's time in loading data above which it is said what to do."""
 WORKING = 0.9
 """The share of the latency below which an accelerator's own work leaves it waiting for the host."""
 UNSTEADY = "unsteady, as on a busy machine: measure again"
@@ -108,7 +110,7 @@ def facts(data: Summary) -> list[Fact]:
         flops, seconds = data.backward_flops or 0, data.backward_nodes_seconds
         found.append(_latency("backward", data.backward_latency, seconds, flops, data.on_accelerator))
     if data.steps:
-        found += _block(data.steps, data.instruments, data.device_seconds)
+        found += _block(data.steps, data.instruments, data.device_seconds, data.workers)
     if data.unsteady:
         found.append(Fact("unsteady", "", [*data.unsteady.split("; "), "measure again on an idle machine"], "; "))
     if data.compiled_run is not None:
@@ -271,16 +273,21 @@ def _compiled(compiled: CompiledRun) -> list[Fact]:
     return facts
 
 
-def _block(steps: Mapping[str, StepTime], instruments: float | None, device: float | None) -> list[Fact]:
+def _block(
+    steps: Mapping[str, StepTime], instruments: float | None, device: float | None, workers: Sequence[int]
+) -> list[Fact]:
     """Return the lines for the time of a profiled block: where it went, how long the device worked, and its steps took."""
     whole = StepTime._make(map(sum, zip(*steps.values(), strict=True)))
     parts = {"forward": whole.forward, "backward": whole.backward, "optimizer": whole.optimizer}
     details = [
         *(f"{name} {units.seconds(part)}" for name, part in parts.items() if part),
+        *([f"{loading(whole, workers)}"] if whole.loading else []),
         f"outside them {units.seconds(whole.between)}",
         *([f"excluding {units.seconds(instruments)} of profiling overhead"] if instruments else []),
     ]
     facts = [Fact("block", units.seconds(whole.seconds), details)]
+    if whole.loading >= WAITS * whole.seconds and 0 in workers:
+        facts.append(Fact("", "", ["DataLoader(num_workers=4) would load batches while the model computes"]))
     if device is not None and whole.seconds:
         said = [f"busy for {device / whole.seconds:.0%} of the block"]
         if device < WORKING * whole.seconds:

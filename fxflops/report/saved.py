@@ -20,7 +20,7 @@ The schema, version 1. Counts are ints, times are seconds, memory is bytes; null
 - ``aliases``: the further paths of modules, each with the first.
 - ``nodes``: the graph's nodes, each a :class:`~fxflops.meters.nodes.Node`; ``calls`` is ``[first, last + 1]``.
 - ``latency``, ``backward_latency``: ``{median, low, high, repeats}`` or null. ``steps``: ``[name, first, last + 1,
-  seconds by phase]``; ``instruments``: the seconds of observing them; ``device_busy``: those for which an accelerator worked; ``captured``: the number of calls that were captured into a
+  seconds by phase]``; ``instruments``: the seconds of observing them; ``device_busy``: those for which an accelerator worked; ``workers``: the numbers of workers of its DataLoaders; ``captured``: the number of calls that were captured into a
   graph of the device.
 - ``compiled``: the compiled model's own run, a :class:`~fxflops.run.outcome.Compiled`, or null.
 - ``memory``: ``peak``, ``at`` (a module and a phase), ``source``, ``categories``, ``live_at_peak``, ``timeline``; ``live``
@@ -128,6 +128,7 @@ def to_json_data(counted_run: CountedRun, users: Mapping[int, Counted], totals: 
         "device_busy": run.device_busy,
         "interrupted": run.interrupted,
         "captured": run.captured,
+        "workers": run.workers,
         "compiled": _plain(run.compiled),
         "memory": {
             "peak": run.peak,
@@ -236,6 +237,7 @@ class Saved:
             device_busy=data.get("device_busy"),
             interrupted=data.get("interrupted", ""),
             captured=data.get("captured", 0),
+            workers=tuple(data.get("workers", ())),
             compiled=_compiled_from(data.get("compiled")),
             modules=tuple(Module(**{**m, "keeps": frozenset(map(target_of, m["keeps"]))}) for m in data["modules"]),
             aliases=dict(data.get("aliases", {})),

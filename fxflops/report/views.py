@@ -186,6 +186,7 @@ def summary_of(counted_run: CountedRun, root: TreeRow, utilization: float | None
         backward_nodes_seconds=sum(n.backward_timing.median for n in run.nodes if n.backward_timing) or None,
         on_accelerator=any(node.host_timing is not None for node in run.nodes),
         steps=counted_run.step_times,
+        workers=run.workers,
         instruments=run.instruments,
         device_seconds=run.device_busy,
         unsteady=unsteady(run, nodes_seconds),

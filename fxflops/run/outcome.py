@@ -110,7 +110,8 @@ class Run:
     ``calls``, ``scopes`` and ``history`` (of live storages) are those of the model itself; ``nodes`` are those of its
     graph, if it has one. ``peak`` is in bytes, parameters, buffers and inputs included; ``source`` is that of
     :class:`Memory`. ``steps`` are those of a block under ``profile``, ``instruments`` the seconds that observing it took,
-    which are in no other time, ``device_busy`` those for which its accelerator worked, ``interrupted`` the words on other work that ran meanwhile. ``captured`` is the number of calls that did not run, but were
+    which are in no other time, ``device_busy`` those for which its accelerator worked, ``interrupted`` the words on other work that ran meanwhile. ``workers`` are the numbers of
+    workers of the DataLoaders that were read in it. ``captured`` is the number of calls that did not run, but were
     captured into a graph of the device. ``compiled`` has the times of a
     model that is compiled as a whole. ``peak`` and ``params`` are None where a trace does not tell them. ``trace_reason``
     says why the model was not traced symbolically, or not at all, or not counted on meta, or what ended a profiled block.
@@ -138,6 +139,7 @@ class Run:
     device_busy: float | None = None
     interrupted: str = ""
     captured: int = 0
+    workers: tuple[int, ...] = ()
     compiled: Compiled | None = None
 
     @cached_property
