@@ -1,11 +1,11 @@
 """fxflops: FLOPs, time and memory of any PyTorch model, operation by operation."""
 
-__version__ = "0.1.0"
-
 TYPE_CHECKING = False  # typing's, without its import: the command has no handler of Ctrl-C before this package is there
 
 if TYPE_CHECKING:
     from ._public import *  # noqa: F403
+
+    __version__: str
 else:
     # The public names are imported at their first use, and torch with them: `fxflops --help` and shell completion need neither.
 
@@ -13,6 +13,8 @@ else:
         from importlib import import_module
         from importlib.util import find_spec
 
+        if name == "__version__":
+            globals()[name] = import_module("._version", __name__).version()
         if not name.startswith("__") and find_spec(f"{__name__}.{name}"):
             return import_module(f".{name}", __name__)
         if name == "__all__" or not name.startswith("__"):
@@ -35,4 +37,4 @@ else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice}")
 
     def __dir__():
-        return sorted({*__getattr__("__all__"), *globals()})
+        return sorted({*__getattr__("__all__"), "__version__", *globals()})

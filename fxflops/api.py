@@ -113,9 +113,12 @@ def analyze(
         optimizer: not taken; :func:`count` and :class:`fxflops.profile` take one.
 
     Raises:
-        InputError: the model or its inputs are invalid. RunError: the model raised. OutOfMemoryError: its device has too little
-        memory. TraceError: it cannot be traced.
-        MissingFormulaError: with ``strict``. FormulaError: a formula does not fit a call.
+        InputError: the model or its inputs are invalid.
+        RunError: the model raised.
+        OutOfMemoryError: its device has too little memory.
+        TraceError: it cannot be traced.
+        MissingFormulaError: with ``strict``.
+        FormulaError: a formula does not fit a call.
     """
     if optimizer is not None:
         raise of_kind(InputError(NO_OPTIMIZER), TypeError)

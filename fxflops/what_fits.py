@@ -163,8 +163,8 @@ def largest_batch(
         progress: whether to show a bar on stderr; None shows it on a terminal.
 
     Raises:
-        InputError: there is neither a ``memory`` nor a card, or memory does not grow with the batch. RunError: the model, or ``make_inputs``,
-            raises for every small size; the error is that of size 1.
+        InputError: there is neither a ``memory`` nor a card, or memory does not grow with the batch.
+        RunError: the model, or ``make_inputs``, raises for every small size; the error is that of size 1.
     """
     model = as_model(model)
     check_flags(backward=backward)
@@ -352,7 +352,9 @@ def plan_checkpoints(
         progress: whether to show a bar on stderr; None shows it on a terminal.
 
     Raises:
-        OutOfMemoryError: no set of modules fits; the message has the smallest peak. InputError, RunError: as for :func:`count`.
+        OutOfMemoryError: no set of modules fits; the message has the smallest peak.
+        InputError: as for :func:`count`.
+        RunError: as for :func:`count`.
     """
     model = checked_model(as_module(model))
     checked_optimizer(optimizer, True)

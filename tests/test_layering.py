@@ -32,7 +32,7 @@ FLOORS = [
     ["model"],
     ["names", "records"],
     ["units", "errors"],
-    ["torch_internals"],
+    ["torch_internals", "_version"],
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
@@ -69,7 +69,7 @@ def imports_in(file: Path) -> Iterator[tuple[int, str]]:
             names = [
                 f"{base}.{alias.name}" if is_module(f"{within}.{alias.name}".strip(".")) else base
                 for alias in node.names
-                if alias.name != "__version__"  # a plain value, which the package has without importing anything
+                if alias.name != "__version__"  # a string, for which only the file _version is imported
             ]
         else:
             continue

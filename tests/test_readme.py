@@ -41,7 +41,7 @@ BASH = re.compile(r"^```bash\n(?P<commands>(?:fxflops [^\n]*\n)+)```\n", re.M)
 QUICK_START = re.compile(r"^## Quick start\n(.*?)(?=^## )", re.S | re.M)
 LINK = re.compile(r"\]\((?!http)([^)#\s]*)(?:#([^)\s]+))?\)")
 FENCED = re.compile(r"^```.*?^```", re.S | re.M)
-PROVENANCE = re.compile(r"fxflops [\d.]+ · torch [^<]*")
+PROVENANCE = re.compile(r"fxflops \S+ · torch [^<]*")
 LEFT_OUT = "...\n\n"
 """Stands for the summary before a table."""
 WIDTH = 120

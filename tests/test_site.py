@@ -1,0 +1,114 @@
+"""The documentation site: it is built without a warning, its links lead somewhere, and it asks no other host for anything."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urlsplit
+
+import pytest
+
+import fxflops
+from fxflops.counting.catalogue_page import catalogue, search
+
+from .render.test_page_browser import BROWSERS
+
+ROOT = Path(__file__).parents[1]
+LOADED = {("img", "src"), ("script", "src"), ("link", "href"), ("iframe", "src")}
+"""What a browser fetches without being asked to."""
+
+
+class Page(HTMLParser):
+    """The anchors of a page, its links, and what it loads."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.rows = 0
+        self.feed(file.read_text(encoding="utf8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.rows += tag == "tr"
+        canonical = ("rel", "canonical") in attrs
+        for name, value in attrs:
+            if name == "id" and value:
+                self.anchors.add(value)
+            elif value and (tag, name) in LOADED and not canonical:
+                self.loads.append(value)
+            elif value and (tag, name) == ("a", "href"):
+                self.links.append(value)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for package in ("material", "mkdocstrings_handlers.python"):
+        pytest.importorskip(package, reason="no mkdocs-material and mkdocstrings[python] to build the site")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    built = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    return {file: Page(file) for file in site.rglob("*.html") if file.name != "404.html"}  # its links begin with /
+
+
+def test_links_lead_somewhere(pages: dict[Path, Page]) -> None:
+    broken = []
+    for file, page in pages.items():
+        for link in {*page.links, *page.loads}:
+            if urlsplit(link).scheme:
+                continue
+            path, anchor = urldefrag(link)
+            target = (file.parent / unquote(path.partition("?")[0])).resolve() if path else file
+            target = target / "index.html" if target.is_dir() else target
+            if not target.is_file() or (anchor and target in pages and unquote(anchor) not in pages[target].anchors):
+                broken.append(f"{file}: {link}")
+    assert not broken
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
+    loaded = [load for page in pages.values() for load in page.loads]
+    assert loaded
+    assert not [load for load in loaded if urlsplit(load).netloc]
+
+
+def test_the_reference_has_every_public_name(site: Path, pages: dict[Path, Page]) -> None:
+    anchors = set().union(*(page.anchors for file, page in pages.items() if site / "reference" in file.parents))
+    assert {f"fxflops.{name}" for name in fxflops.__all__} <= anchors
+
+
+def test_the_table_has_every_operation(site: Path, pages: dict[Path, Page]) -> None:
+    assert pages[site / "reference" / "operations" / "index.html"].rows == 1 + len(catalogue())
+
+
+def test_operations_are_searched(site: Path) -> None:
+    """The page finds the rows that ``fxflops ops`` finds, and those whose text has the word."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright to drive a browser")
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    with playwright.sync_playwright() as p:
+        if found is None and not Path(p.chromium.executable_path).exists():
+            pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
+        browser = p.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto((site / "reference" / "operations" / "index.html").as_uri() + "?op=conv2d")
+        shown = page.locator("#operations tbody tr:visible")
+        ops = set(shown.locator("td:first-child").all_inner_texts())
+        assert {row.op for row in search("conv2d")} <= ops
+        page.locator("#find").fill("conv2d nn.")
+        fewer = set(shown.locator("td:first-child").all_inner_texts())
+        assert "conv" in fewer < ops
+        page.locator("#find").fill("no such operation")
+        assert shown.count() == 0
+        assert page.locator("#found").inner_text() == f"0 of {len(catalogue())}"
+        browser.close()
