@@ -350,7 +350,7 @@ def test_a_replicated_model_repeats_its_optimizer_alone(told: list[dict[str, Any
         # all sums up 8 rows; of each 4, one add less.
         joined = {"up": W * H + H, "down": H * W + W, "": -1}
         assert {path: row[2] for path, row in work.items()} == {**joined, "(optimizer)": update}
-        assert said == f"repeated by several processes: {update} in (optimizer)"
+        assert said == f"repeated work: {update} in (optimizer)"
 
 
 def test_the_command_line_prints_one_report(told: list[dict[str, Any]]) -> None:

@@ -161,7 +161,7 @@ def test_the_differences_add_up() -> None:
     assert sum(row.difference for row in found.rows) == found.b.total - found.a.total
     tables = next(row for row in found.rows if row.term == "input table")
     assert tables.difference == -6 * TABLE * TOKENS
-    assert "a lookup multiplies nothing" in tables.how_a
+    assert "a lookup does no multiplications" in tables.how_a
     assert "attention scores" in str(found)
     assert found.to_dicts()[0]["term"] == found.rows[0].term
     assert "no term differs" in str(trainers.explain("verl", "verl", SMALL, LENGTHS))

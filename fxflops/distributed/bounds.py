@@ -32,10 +32,10 @@ MESH = Column("mesh", "mesh")
 OF_TOKENS = Column("tokens", "tokens/step", "number"), Column("rate", "tokens/s", "elements")
 COLUMNS = (
     Column("mfu", "MFU %", "%"),
-    Column("predicted_best", "step, overlapped", "s"),
-    Column("predicted_worst", "step, in turn", "s"),
-    Column("best", "bound, overlapped", "s"),
-    Column("worst", "bound, in turn", "s"),
+    Column("predicted_best", "step, full overlap", "s"),
+    Column("predicted_worst", "step, no overlap", "s"),
+    Column("best", "bound, full overlap", "s"),
+    Column("worst", "bound, no overlap", "s"),
     Column("compute", "compute", "s"),
     Column("communication", "communication", "s"),
     Column("memory", "peak memory", "B"),
@@ -168,9 +168,9 @@ class Meshes(Tabular):
     def _trust(self, step: StepPrediction) -> str:
         """Return the line that says how far to trust the predicted times, by those of the first mesh."""
         bounds = step.share_of_bounds
-        error = "unknown error" if step.error is None else f"error {step.error:.1%} on average for kernels like these"
+        error = "unknown error" if step.error is None else f"mean error {step.error:.1%} for kernels like these"
         left = f"; {bounds:.0%} of the first mesh's time is only a lower bound" if bounds >= 0.005 else ""
-        return f"predicted: {error}; idle time, congestion and the network's latency are not in it{left}"
+        return f"predicted: {error}; excludes idle time, congestion and the network's latency{left}"
 
     def _layers_of(self, simulation: Simulation) -> list[str]:
         """Return how activations are kept, if that differs between the meshes."""
@@ -185,7 +185,7 @@ class Meshes(Tabular):
             yield f"extrapolated to {self.layers} layers from {FEWEST + 2}; checked with all {self.layers} on the first mesh"
         yield self.table if self.found or not self.too_large else "none fits"
         if self.found:
-            yield "overlapped: all communication goes on while the device computes; in turn: none of it does"
+            yield "full overlap: all communication runs while the device computes; no overlap: none does"
             yield self._trust(self.predicted[0])
         if self.too_large:
             over = ", ".join(f"{_named(each.mesh)} ({size(each.max_memory)})" for each in self.too_large)

@@ -55,7 +55,7 @@ class Borrowed:
         known = "error unknown"
         if self.error is not None:
             cards = "card" if self.held_out == 1 else "cards"
-            known = f"mean error {self.error:.1%} on {self.held_out} measured {cards} predicted in this way"
+            known = f"{self.error:.1%} mean error on {self.held_out} held-out {cards}"
         return f"not measured on this card: {self.family} of {', '.join(self.cards)}, fitted to {kernels}; {known}"
 
 

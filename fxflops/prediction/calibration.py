@@ -68,8 +68,8 @@ class Family:
     def tested_on(self) -> str:
         """Return what the error is of: rows that the fit did not use, or, where each row was left out in turn, all of them."""
         if self.held_out == self.rows:
-            return f"{self.rows} rows, each left out in turn"
-        return f"{self.held_out} measurements that the fit did not use"
+            return f"{self.rows} rows (leave-one-out)"
+        return f"{self.held_out} held-out measurements"
 
     def seconds(self, name: str, card: Card, dtype: str, features: Tensor) -> Tensor:
         """Return the seconds of kernels of the family ``name``: ``features[kernels, ...] -> seconds[kernels]``."""

@@ -157,7 +157,7 @@ def text(memory: Reserved, advised: Iterable[str]) -> str:
     rows, shown = memory.pools, memory.select(top=TOP)
     if len(rows) > TOP:
         share = percent(sum(pool.reserved for pool in rows[:TOP]), memory.reserved) or 0
-        lines.insert(2, f"first {TOP} of {len(rows)} sizes of segments: {share:.0f}% of reserved")
+        lines.insert(2, f"{TOP} of {len(rows)} segment sizes shown: {share:.0f}% of reserved")
     return "\n".join([*lines[:2], printable(str(shown)), *lines[2:]])
 
 
@@ -194,7 +194,7 @@ def summary(memory: Reserved) -> list[str]:
     ]
 
 
-NO_BUFFERS = "cuDNN's buffers, of unknown size, are not in it: leave some room"
+NO_BUFFERS = "not included: cuDNN's buffers (unknown size); leave some room"
 
 
 def notes(memory: Reserved) -> list[str]:

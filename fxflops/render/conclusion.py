@@ -150,11 +150,11 @@ class Compared(NamedTuple):
 
 
 def compared(totals: Sequence[Compared], parts: Mapping[str, Sequence[Compared]]) -> str:
-    """Return ``b against a: FLOPs 2.25x, latency 1.80x; most in *.mlp.*, +2.01 G``: the totals that differ, and the largest difference."""
+    """Return ``b compared with a: FLOPs 2.25x, latency 1.80x; most in *.mlp.*, +2.01 G``: the totals that differ, and the largest difference."""
     differing = [each.shown for each in totals if each.a != each.b and None not in (each.a, each.b)]
     differing = [shown for shown in differing if shown[0] in FIRST] or differing
     changed = [f"{name} {ratio or difference}" for name, _, _, difference, ratio in differing if ratio or difference]
     largest = next((rows[0] for rows in parts.values() if rows), None)
     where = "" if largest is None else f"most in {largest.shown[0]}, {largest.shown[3]}"
     said = "; ".join(filter(None, [", ".join(changed), where]))
-    return f"b against a: {said}" if said else "no difference in what both reports tell"
+    return f"b compared with a: {said}" if said else "no difference in the figures that both reports have"

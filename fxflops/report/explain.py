@@ -103,8 +103,8 @@ class Explanation(Tabular):
         totals = f"{self.a} {self.total_a:,}   {self.b} {self.total_b:,}   {self.total_b - self.total_a:+,}"
         in_macs = [name for name in (self.a, self.b) if name in IN_MACS]
         if in_macs:
-            totals += "   in MACs" if len(in_macs) == 2 else f"   {in_macs[0]} counts MACs, the other FLOPs"
-        same = f"the same under both: {readable(self.same)}" if self.rows else "no call is valued differently"
+            totals += "   in MACs" if len(in_macs) == 2 else f"   {in_macs[0]} counts MACs, the other counts FLOPs"
+        same = f"equal under both: {readable(self.same)}" if self.rows else "no call is valued differently"
         return totals, same
 
     def _brief(self) -> list[Cells]:

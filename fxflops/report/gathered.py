@@ -182,8 +182,8 @@ class GatheredReport(Tabular):
             needed, spent = (sum(getattr(row, name) for row in self.modules.values()) for name in ("needed", "flops"))
             repeated = [f"{units.count(flops)} in {path}" for path, flops in self._repeated.items()]
             yield ""
-            yield f"FLOPs of all {units.count(spent)}; of one process for the same work {units.count(needed)}"
-            yield f"repeated by several processes: {self._unmatched or ', '.join(repeated) or 'none'}"
+            yield f"FLOPs: {units.count(spent)} over all processes; {units.count(needed)} if one process does the same work"
+            yield f"repeated work: {self._unmatched or ', '.join(repeated) or 'none'}"
 
     def print_once(self) -> None:
         """Print the report on rank 0, and nothing on the others."""

@@ -36,7 +36,7 @@ class TrainingRun:
     def __str__(self) -> str:
         at = f"({self.mfu:g} MFU x {amount(self.peak, 'FLOP/s')} of {self.device.name} in {self.dtype}) / 3600"
         return (
-            f"{self.hours:,.0f} GPU-hours = {amount(self.flops_per_token, 'FLOPs')} a token x {self.tokens:.4g} tokens / {at}\n"
+            f"{self.hours:,.0f} GPU-hours = {amount(self.flops_per_token, 'FLOPs')}/token x {self.tokens:.4g} tokens / {at}\n"
             f"{self.six_nd_hours:,.0f} GPU-hours by 6ND, with N = {self.params:,} parameters: "
             f"{self.six_nd_hours / self.hours - 1:+.1%}"
         )

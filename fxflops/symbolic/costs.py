@@ -179,8 +179,8 @@ class SizedCosts:
                 f"multiples of {period}" if start % period == 0 else f"{start % period} more than multiples of {period}"
             )
             return (
-                f"{wrong}: it holds for {kept}. In between the model rounds (by a stride, a patch or a window); "
-                f"closed_form() of an example with {name}={length} gives the form for sizes of that remainder"
+                f"{wrong}: it holds for {kept}. A stride, a patch or a window rounds other sizes; "
+                f"closed_form() of an example with {name}={length} gives their form"
             )
         reason = self._why.get(name, "") if length > max(lengths.last or length for lengths in ranges) else ""
         return f"{wrong}: it holds for {name} {in_words(ranges)}{'; ' + reason if reason else ''}"

@@ -100,14 +100,14 @@ class Serving:
         later = f", {size(last)} in the end" if last != self.cache_bytes_per_token else ""
         lines = [
             f"{self.model}   batch {self.batch}, prompt {self.prompt:,}, new tokens {self.new_tokens:,}",
-            f"prefill      {amount(self.prefill_flops, 'FLOPs')} (attention {self.attention}), {size(self.prefill_bytes)} or more moved",
+            f"prefill      {amount(self.prefill_flops, 'FLOPs')} (attention {self.attention}), at least {size(self.prefill_bytes)} moved",
             f"decode       {amount(self.decode_flops, 'FLOPs')} (attention {self.attention}) in {len(self.step_flops):,} steps; each reads "
-            f"{size(self.weight_bytes)} of weights or more, and the cache",
+            f"at least {size(self.weight_bytes)} of weights, plus the cache",
             f"cache        {size(self.cache_bytes_per_token)} a token{later}; {size(self.cache_bytes)} at the end",
         ]
         if self.device is not None:
             lines += [
-                f"least times on {self.device.name}: max(2 x MACs / peak, bytes / bandwidth), attention exact",
+                f"lower bounds on {self.device.name}: max(2 x MACs / peak, bytes / bandwidth), attention exact",
                 f"  first token   {seconds(self.first_token_seconds)}",
                 f"  output token  {seconds(self.per_token_seconds)}",
             ]

@@ -110,10 +110,10 @@ def text(form: SizedCosts) -> str:
     here = _words(form.sizes, cell.ranges)
     lines = [
         f"{form.model}   in {', '.join(form.sizes)}   (convention {form.convention}, attention {form.attention})",
-        f"holds for    {form.domain()}; equal to count() at {form.checked} points that were not used",
+        f"holds for    {form.domain()}; checked against count() at {form.checked} held-out points",
     ]
     if len(form.pieces(form.main)) > 1:
-        lines.append(f"in {len(form.pieces(form.main))} pieces; this is the largest, {here}")
+        lines.append(f"{len(form.pieces(form.main))} pieces; the largest: {here}")
     backward = [(f"{phase} FLOPs", "flops", phase) for phase in ("backward", "training") if form.has_backward_flops]
     totals = [("MACs", "macs", "forward"), ("FLOPs", "flops", "forward"), *backward]
     totals += [(TITLES[what], what, "forward") for what in ("activations", "param_bytes", "bytes", "memory")]

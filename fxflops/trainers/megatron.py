@@ -59,7 +59,7 @@ HOW = {
     "experts": "6 x matrices of the experts a token is sent to x tokens",
     "shared experts": MATRICES,
     "attention projections": f"{MATRICES}; 1 more for each element of the ranks' norms in latent attention",
-    "attention scores": "12 x layers x heads x head size x the sum of L squared, halved for causality; windows are not seen",
+    "attention scores": "12 x layers x heads x head size x the sum of L squared, halved for causality; ignores sliding windows",
     "linear attention": f"{MATRICES}, and 8 x value heads x value size squared x 3 for the state",
     "output layer": "6 x hidden size x vocabulary padded to a multiple of 128 x tokens",
 }

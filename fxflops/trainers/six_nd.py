@@ -12,7 +12,7 @@ def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
 
 
 HOW = dict.fromkeys(TERMS, "6 x parameters x tokens") | {
-    "input table": "6 x parameters x tokens, though a lookup multiplies nothing",
+    "input table": "6 x parameters x tokens (a lookup does no multiplications)",
     "experts": "6 x parameters of the experts a token is sent to x tokens",
 }
-TRAINER = Trainer("6nd", "6ND: 6 x active parameters x tokens, both tables among them", terms, HOW)
+TRAINER = Trainer("6nd", "6ND: 6 x active parameters x tokens, including both embedding tables", terms, HOW)

@@ -48,7 +48,7 @@ HOW_WITH_WINDOWS = HOW | {
     "attention scores": "6 x heads x (query + value size) x the sum of L squared a layer, with a window of L x W",
     "linear attention": "6 x parameters x tokens, and 18 x heads x key x value size x tokens a layer for the state",
 }
-TRAINER = Trainer("torchtitan", "torchtitan 0.3.0: windows are not seen", terms, HOW)
+TRAINER = Trainer("torchtitan", "torchtitan 0.3.0: ignores sliding windows", terms, HOW)
 WITH_WINDOWS = Trainer(
     "torchtitan_2026_08",
     "torchtitan since August 2026 (pull request 4300): sliding windows, and the delta rule's state",

@@ -30,4 +30,4 @@ HOW = dict.fromkeys(TERMS, "2 x multiply-accumulates that ran") | {
     "experts": "2 x multiply-accumulates of the tokens that were routed",
     "other": "what ran besides: norms, activations, softmax, loss",
 }
-TRAINER = Trainer("fxflops", "the true count: 2 x MACs of what runs, and all other operations", terms, HOW)
+TRAINER = Trainer("fxflops", "the true count: 2 x MACs that run, plus all other operations", terms, HOW)

@@ -147,7 +147,7 @@ def _vision(config: Any, lengths: tuple[int, ...]) -> int:
 
 MATRICES = "6 x matrices x tokens"
 HOW = {
-    "input table": "6 x hidden size x vocabulary x tokens, though a lookup multiplies nothing",
+    "input table": "6 x hidden size x vocabulary x tokens (a lookup does no multiplications)",
     "attention projections": MATRICES,
     "attention scores": "12 x heads x head size x the sum of L squared a layer, halved for causality, with a window of L x W",
     "linear attention": f"{MATRICES}, and 15 x heads x key size x value size x tokens for the state",

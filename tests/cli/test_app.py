@@ -405,7 +405,7 @@ def test_a_page_that_cannot_be_drawn_is_refused_before_the_run(monkeypatch: pyte
 
 def test_explain() -> None:
     text = out("explain model.py:with_args torch_flops fvcore")
-    assert text.splitlines()[0] == "torch_flops 48   fvcore 24   -24   fvcore counts MACs, the other FLOPs"
+    assert text.splitlines()[0] == "torch_flops 48   fvcore 24   -24   fvcore counts MACs, the other counts FLOPs"
 
 
 def test_diff_of_two_models_and_of_saved_reports() -> None:

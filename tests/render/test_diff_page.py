@@ -34,10 +34,10 @@ def test_bars_are_as_long_as_the_numbers_and_nothing_has_none() -> None:
 def test_the_conclusion_names_what_differs_and_where_most() -> None:
     assert (
         compared(TOTALS, {"FLOPs by module": BY_MODULE})
-        == "b against a: FLOPs 4.00x, params +7; most in a.<b>, +1.20 k"
+        == "b compared with a: FLOPs 4.00x, params +7; most in a.<b>, +1.20 k"
     )
-    assert compared(TOTALS[1:2], {}) == "b against a: MACs 4.00x"
-    assert compared(TOTALS[3:], {}) == "no difference in what both reports tell"
+    assert compared(TOTALS[1:2], {}) == "b compared with a: MACs 4.00x"
+    assert compared(TOTALS[3:], {}) == "no difference in the figures that both reports have"
 
 
 def test_names_are_escaped_and_the_title_is_the_users() -> None:

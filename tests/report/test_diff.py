@@ -122,9 +122,9 @@ def test_one_screen() -> None:
     assert "x6, x12" in text
     assert "FLOPs by operator" in text
     assert "FLOPs by" not in str(SMALL.diff(SMALL))
-    assert re.match(r"b against a: FLOPs [\d.]+x, params [\d.]+x, .*; most in .*, \+.* [kM]\na  ", text)
-    assert str(SMALL.diff(SMALL)).startswith("no difference in what both reports tell\n")
-    assert "b against a: FLOPs" in SMALL.diff(LARGE)._repr_html_()
+    assert re.match(r"b compared with a: FLOPs [\d.]+x, params [\d.]+x, .*; most in .*, \+.* [kM]\na  ", text)
+    assert str(SMALL.diff(SMALL)).startswith("no difference in the figures that both reports have\n")
+    assert "b compared with a: FLOPs" in SMALL.diff(LARGE)._repr_html_()
 
 
 def test_many_kinds_of_modules_still_fit_one_screen() -> None:

@@ -80,7 +80,7 @@ def test_modules_that_one_convention_charges() -> None:
 def test_text() -> None:
     text = str(REPORT.explain("torch", "torch_flops"))
     assert text.splitlines()[0] == "torch 960   torch_flops 1,104   +144"
-    assert "the same under both: 960" in text
+    assert "equal under both: 960" in text
     assert "<table" in REPORT.explain("torch", "torch_flops")._repr_html_()
 
 
@@ -95,7 +95,7 @@ def test_a_narrow_terminal_has_the_rows_below_each_other(monkeypatch: pytest.Mon
         "  torch_flops  72  1 add per output, 1",
         "                   multiply more where",
         "                   alpha is not 1",
-        "the same under both: 960",
+        "equal under both: 960",
     ]
 
 
@@ -148,7 +148,7 @@ def test_the_head_says_what_is_compared() -> None:
     heads = {
         ("fxflops", "thop"): "   in MACs",
         ("fvcore", "thop"): "   in MACs",
-        ("deepspeed", "ptflops"): "   ptflops counts MACs, the other FLOPs",
+        ("deepspeed", "ptflops"): "   ptflops counts MACs, the other counts FLOPs",
         ("fxflops", "torch"): "",
     }
     for (a, b), said in heads.items():

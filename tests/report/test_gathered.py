@@ -54,7 +54,7 @@ def test_it_shows_itself_with_sums_and_shares() -> None:
     # The mean of 100 and 300 MACs is 200; of the bytes at the peak, 3 KiB; of the seconds one is not known.
     assert ["max/mean", "1.50x", "1.50x", "1.00x", "1.33x", "1.00x", "1.00x", "-"] in lines
     assert ["sum", "400", "800", "20", "6.00", "KiB", "128", "B", "128", "B", "-"] in lines
-    assert "repeated by several processes: 400 in mlp" in text
+    assert "repeated work: 400 in mlp" in text
     html = found._repr_html_()
     assert html.count("<table") == 2
     assert "<p>Net on 2 processes</p>" in html
@@ -89,14 +89,14 @@ def test_modules_are_compared_without_what_wraps_them(wrap: Any) -> None:
     found = count(nn.Sequential(wrap(nn.Linear(8, 4)), nn.ReLU()), torch.ones(2, 8)).gather(whole=whole)
     layer, relu = 2 * 2 * 8 * 4, 2 * 4  # 8 multiplies, 7 adds and the bias for each of 2 x 4 outputs
     assert found.modules == {"0": (layer, layer, 0), "1": (relu, relu, 0)}
-    assert "repeated by several processes: none" in str(found)
+    assert "repeated work: none" in str(found)
 
 
 def test_of_other_modules_it_is_not_known_what_is_repeated() -> None:
     other = count(nn.Sequential(nn.Linear(8, 4)), torch.ones(2, 8))
     found = count(nn.Linear(8, 4), torch.ones(2, 8)).gather(whole=other)
     said = "not known, as no module of whole is theirs: it has 0, they have (root)"
-    assert f"repeated by several processes: {said}" in str(found)
+    assert f"repeated work: {said}" in str(found)
     assert f"repeated: {said}" in str(found.to_html())
 
 

@@ -29,7 +29,7 @@ def test_gpu_hours_by_products_and_by_6nd() -> None:
     params = 11 * 4 + 4 * 6 + 6 + 6 * 11 + 11
     assert run.six_nd_hours == pytest.approx(6 * params * 1e12 / (0.5 * 1e12) / 3600)
     first, second = str(run).splitlines()
-    assert first == "0 GPU-hours = 540 FLOPs a token x 1e+12 tokens / (0.5 MFU x 1.00 TFLOP/s of card in f32) / 3600"
+    assert first == "0 GPU-hours = 540 FLOPs/token x 1e+12 tokens / (0.5 MFU x 1.00 TFLOP/s of card in f32) / 3600"
     assert second.startswith("1 GPU-hours by 6ND, with N = 151 parameters: +67.8%")
 
 

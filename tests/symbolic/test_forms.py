@@ -66,7 +66,10 @@ def test_python_source_needs_nothing_and_refuses_what_the_form_refuses() -> None
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"batch": 1, "seq": 12}, "at seq=12: it holds for multiples of 8. In between the model rounds"),
+        (
+            {"batch": 1, "seq": 12},
+            "at seq=12: it holds for multiples of 8. A stride, a patch or a window rounds other sizes",
+        ),
         ({"batch": 1, "seq": 808}, "at seq=808: it holds for seq from 8 to 800 in steps of 8; so it is"),
         ({"batch": 0, "seq": 8}, "at batch=0: it holds for batch from 1 to 64$"),
         ({"batch": 1, "seq": numpy.array([8, 12])}, "at seq=12"),
@@ -104,8 +107,8 @@ def test_text() -> None:
     assert str(FORM).splitlines()[:5] == [
         "Net   in batch, seq   (convention fxflops, attention dense)",
         "holds for    batch from 1 to 64, seq from 8 to 800 in steps of 8; "
-        "equal to count() at 9 points that were not used",
-        "in 2 pieces; this is the largest, batch from 1 to 64, seq from 104 to 800 in steps of 8",
+        "checked against count() at 9 held-out points",
+        "2 pieces; the largest: batch from 1 to 64, seq from 104 to 800 in steps of 8",
         "MACs              389/4 batch seq + 3",
         "FLOPs             389/4 batch seq + 3",
     ]

@@ -170,7 +170,7 @@ def test_text() -> None:
     assert text[0] == "LlamaForCausalLM   batch 1, prompt 8, new tokens 1"
     assert text[1].startswith("prefill ")
     assert "FLOPs (attention dense)" in text[1]
-    assert text[4] == "least times on H100 SXM: max(2 x MACs / peak, bytes / bandwidth), attention exact"
+    assert text[4] == "lower bounds on H100 SXM: max(2 x MACs / peak, bytes / bandwidth), attention exact"
 
 
 def test_what_cannot_be_served_is_refused() -> None:
