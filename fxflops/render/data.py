@@ -10,6 +10,7 @@ from ..counting.collectives import Collective
 from ..counting.rollup import OperatorRow
 from ..counting.steps import OUTSIDE, StepTime
 from ..counting.uncounted import Missing
+from ..meters.code_lines import CodeLine
 from ..meters.timing import Timing
 from ..records import Params
 from ..run.outcome import Compiled
@@ -128,6 +129,7 @@ class Summary:
     on_accelerator: bool = False
     steps: Mapping[str, StepTime] = field(default_factory=dict)
     workers: Sequence[int] = ()
+    lines: Sequence[CodeLine] = ()
     instruments: float | None = None
     device_seconds: float | None = None
     unsteady: str = ""

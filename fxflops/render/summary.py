@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from textwrap import wrap
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from .. import units
 from ..counting.collectives import Collective
 from ..counting.steps import OUTSIDE, StepTime
 from ..counting.uncounted import PASTE, Missing
+from ..meters.code_lines import CodeLine
 from ..meters.timing import Timing
 from ..records import Params
 from .conclusion import conclusion, loading
@@ -19,6 +21,7 @@ from .data import CompiledRun, Summary
 from .text import cells, pad, paint, place, plain, terminal_width
 
 MOST_MISSING = 8
+MOST_LINES = 3
 LABEL, VALUE = 9, 12
 MARGIN = LABEL + VALUE
 
@@ -111,6 +114,7 @@ def facts(data: Summary) -> list[Fact]:
         found.append(_latency("backward", data.backward_latency, seconds, flops, data.on_accelerator))
     if data.steps:
         found += _block(data.steps, data.instruments, data.device_seconds, data.workers)
+        found += _lines(data.lines)
     if data.unsteady:
         found.append(Fact("unsteady", "", [*data.unsteady.split("; "), "measure again on an idle machine"], "; "))
     if data.compiled_run is not None:
@@ -181,6 +185,9 @@ def paste_where(data: Summary) -> str:
 
 def _counts(data: Summary) -> list[Fact]:
     """Return the lines for FLOPs, or for what the convention counts instead, and for MACs: readable, and exact for papers."""
+    counted = f"{'complete' if data.complete else 'INCOMPLETE'}: {data.counted_calls:,} of {data.calls:,} calls"
+    if data.missing and not data.counted_calls:
+        return [Fact("FLOPs", "unknown", [counted])]
     bound = ">= " if data.root.missing else ""
     is_much = data.int_ops > LEAST / 100 * data.root.flops
     scope = f" of the {data.forward}" if data.has_backward else ""
@@ -189,7 +196,7 @@ def _counts(data: Summary) -> list[Fact]:
         *([] if data.unit == "FLOPs" else [f"{plain(data.convention)} {data.unit}"]),
         plain(data.rules),
         *([f"{units.count(data.int_ops)} operations on integers"] if is_much else []),
-        f"{'complete' if data.complete else 'INCOMPLETE'}: {data.counted_calls:,} of {data.calls:,} calls",
+        counted,
     ]
     details = [*filter(None, details)]
     label = data.unit if data.unit == "FLOPs" else "counted"
@@ -304,6 +311,16 @@ def _block(
         spread = [f"median, {_spread(median, min(taken), max(taken))}"] if len(taken) > 1 else []
         facts.append(Fact(label, units.seconds(median), [*spread, *rate]))
     return facts
+
+
+def _lines(lines: Sequence[CodeLine]) -> list[Fact]:
+    """Return the line for where the host's time went in the user's code."""
+    whole = sum(line.seconds for line in lines)
+    details = [
+        f"{PurePath(line.place).name}{f' {line.function}()' * line.function.isidentifier()} {units.seconds(line.seconds)} ({line.seconds / whole:.0%})"
+        for line in lines[:MOST_LINES]
+    ]
+    return [Fact("code", units.seconds(whole), details)] if lines else []
 
 
 def _repeats(of: Timing) -> str:

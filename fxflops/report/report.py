@@ -47,6 +47,7 @@ from .tables import (
     costs_table,
     dtype_table,
     kernel_table,
+    line_table,
     module_and_operator_table,
     module_at,
     module_table,
@@ -385,6 +386,13 @@ class Report(View):
         outside the model, the backward pass and the optimizer: of loading data, computing a loss, choosing a token.
         """
         return step_time_table(self._counted_run)
+
+    def by_line(self) -> Table:
+        """Return where the time of a profiled block went in the user's own code, by file and line, the longest first.
+
+        The time of a line includes what it calls in libraries. Raises InputError unless ``profile(..., lines=True)`` sampled it.
+        """
+        return line_table(self._counted_run)
 
     @property
     def table(self) -> Table:

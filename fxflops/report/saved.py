@@ -20,7 +20,7 @@ The schema, version 1. Counts are ints, times are seconds, memory is bytes; null
 - ``aliases``: the further paths of modules, each with the first.
 - ``nodes``: the graph's nodes, each a :class:`~fxflops.meters.nodes.Node`; ``calls`` is ``[first, last + 1]``.
 - ``latency``, ``backward_latency``: ``{median, low, high, repeats}`` or null. ``steps``: ``[name, first, last + 1,
-  seconds by phase]``; ``instruments``: the seconds of observing them; ``device_busy``: those for which an accelerator worked; ``workers``: the numbers of workers of its DataLoaders; ``captured``: the number of calls that were captured into a
+  seconds by phase]``; ``instruments``: the seconds of observing them; ``device_busy``: those for which an accelerator worked; ``workers``: the numbers of workers of its DataLoaders; ``lines``: ``[file and line, function, seconds]``; ``captured``: the number of calls that were captured into a
   graph of the device.
 - ``compiled``: the compiled model's own run, a :class:`~fxflops.run.outcome.Compiled`, or null.
 - ``memory``: ``peak``, ``at`` (a module and a phase), ``source``, ``categories``, ``live_at_peak``, ``timeline``; ``live``
@@ -44,6 +44,7 @@ from ..conventions import CONVENTIONS, Convention, find_convention
 from ..counting.counted_run import CountedRun
 from ..counting.masked import dense
 from ..errors import InputError
+from ..meters.code_lines import CodeLine
 from ..meters.history import CATEGORIES, LiveTensor, Moment, Place, Remembered
 from ..meters.nodes import Kernel, Node
 from ..meters.timing import Timing
@@ -129,6 +130,7 @@ def to_json_data(counted_run: CountedRun, users: Mapping[int, Counted], totals: 
         "interrupted": run.interrupted,
         "captured": run.captured,
         "workers": run.workers,
+        "lines": run.lines,
         "compiled": _plain(run.compiled),
         "memory": {
             "peak": run.peak,
@@ -238,6 +240,7 @@ class Saved:
             interrupted=data.get("interrupted", ""),
             captured=data.get("captured", 0),
             workers=tuple(data.get("workers", ())),
+            lines=tuple(CodeLine(*line) for line in data.get("lines", ())),
             compiled=_compiled_from(data.get("compiled")),
             modules=tuple(Module(**{**m, "keeps": frozenset(map(target_of, m["keeps"]))}) for m in data["modules"]),
             aliases=dict(data.get("aliases", {})),

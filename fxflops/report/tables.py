@@ -31,6 +31,12 @@ KERNELS = (
     Column("flops", "FLOPs", "flops"),
     Column("flops_per_second", "FLOP/s", "flops"),
 )
+LINES = (
+    Column("line", "line"),
+    Column("function", "function"),
+    Column("seconds", "time", "s"),
+    Column("time%", "%", "%"),
+)
 PARTS = (
     Column("module", "module"),
     Column("class", "class"),
@@ -240,6 +246,16 @@ def kernel_table(counted_run: CountedRun) -> Table:
         for key, (calls, seconds, flops) in longest_first
     )
     return Table("kernels", KERNELS, tuple(rows), provenance=counted_run.provenance)
+
+
+def line_table(counted_run: CountedRun) -> Table:
+    """Return a table with a row for each line of the user's code, the longest first. InputError if lines were not sampled."""
+    lines = counted_run.run.lines
+    if not lines:
+        raise InputError("the lines of code were not sampled: fxflops.profile(model, lines=True) samples them")
+    whole = sum(line.seconds for line in lines)
+    rows = tuple((line.place, line.function, line.seconds, 100 * line.seconds / whole) for line in lines)
+    return Table("lines", LINES, rows, provenance=counted_run.provenance)
 
 
 def highest(nodes: Iterable[Node], phase: str, keys: Callable[[Node], Iterable[str]]) -> dict[str, int]:

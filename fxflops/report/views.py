@@ -187,6 +187,7 @@ def summary_of(counted_run: CountedRun, root: TreeRow, utilization: float | None
         on_accelerator=any(node.host_timing is not None for node in run.nodes),
         steps=counted_run.step_times,
         workers=run.workers,
+        lines=run.lines,
         instruments=run.instruments,
         device_seconds=run.device_busy,
         unsteady=unsteady(run, nodes_seconds),

@@ -1,0 +1,75 @@
+"""Where the host's time goes, by file and line of the user's code: samples of its stack, taken by pyinstrument."""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import PACKAGE, InputError, not_installed
+
+INTERVAL = 0.001
+"""Seconds between two samples, as pyinstrument takes them by default."""
+LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+NOWHERE = "(libraries)"
+"""The place of time in which no code of the user's was on the stack."""
+
+
+class CodeLine(NamedTuple):
+    """The seconds that passed while a line of the user's code ran, or what it called in libraries: "train.py:31" in ``function``."""
+
+    place: str
+    function: str
+    seconds: float
+
+
+@contextmanager
+def lines_sampled(lines: dict[tuple[str, str], float]) -> Iterator[None]:
+    """Sample the stack of this thread in the block; add seconds to ``lines`` by place and function, without those of fxflops itself.
+
+    Raises InputError if pyinstrument is not installed, or already runs in this thread.
+    """
+    try:
+        from pyinstrument import Profiler
+    except ImportError as error:
+        raise not_installed("pyinstrument", "lines") from error
+    profiler = Profiler(interval=INTERVAL, async_mode="disabled")
+    try:
+        profiler.start()
+    except RuntimeError as error:
+        raise InputError(f"lines=True samples the code by pyinstrument, which cannot start: {error}") from error
+    try:
+        yield
+    finally:
+        for stack, seconds in profiler.stop().frame_records:
+            where = _place(stack)
+            if where is not None:
+                lines[where] = lines.get(where, 0.0) + seconds
+
+
+def by_time(lines: dict[tuple[str, str], float]) -> tuple[CodeLine, ...]:
+    """Return the lines, the longest first."""
+    return tuple(
+        sorted((CodeLine(*where, seconds) for where, seconds in lines.items()), key=lambda line: -line.seconds)
+    )
+
+
+def _place(stack: Sequence[str]) -> tuple[str, str] | None:
+    """Return the innermost line of the user's code, with its function; None for a sample of fxflops's own work.
+
+    A frame is ``function\\0file\\0first line`` and then attributes, each begun by ``\\1``: of ``l31`` line 31 runs.
+    """
+    is_ours: bool | None = None
+    for frame in reversed(stack):
+        head, *attributes = frame.split("\x01")
+        function, file, _ = [*head.split("\x00"), "", ""][:3]
+        if file.startswith("<"):  # a builtin, or code without a file
+            continue
+        if is_ours is None:
+            is_ours = Path(file).is_relative_to(PACKAGE)
+        number = next((each[1:] for each in attributes if each.startswith("l")), "")
+        if number and not file.startswith(LIBRARIES) and not Path(file).is_relative_to(PACKAGE):
+            return None if is_ours else (f"{file}:{number}", function)
+    return None if is_ours else (NOWHERE, "")
