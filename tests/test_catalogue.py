@@ -20,8 +20,8 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "fxflops"
 # Tests of more than one file, or of none; so are those of users' reports.
 ACROSS = {
-    "test_changelog.py",
-    "test_site.py",
+    "test_changelog",
+    "test_site",
     "test_side_effects",
     "test_stale",
     "test_released",
