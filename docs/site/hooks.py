@@ -24,7 +24,7 @@ from fxflops.counting.catalogue_page import Row, catalogue, counts  # noqa: E402
 
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)")
 FENCED = re.compile(r"^```.*?^```", re.S | re.M)
-UNSEARCHED = ("benchmarks/", "CHANGELOG.md", "reference/operations")
+UNSEARCHED = ("benchmarks/", "CHANGELOG.md", "docs/changes_before_1.0", "reference/operations")
 """Tables of many rows: the catalogue's page is searched, and the operations have a search of their own."""
 STYLE = "docs/site/site.css"
 SCRIPT = ROOT / "docs" / "site" / "operations.js"
