@@ -158,12 +158,17 @@ def without_ours(traceback: TracebackType | None) -> TracebackType | None:
 PACKAGE = Path(__file__).parent
 
 
-def warn(said: str) -> None:
+def warn(said: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the line of the user's code that called this package."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and Path(frame.f_code.co_filename).is_relative_to(PACKAGE):
         frame, level = frame.f_back, level + 1
-    warnings.warn(said, stacklevel=level)
+    warnings.warn(said, category, stacklevel=level)
+
+
+def renamed(old: str, new: str) -> None:
+    """Warn that a name is deprecated, at the line of the user's code that used it."""
+    warn(f"{old} is deprecated: {new}", DeprecationWarning)
 
 
 def did_you_mean(name: str, known: Iterable[str], most: int = 4) -> str:

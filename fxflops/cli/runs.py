@@ -76,7 +76,7 @@ def analyzed(name: str, asked: Asked, *, trace: str = "auto", repeats: int | str
     with _quiet():
         model, args, kwargs = subject(name, asked, asked.place == "meta")
         report = api.analyze(model, args, kwargs, trace=trace, repeats=repeats, **settings_of(asked))
-    return report.named(name)
+    return report.with_name(name)
 
 
 def subject(
@@ -190,7 +190,7 @@ def _counted(name: str, asked: Asked, on_meta: bool) -> Report:
         report = api.count(
             model, args, kwargs, optimizer=optimizer, device=device, autocast=autocast, **settings_of(asked)
         )
-        return report.named(name)
+        return report.with_name(name)
 
 
 def _may_have_room(name: str, asked: Asked) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import InputError, did_you_mean, name_arguments, not_installed
+from ..errors import InputError, did_you_mean, name_arguments, not_installed, renamed
 from .columns import EXPENDABLE, Column, check_number, pick
 from .files import Path, written
 from .paper import latex, markdown
@@ -113,7 +113,10 @@ class Tabular(View):
         data.attrs["provenance"] = table.provenance
         return data
 
-    to_pandas = to_dataframe
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return :meth:`to_dataframe`, the name to use. Deprecated."""
+        renamed("to_pandas()", "use to_dataframe()")
+        return self.to_dataframe()
 
     def to_csv(self, path: Path | None = None) -> str | None:
         """Return CSV of the raw values under their keys, or write it to ``path``; that of a report has its provenance in the

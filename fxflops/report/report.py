@@ -19,7 +19,7 @@ from ..counting.rollup import ModuleRow, OperatorRow, check_phase
 from ..counting.saved_module import module_finder
 from ..counting.steps import StepTime, timing_of, unsteady
 from ..counting.uncounted import Missing, incomplete, recipe
-from ..errors import FormulaError, InputError, MissingFormulaError, did_you_mean
+from ..errors import FormulaError, InputError, MissingFormulaError, did_you_mean, renamed
 from ..meters.history import LiveTensor, Moment
 from ..meters.nodes import Node
 from ..meters.timing import Timing
@@ -630,6 +630,11 @@ class Report(View):
         return gathered(self._counted_run, None if whole is None else whole._counted_run, timeout)
 
     def named(self, name: str) -> Report:
+        """Return :meth:`with_name`, the name to use. Deprecated."""
+        renamed("named(name)", "use with_name(name)")
+        return self.with_name(name)
+
+    def with_name(self, name: str) -> Report:
         """Return this report with the name under which its model was asked for; it is shown, and written into files."""
         run = replace(self._run, environment=self.environment._replace(asked=name))
         return Report(run, self._convention, self._registry, self._model, self.attention, self.counted, self._users)
@@ -802,7 +807,10 @@ class Report(View):
         """
         return self.table.to_dataframe()
 
-    to_pandas = to_dataframe
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return :meth:`to_dataframe`, the name to use. Deprecated."""
+        renamed("to_pandas()", "use to_dataframe()")
+        return self.to_dataframe()
 
     def to_csv(self, path: Path | None = None) -> str | None:
         """Return CSV of the operations' raw values under their keys, or write it to ``path``; the last column is the

@@ -79,3 +79,14 @@ def test_a_count_may_name_what_it_counts(text: str, number: float) -> None:
 
 def test_tokens_are_in_billions_and_trillions() -> None:
     assert (read_tokens("300B"), read_tokens("15T"), read_tokens("2.5M")) == (300 * 10**9, 15 * 10**12, 2_500_000)
+
+
+def test_names_that_went_still_work_and_name_the_new_one() -> None:
+    report = fxflops.count(MODEL, X)
+    with pytest.warns(DeprecationWarning, match=r"named\(name\) is deprecated: use with_name") as warned:
+        assert report.named("mine") == report.with_name("mine")
+    assert warned[0].filename == __file__
+    pytest.importorskip("pandas")
+    for result in (report, report.by_module()):
+        with pytest.warns(DeprecationWarning, match="use to_dataframe"):
+            assert result.to_pandas().equals(result.to_dataframe())

@@ -333,7 +333,7 @@ VIEWS: dict[str, Callable[[Report], Tabular]] = {
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_exports_its_provenance(view: str) -> None:
-    report = count(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.ones(2, 4)).named("=mine <1>")
+    report = count(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.ones(2, 4)).with_name("=mine <1>")
     found = VIEWS[view](report)
     origin = f"a: {report.provenance}; b: {report.provenance}" if view == "diff" else report.provenance
     assert {row["provenance"] for row in json.loads(str(found.to_json()))} == {origin}
@@ -368,7 +368,7 @@ def test_a_name_with_a_line_break(tmp_path: Path) -> None:
 def test_a_report_for_a_paper_has_the_parts_that_cost_most(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(*(nn.Sequential(nn.Linear(1000, 500), nn.ReLU()) for _ in range(2)), nn.Linear(500, 10))
     model[1][0] = nn.Linear(500, 500)
-    report = count(model, torch.randn(8, 1000)).named("mine")
+    report = count(model, torch.randn(8, 1000)).with_name("mine")
     lines = str(report.to_markdown()).splitlines()
     assert lines[0] == "| module | class | modules | params (k) | MACs (M) | FLOPs (M) | FLOPs % |"
     # 8 x 500 outputs of 2000 FLOPs and as many of 1000, 8 x 10 of 1000
@@ -380,14 +380,14 @@ def test_a_report_for_a_paper_has_the_parts_that_cost_most(monkeypatch: pytest.M
 
 
 def test_every_export_says_where_it_comes_from() -> None:
-    report = count(named("a"), torch.randn(2, 4)).named("mine")
+    report = count(named("a"), torch.randn(2, 4)).with_name("mine")
     texts = {
         form: str(getattr(report, f"to_{form}")()) for form in ("json", "csv", "markdown", "latex", "chrome_trace")
     }
     for part in ("mine", report.environment.date, report.environment.fxflops, torch.__version__):
         assert [form for form, text in texts.items() if part not in text] == []
     pytest.importorskip("pandas")
-    assert report.to_pandas().attrs == {"provenance": report.provenance}
+    assert report.to_dataframe().attrs == {"provenance": report.provenance}
 
 
 def test_columns_that_were_chosen_stay() -> None:

@@ -58,7 +58,7 @@ def test_inputs_are_a_column_where_they_differ_and_a_note_where_not() -> None:
 
 def test_models_of_one_class_have_rows_of_their_own() -> None:
     report = count(nn.Linear(8, 16), X)
-    assert [*compare([report, report, report.named("mine")]).reports] == ["Linear", "Linear (2)", "mine"]
+    assert [*compare([report, report, report.with_name("mine")]).reports] == ["Linear", "Linear (2)", "mine"]
 
 
 def test_each_convention_has_a_column_with_its_total() -> None:

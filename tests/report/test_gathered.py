@@ -41,7 +41,7 @@ def test_exports_have_numbers_alone() -> None:
 
 def test_a_dataframe_keeps_the_dtypes_of_its_columns() -> None:
     pytest.importorskip("pandas", reason="no pandas")
-    frame = two().to_pandas()
+    frame = two().to_dataframe()
     assert (frame["flops"].dtype, frame["memory"].sum(), frame.attrs["provenance"]) == ("int64", 6144, ORIGIN)
 
 

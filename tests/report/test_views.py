@@ -209,7 +209,7 @@ def test_a_profile_tells_its_state() -> None:
 
 
 def test_a_report_has_the_name_that_was_asked_for(report: fxflops.Report) -> None:
-    named = report.named("timm:resnet18")
+    named = report.with_name("timm:resnet18")
     assert str(named).startswith("Sequential (timm:resnet18)   input")
     assert repr(named).startswith("<Report Sequential (timm:resnet18): ")
     assert named.provenance.startswith("timm:resnet18 · fxflops ")
@@ -247,7 +247,7 @@ def test_the_share_of_the_peak_is_said_of_a_device_that_is_listed() -> None:
 
 def test_pages_and_pictures_say_where_they_come_from() -> None:
     pytest.importorskip("plotly")
-    report = fxflops.analyze(model(16), torch.ones(2, 8), repeats=0, progress=False).named("mine")
+    report = fxflops.analyze(model(16), torch.ones(2, 8), repeats=0, progress=False).with_name("mine")
     assert report.provenance in str(report.to_html())
     assert report.provenance in str(report.to_svg())
 
