@@ -368,6 +368,8 @@ def _not_taken(
     parameters: Collection[str] = ()
     if callable(model) and not isinstance(model, type):
         parameters = signature_of(as_model(model)).parameters
+    if "inputs" in given and "inputs" not in parameters:
+        return not_taken(function, given, (), advice)
     if inputs := [name for name, value in given.items() if name in parameters or isinstance(value, torch.Tensor)]:
         spelled = ", ".join(f'"{name}": {name}' for name in inputs)
         return not_taken(function, inputs, (), f"inputs by name are given as {function}(model, kwargs={{{spelled}}})")

@@ -206,6 +206,7 @@ MADE_BY = {
     "backward": ": count(model, args, backward=True) makes them, and analyze does",
     "optimizer": ": count(model, args, backward=True, optimizer=optimizer) makes them",
 }
+OWN = "formulas={torch.relu: lambda x, *, out: out.numel()} counts an operation by a function of yours"
 WARMED = "runs that are not timed come first by themselves; repeats=10 is the number of those that are"
 PROCESSES = "report.gather() adds up processes of torchrun; fxflops.distributed.simulate(...) runs those you lack"
 PLACED = "the model runs where it and its inputs are: model.to(device), x.to(device)"
@@ -225,6 +226,10 @@ OF_PROFILERS = {
     **dict.fromkeys(("warm_up", "warmup"), WARMED),
     **dict.fromkeys(("world_size", "dp_world_size"), PROCESSES),
     **dict.fromkeys(("device", "devices"), PLACED),
+    **dict.fromkeys(("custom_ops", "supported_ops", "custom_modules_hooks"), OWN),
+    **dict.fromkeys(("train", "training"), 'mode="train" runs it in train mode'),
+    **dict.fromkeys(("max_new_tokens", "max_length"), 'kwargs={"max_new_tokens": 8} are arguments of the call'),
+    **dict.fromkeys(("runs", "num_runs", "iterations"), "analyze(model, x, repeats=10) times so many runs"),
     **dict.fromkeys(("verbose", "as_string", "as_strings", "print_profile", "print_results", "detailed"), SHOWN),
 }
 """What to write for an argument of other profilers, in the functions that count."""

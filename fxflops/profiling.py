@@ -94,7 +94,8 @@ class profile:
     ) -> None:
         if inputs or unknown:
             known = profile.__init__.__kwdefaults__ or ()
-            raise not_taken("profile", unknown, known, INSTEAD, OF_PROFILERS | OF_LOOPS)
+            hints = {} if inputs or "inputs" in unknown else OF_PROFILERS | OF_LOOPS
+            raise not_taken("profile", unknown, known, INSTEAD, hints)
         check_flags(strict=strict, lines=lines)
         self._samples_lines = lines
         self._model = one_model(models)

@@ -14,6 +14,7 @@ from . import options as option
 from .libraries import check_model
 from .options import Asked, examples, read_by, spread
 from .reports import is_saved, report_of
+from .shown import note
 
 if TYPE_CHECKING:
     from torch import nn
@@ -137,6 +138,8 @@ def training_run(
         )
     else:
         typer.echo(str(result))
+        if result.dtype in ("f32", "tf32"):
+            note("the model computes in f32; --dtype bf16 is the training that most do")
 
 
 def estimate(

@@ -351,7 +351,7 @@ def predict(
 
 
 @app.command(
-    short_help="Explain why two counters give two numbers.",
+    short_help="Explain why two counters give different numbers.",
     epilog=examples(
         "fxflops explain timm:resnet50 torch_flops fvcore",
         "fxflops explain torchvision:swin_t deepspeed ptflops",
@@ -521,7 +521,7 @@ app.command(
 )(answers.estimate)
 app.command(
     "mesh",
-    short_help="Rank the meshes of a cluster by the least time of a training step.",
+    short_help="Rank the meshes of a cluster by tokens per second in training.",
     epilog=meshes.EXAMPLES,
 )(meshes.mesh)
 
@@ -557,7 +557,7 @@ def ops(
     typer.echo(ops_text(catalogue_page.search(search) if search else catalogue_page.catalogue(), brief=not search))
 
 
-@app.command(short_help="List the counters whose numbers fxflops gives.", epilog=examples("fxflops conventions"))
+@app.command(short_help="List the counters whose numbers fxflops reproduces.", epilog=examples("fxflops conventions"))
 def conventions() -> None:
     """List the conventions, one for each counter whose numbers papers quote, with what each counts."""
     typer.echo(listed(repr(list_conventions()).splitlines()))

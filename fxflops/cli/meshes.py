@@ -130,7 +130,10 @@ def mesh(
                 f"tensor parallel by {widest} at most: larger sizes do not divide the model's heads, or the {gpus} devices"
             )
         if global_batch is not None:
+            undivided = [f"dp {mesh['dp']}" for mesh in meshes if global_batch % mesh["dp"]]
             meshes = [mesh for mesh in meshes if not global_batch % mesh["dp"]]
+            if undivided and meshes:
+                note(f"left out: {', '.join(undivided)}, among which {global_batch} sequences cannot be divided")
             if not meshes:
                 raise InputError(
                     f"--global-batch {global_batch} cannot be divided among the data-parallel ranks of any mesh"

@@ -18,7 +18,7 @@ from torch import nn
 from ..errors import InputError, of_kind
 from ..records.containers import MAPPINGS, SEQUENCES, SETS, items_of, pairs_of
 from ..torch_internals import original_of, script_module_of
-from .inputs import as_module, checked_model
+from .inputs import as_module, checked_model, named_inputs
 from .modules import Called, all_modules, unique
 from .outside import names_of
 from .pytree import attributes_in, value_at, walk
@@ -67,7 +67,7 @@ def as_model(
         own: nn.Module = model.__self__
         return own
     found = Search(model)
-    found.look_into_inputs(args, kwargs or {})
+    found.look_into_inputs(args, named_inputs(kwargs))
     found.run()
     roots = found.roots() if models is None else given_models(models)
     known = {id(module) for root in roots.values() for module in all_modules(root)}

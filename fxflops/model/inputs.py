@@ -110,18 +110,24 @@ def is_compiled_whole(model: nn.Module) -> bool:
     return original_of(model) is not model or any(hasattr(each, "_torchdynamo_orig_callable") for each in called)
 
 
+def named_inputs(kwargs: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the inputs by name, {} for None. Raises InputError for anything else than a mapping, such as a second input."""
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        wrong = f"kwargs must be a mapping of names to inputs, not {type(kwargs).__name__}"
+        raise InputError(f"{wrong}; several inputs go in a tuple: (model, (a, b))")
+    return kwargs or {}
+
+
 def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return ``args`` and ``kwargs`` as they are passed: a tuple is unpacked, anything else is one positional input.
 
     Raises InputError for ``args`` that is a mapping by the names of forward's parameters, for iterators, and for arguments
     that do not fit the signature of forward.
     """
-    if kwargs is not None and not isinstance(kwargs, Mapping):
-        wrong = f"kwargs must be a mapping of names to inputs, not {type(kwargs).__name__}"
-        raise InputError(f"{wrong}; several inputs go in a tuple: (model, (a, b))")
-    if isinstance(model, Program) and not kwargs and type(args) is tuple and not args:
-        args, kwargs = inputs_of_program(model)
-    keywords = dict(kwargs or {})
+    named = named_inputs(kwargs)
+    if isinstance(model, Program) and not named and type(args) is tuple and not args:
+        args, named = inputs_of_program(model)
+    keywords = dict(named)
     signature = signature_of(model)
     if isinstance(args, Mapping) and len(args) and {*args.keys()} <= signature.parameters.keys():
         names = ", ".join(args)

@@ -147,8 +147,10 @@ def verdict(memory: Reserved) -> str:
     total = f"{memory.total / GIB:.{digits}f}"
     if memory.memory is None:
         return f"{total} GiB ({parts}); the memory of {memory.device.name} is not known"
-    answer = "does not fit" if not memory.fits else "barely fits" if memory.total > memory.memory else "fits"
-    return f"{answer}: {total} of {memory.memory / GIB:.{digits}f} GiB ({parts})"
+    has = f"{memory.memory / GIB:.{digits}f} GiB"
+    if memory.fits and memory.total > memory.memory:
+        return f"barely fits: needs {total}, has {has}; the allocator waits to free segments ({parts})"
+    return f"{'fits' if memory.fits else 'does not fit'}: {total} of {has} ({parts})"
 
 
 def text(memory: Reserved, advised: Iterable[str]) -> str:

@@ -234,7 +234,7 @@ def summary(prediction: Prediction) -> list[str]:
         # The sum has no known error, only this part of it.
         trust = f"{error:.1%} on average for {1 - left:.0%} of the time"
         if left - bounds >= 0.005:
-            trust += f"; {left - bounds:.0%} is predicted with unknown error"
+            trust += f", unknown for {left - bounds:.0%}"
     if bounds >= 0.005:
         trust += f"; {bounds:.0%} is only a lower bound"
     return [

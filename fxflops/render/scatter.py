@@ -35,7 +35,8 @@ def scatter_svg(points: Mapping[str, Sequence[float]], x: Column, y: Column, ori
     body += [f'<circle cx="{at_x:.1f}" cy="{at_y:.1f}" r="5" fill="{DOT}"/>' for at_x, at_y in dots.values()]
     body += _names(dots)
     body.append(label((LEFT + RIGHT) / 2, HEIGHT - 8, x.header, "middle"))
-    return drawing(f"{y.header} by {x.header}", origin, (), body)
+    body.append(label(LEFT - 8, TOP - 12, y.header, "end"))
+    return drawing(f"{y.header} against {x.header}", origin, (), body)
 
 
 def _names(dots: Mapping[str, tuple[float, float]]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..conventions import check_convention, title_of
+from ..conventions import CONVENTIONS, OF_MACS, check_convention, title_of
 from ..errors import InputError, of_kind
 from ..render.columns import Column, pick, titled
 from ..render.exports import Table, Tabular
@@ -82,7 +82,7 @@ class Comparison(Tabular):
         from ..render.scatter import scatter_svg
 
         is_timed = all(report.latency is not None for report in self.reports.values())
-        keys = [_key(name, self.conventions) for name in (x, y or ("latency" if is_timed else "params"))]
+        keys = [_key(name) for name in (x, y or ("latency" if is_timed else "params"))]
         figures = _table(self.reports, keys, self.conventions)
         points = dict(zip(self.reports, figures.rows, strict=True))
         axes = figures.columns[0], figures.columns[1]
@@ -122,8 +122,9 @@ def compare(
         reports: reports, or a mapping from the name of each row to its report. All must be counted under one convention.
         columns: the columns to show, in this order, as names or in one string: model, inputs, device, params, trainable, params_bytes,
             macs, flops, backward_flops, training_flops, int_ops, activations, latency, backward_latency, block_time, memory, mfu,
-            missing, convention. By default those that the reports have figures for.
-        conventions: further conventions, such as "fvcore" and "thop"; each adds a column with the FLOPs (or MACs) that it counts.
+            missing, convention, or the name of a convention: "fvcore" is what that tool counts. By default those that the reports have
+            figures for.
+        conventions: further conventions, such as "fvcore" and "thop"; each adds a column with the FLOPs or MACs that it counts.
 
     Raises InputError if there are no reports, for anything else than reports, and for reports of several conventions.
     """
@@ -137,13 +138,17 @@ def compare(
     others = (conventions,) if isinstance(conventions, str) else tuple(conventions)
     for name in others:
         check_convention(name)
-    return Comparison(named, None if columns is None else figure_keys(columns, others), others)
+    keys = None if columns is None else figure_keys(columns)
+    return Comparison(named, None if keys is None else (*keys, *(each for each in others if each not in keys)), others)
 
 
-def figure_keys(columns: Sequence[str] | str, conventions: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the keys of columns by their keys or headers, several in one string or in a sequence; InputError for an unknown one."""
+def figure_keys(columns: Sequence[str] | str) -> tuple[str, ...]:
+    """Return the keys of columns by their keys or headers, or the names of conventions; several in one string or in a sequence.
+
+    Raises InputError for an unknown one.
+    """
     names = columns.split(",") if isinstance(columns, str) else columns
-    return tuple(_key(name.strip(), conventions) for name in names)
+    return tuple(_key(name.strip()) for name in names)
 
 
 def _named(reports: Iterable[Report] | Mapping[str, Report]) -> dict[str, Report]:
@@ -169,12 +174,14 @@ def _named(reports: Iterable[Report] | Mapping[str, Report]) -> dict[str, Report
     return named
 
 
-def _key(name: str, conventions: Sequence[str]) -> str:
-    """Return the key of the column of this name, a key or a header; InputError for an unknown one."""
-    if name in conventions:
+def _key(name: str) -> str:
+    if name in CONVENTIONS and name != "fxflops":
         return name
     columns = [column for column, _ in FIGURES.values()]
-    return columns[pick(columns, [name])[0]].key
+    try:
+        return columns[pick(columns, [name])[0]].key
+    except InputError as error:
+        raise InputError(f"{error}; or a convention: {', '.join(CONVENTIONS)}") from None
 
 
 def _table(reports: Mapping[str, Report], keys: Sequence[str] | None, conventions: Sequence[str]) -> Table:
@@ -198,7 +205,7 @@ def _column(key: str, convention: str) -> Column:
     """Return a column of reports counted under a convention, which its header names; or that of another convention."""
     if key in FIGURES:
         return titled([FIGURES[key][0]], title_of(convention))[0]
-    return Column(key, f"{key} FLOPs" if title_of(key) == "FLOPs" else title_of(key), "flops")
+    return Column(key, f"{key} {'MACs' if key in OF_MACS else 'FLOPs'}", "flops")
 
 
 def _figure(key: str, report: Report) -> Any:

@@ -67,7 +67,7 @@ class Serving:
     first token after the prompt adds to it for one sequence, ``last_cache_bytes_per_token`` what the last one adds.
     ``per_token_seconds`` is the mean over the decode steps, None if there are none.
 
-    FLOPs are those of ``attention``; times take only the pairs that masks leave ("exact"), as far as these are known.
+    ``dtype`` is that of the largest product. FLOPs are those of ``attention``; times take only the pairs that masks leave ("exact"), as far as these are known.
     """
 
     model: str
@@ -89,6 +89,7 @@ class Serving:
     last_cache_bytes_per_token: int = 0
     predicted_first_token_seconds: float | None = None
     predicted_per_token_seconds: float | None = None
+    dtype: str = ""
 
     @property
     def decode_flops(self) -> int:
@@ -99,7 +100,7 @@ class Serving:
         last = self.last_cache_bytes_per_token
         later = f", {size(last)} in the end" if last != self.cache_bytes_per_token else ""
         lines = [
-            f"{self.model}   batch {self.batch}, prompt {self.prompt:,}, new tokens {self.new_tokens:,}",
+            f"{self.model}   {f'{self.dtype}, ' * bool(self.dtype)}batch {self.batch}, prompt {self.prompt:,}, new tokens {self.new_tokens:,}",
             f"prefill      {amount(self.prefill_flops, 'FLOPs')} (attention {self.attention}), at least {size(self.prefill_bytes)} moved",
             f"decode       {amount(self.decode_flops, 'FLOPs')} (attention {self.attention}) in {len(self.step_flops):,} steps; each reads "
             f"at least {size(self.weight_bytes)} of weights, plus the cache",
@@ -186,6 +187,7 @@ def serving(
         speculative=None if draft is None else _speculative(steps, draft, prompt, draft_tokens, acceptance, on),
         attention=attention,
         last_cache_bytes_per_token=grown[-1],
+        dtype=steps.dtype,
         predicted_first_token_seconds=_predicted(on, [prefill]),
         predicted_per_token_seconds=_predicted(on, [steps.run(1, past) for past in sorted({*pasts[:1], *pasts[-1:]})]),
     )

@@ -69,6 +69,15 @@ def test_each_convention_has_a_column_with_its_total() -> None:
         assert row["torch_flops"] == report.recount("torch_flops").total_flops
 
 
+def test_a_convention_may_stand_among_the_columns_and_is_added_to_those_chosen() -> None:
+    both = reports()
+    named = compare(both, "model, thop, flops").to_dicts()
+    assert [*named[0]] == ["model", "thop", "flops"]
+    added = compare(both, "model, flops", conventions="fvcore").to_dicts()
+    assert [*added[0]] == ["model", "flops", "fvcore"]
+    assert [row["fvcore"] for row in added] == [each.recount("fvcore").total_flops for each in both.values()]
+
+
 def test_reports_of_two_conventions_are_refused() -> None:
     both = reports()
     with pytest.raises(InputError, match=r"fvcore and fxflops.*recount"):

@@ -167,7 +167,7 @@ def test_speculative_decoding() -> None:
 
 def test_text() -> None:
     text = str(serving(llama(), prompt=8, new_tokens=1, device="H100")).splitlines()
-    assert text[0] == "LlamaForCausalLM   batch 1, prompt 8, new tokens 1"
+    assert text[0] == "LlamaForCausalLM   f32, batch 1, prompt 8, new tokens 1"
     assert text[1].startswith("prefill ")
     assert "FLOPs (attention dense)" in text[1]
     assert text[4] == "lower bounds on H100 SXM: max(2 x MACs / peak, bytes / bandwidth), attention exact"
@@ -279,5 +279,8 @@ def test_layers_that_repeat_run_at_few_lengths() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cls, "forward", counting)
         serving(model, prompt=100, new_tokens=60)
-    whole, without = 3, 20  # the prompt and the steps at both ends; others with the first and the last layer alone
+    whole, without = (
+        3,
+        24,
+    )  # the prompt and the steps at both ends; these and others with the first and the last layer alone
     assert len(ran) <= 12 * whole + 2 * without
