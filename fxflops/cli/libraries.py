@@ -58,7 +58,9 @@ def model_named(word: str) -> str | None:
 
 def check_model(name: str) -> str:
     """Return a model's name. Raises InputError if its library or file does not exist, or no such model is in the library's
-    sources; one that they may have passes, and the library itself tells."""
+    sources; one that they may have passes, and the library itself tells. A config.json is one of transformers: "hf:" is put before it."""
+    if Path(name).name == "config.json" and Path(name).is_file():
+        name = f"hf:{name}"
     place, colon, rest = name.rpartition(":")
     if is_file(name):
         checked_file(name)

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -93,6 +94,8 @@ def mesh(
     a model is cut into stages is its author's to say; fxflops.distributed.rank_meshes takes a step of yours. A bound is the
     least time that the device's peaks and links allow, and stands beside the predicted one.
     """
+    if Path(model, "config.json").is_file():  # the folder of a model
+        model = f"hf:{model}"
     if not model.startswith("hf:"):
         raise InputError(f"mesh is for language models of transformers, hf:CLASS or hf:CONFIG.json, not {model!r}")
     if json and csv:

@@ -96,6 +96,12 @@ class Serving:
         """FLOPs of all decode steps."""
         return sum(self.step_flops)
 
+    def _request(self, first: float | None, each: float | None) -> list[str]:
+        """Return the line for all tokens of the batch, one after the other; none if there is only the first."""
+        if first is None or each is None:
+            return []
+        return [f"  request       {seconds(first + len(self.step_flops) * each)}"]
+
     def __str__(self) -> str:
         last = self.last_cache_bytes_per_token
         later = f", {size(last)} in the end" if last != self.cache_bytes_per_token else ""
@@ -111,12 +117,14 @@ class Serving:
                 f"lower bounds on {self.device.name}: max(2 x MACs / peak, bytes / bandwidth), attention exact",
                 f"  first token   {seconds(self.first_token_seconds)}",
                 f"  output token  {seconds(self.per_token_seconds)}",
+                *self._request(self.first_token_seconds, self.per_token_seconds),
             ]
         if self.predicted_first_token_seconds is not None:
             lines += [
                 "predicted, as a CUDA graph (docs/prediction.md)",
                 f"  first token   {seconds(self.predicted_first_token_seconds)}",
                 f"  output token  {seconds(self.predicted_per_token_seconds)}",
+                *self._request(self.predicted_first_token_seconds, self.predicted_per_token_seconds),
             ]
         return "\n".join([*lines, *([] if self.speculative is None else [str(self.speculative)])])
 

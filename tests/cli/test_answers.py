@@ -104,3 +104,11 @@ def test_mistakes_are_messages(command: str, said: str) -> None:
     result = CliRunner().invoke(app, command.split())
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())
+
+
+def test_a_config_is_named_by_its_path_or_folder_alone(config: str) -> None:
+    path = Path(config.removeprefix("hf:"))
+    spelled = [out("estimate", "megatron", name, "--lengths", 8) for name in (config, path, path.parent)]
+    assert spelled[0] == spelled[1] == spelled[2]
+    counted = [out("run", name, "--input-ids", "1,8", "--counts-only", "--json") for name in (config, path)]
+    assert len({json.loads(text)["totals"]["total_flops"] for text in counted}) == 1
