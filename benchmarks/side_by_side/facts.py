@@ -32,7 +32,7 @@ DEVICE = "A100"
 """The device whose roofline tells the bytes that each call moves."""
 TIMES = {
     "seconds", "own_seconds", "latency", "backward_latency", "instruments", "device_busy", "interrupted", "timing",
-    "backward_timing", "host_timing", "date", "total_time", "unsteady", "mfu",
+    "backward_timing", "host_timing", "date", "total_time", "unsteady", "mfu", "lines",
 }  # fmt: skip
 """The keys under which a report has times, and what follows from them."""
 TRAFFIC = ("op", "module", "calls", "dtype", "flops", "bytes_read", "bytes_written", "bound_seconds", "binds")
@@ -178,7 +178,12 @@ def traffic(report: Any) -> Any:
 def untimed(value: Any) -> Any:
     """Return data without times."""
     if isinstance(value, dict):
-        return {key: untimed(item) for key, item in value.items() if key not in TIMES}
+        is_of_a_run = "fxflops" in value and "torch" in value  # the versions of an environment: the sides are two
+        return {
+            key: untimed(item)
+            for key, item in value.items()
+            if key not in TIMES and not (key == "fxflops" and is_of_a_run and isinstance(item, str))
+        }
     return [untimed(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 

@@ -11,7 +11,7 @@ import html
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -202,9 +202,10 @@ class Table(Tabular):
     def _as_table(self) -> Table:
         return self
 
-    def without_empty_columns(self) -> Table:
-        """Return the table without columns that hold nothing. None of the others is left out for want of room, then."""
-        used = self._used()
+    def without_empty_columns(self, but: Collection[str] = ()) -> Table:
+        """Return the table without columns that hold nothing, ``but`` those named. None of the others is left out for want of room, then."""
+        full = {*self._used()}
+        used = [i for i, column in enumerate(self.columns) if i in full or column.key in but]
         rows = tuple(tuple(row[i] for i in used) for row in self.rows)
         return replace(self, columns=tuple(self.columns[i] for i in used), rows=rows, chosen=True)
 

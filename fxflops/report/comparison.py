@@ -13,6 +13,7 @@ from ..render.columns import Column, pick, titled
 from ..render.exports import Table, Tabular
 from ..render.files import Path, method_for, written
 from .report import Report
+from .tables import COUNTS
 
 Figure = Callable[[Report], Any]
 FIGURES: dict[str, tuple[Column, Figure]] = {
@@ -43,7 +44,6 @@ FIGURES: dict[str, tuple[Column, Figure]] = {
     )
 }
 """The columns that a comparison may have, each with the report's figure for it, by key."""
-COUNTS = "params", "macs", "flops"
 MEASURED = "training_flops", "latency", "backward_latency", "block_time", "memory", "missing"
 """The columns that are shown where any of the reports has a figure for them."""
 SHARED = "inputs", "device"
@@ -198,7 +198,7 @@ def _table(reports: Mapping[str, Report], keys: Sequence[str] | None, convention
     origin = first.environment._replace(asked="").provenance
     notes = _notes(reports, "inputs" in shown)
     table = Table("models", tuple(columns), tuple(rows), keys is not None, provenance=origin, notes=notes)
-    return table if keys is not None else table.without_empty_columns()
+    return table if keys is not None else table.without_empty_columns(COUNTS)
 
 
 def _column(key: str, convention: str) -> Column:

@@ -44,6 +44,7 @@ from .per_token import PerToken, per_token
 from .picture import as_png, charted, picture
 from .saved import NAME_ONLY, TOTALS, Saved, data_in, to_json_data
 from .tables import (
+    COUNTS,
     costs_table,
     dtype_table,
     kernel_table,
@@ -714,7 +715,7 @@ class Report(View):
     def _as_paper(self, columns: Sequence[str] | str | None = None) -> Table:
         """Return the table for papers: the parts that cost most, in all columns that hold something or in those named."""
         table = costs_table(self._summary)
-        return table.without_empty_columns() if columns is None else table.select(columns)
+        return table.without_empty_columns(COUNTS) if columns is None else table.select(columns)
 
     @cached_property
     def _summary(self) -> Summary:

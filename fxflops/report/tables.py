@@ -48,6 +48,8 @@ PARTS = (
     Column("seconds", "time", "s"),
     Column("time%", "time %", "%"),
 )
+COUNTS = ("params", "macs", "flops")
+"""The columns that a paper's table has in any case."""
 VALUES_OF_PARTS = ("params", "macs", "flops", "flops%", "time", "time%")
 """The values of a module in the last columns of :data:`PARTS`."""
 
