@@ -32,9 +32,9 @@ DEVICE = "A100"
 """The device whose roofline tells the bytes that each call moves."""
 TIMES = {
     "seconds", "own_seconds", "latency", "backward_latency", "instruments", "device_busy", "interrupted", "timing",
-    "backward_timing", "host_timing", "date", "total_time", "unsteady", "mfu", "lines",
+    "backward_timing", "host_timing", "date", "total_time", "unsteady", "mfu", "lines", "workers",
 }  # fmt: skip
-"""The keys under which a report has times, and what follows from them."""
+"""The keys under which a report has times, and what follows from them; and what only newer versions have."""
 TRAFFIC = ("op", "module", "calls", "dtype", "flops", "bytes_read", "bytes_written", "bound_seconds", "binds")
 ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
 
