@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from typing import Any
 
@@ -284,3 +285,18 @@ def test_layers_that_repeat_run_at_few_lengths() -> None:
         24,
     )  # the prompt and the steps at both ends; these and others with the first and the last layer alone
     assert len(ran) <= 12 * whole + 2 * without
+
+
+def test_the_garbage_collector_is_as_it_was() -> None:
+    assert gc.isenabled()
+    serving(llama(), prompt=4, new_tokens=2)
+    with pytest.raises(InputError):
+        serving(nn.Linear(2, 2), prompt=4, new_tokens=2)
+    assert gc.get_freeze_count() == 0
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        serving(llama(), prompt=4, new_tokens=2)
+        assert 0 < gc.get_freeze_count() <= frozen
+    finally:
+        gc.unfreeze()
