@@ -288,15 +288,16 @@ def test_layers_that_repeat_run_at_few_lengths() -> None:
 
 
 def test_the_garbage_collector_is_as_it_was() -> None:
-    assert gc.isenabled()
-    serving(llama(), prompt=4, new_tokens=2)
-    with pytest.raises(InputError):
-        serving(nn.Linear(2, 2), prompt=4, new_tokens=2)
-    assert gc.get_freeze_count() == 0
     gc.freeze()
+    before = gc.get_freeze_count()
+    serving(llama(), prompt=4, new_tokens=2)
+    assert 0 < gc.get_freeze_count() <= before
+    gc.unfreeze()
     try:
-        frozen = gc.get_freeze_count()
         serving(llama(), prompt=4, new_tokens=2)
-        assert 0 < gc.get_freeze_count() <= frozen
+        with pytest.raises(InputError):
+            serving(nn.Linear(2, 2), prompt=4, new_tokens=2)
+        assert gc.get_freeze_count() == 0
+        assert gc.isenabled()
     finally:
-        gc.unfreeze()
+        gc.freeze()
