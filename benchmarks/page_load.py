@@ -3,7 +3,7 @@
     python benchmarks/page_load.py [--times 5]
 
 Each time a headless Chromium (or the one that ``CHROMIUM`` names) with an empty profile opens the file by itself; only when
-the page is done is it asked how long it took, for a debugger that is attached slows the start of plotly by half a second.
+the page is done is it asked how long it took, for a debugger that is attached slows a page's start.
 The table is ``benchmarks/results/page_load.md``.
 """
 
@@ -44,7 +44,6 @@ MOMENTS = {
     "first paint": "performance.getEntriesByName('first-contentful-paint')[0].startTime",
     "load": "performance.getEntriesByType('navigation')[0].loadEventEnd",
     "table ready": "Number(document.documentElement.dataset.ready)",
-    "first chart drawn": "Number(document.documentElement.dataset.drawn)",
 }
 
 

@@ -73,8 +73,7 @@ def page(report: fxflops.Report) -> None:
         browser = player.chromium.launch(executable_path=os.environ.get("CHROMIUM"), args=["--no-sandbox"])
         tab = browser.new_page(viewport={"width": 1280, "height": 1000})
         tab.goto(path.as_uri())
-        tab.wait_for_selector(".js-plotly-plot .main-svg")
-        tab.wait_for_timeout(2000)
+        tab.wait_for_selector("html[data-ready]", state="attached")
         tab.screenshot(path=PICTURES / "page.png")
         browser.close()
 

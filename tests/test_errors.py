@@ -207,8 +207,8 @@ def test_a_formula_of_no_operation_is_told_at_once() -> None:
 
 
 def test_an_extra_is_named_as_the_readme_does() -> None:
-    said = str(not_installed("plotly", "report"))
-    assert said == "plotly is not installed: pip install plotly, or in a clone of fxflops  pip install -e '.[report]'"
+    said = str(not_installed("pandas", "report"))
+    assert said == "pandas is not installed: pip install pandas, or in a clone of fxflops  pip install -e '.[report]'"
 
 
 def test_arguments_that_a_method_does_not_take() -> None:

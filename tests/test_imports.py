@@ -12,7 +12,7 @@ import pytest
 
 import fxflops
 
-OPTIONAL = ("rich", "tabulate", "pandas", "plotly", "timm", "typer", "torchvision", "transformers")
+OPTIONAL = ("rich", "tabulate", "pandas", "timm", "typer", "torchvision", "transformers")
 
 
 def loaded_after(*statements: str) -> list[set[str]]:

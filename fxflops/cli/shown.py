@@ -171,14 +171,11 @@ def incomplete_lines(report: Report, allowed: bool) -> list[str]:
 def check_suffix(path: Path) -> None:
     """Raise InputError for a file that cannot be written, before a model is run."""
     from ..render.files import FORMATS
-    from ..report.html import plotly_script
 
     if not path.name.lower().endswith(tuple(FORMATS)):
         raise InputError(f"--save {path}: the suffix must name a format, one of {', '.join(FORMATS)}")
     if not path.parent.is_dir():
         raise InputError(f"--save {path}: there is no folder {str(path.parent)!r}")
-    if path.name.lower().endswith(".html"):
-        plotly_script()
 
 
 def write(result: Report | Comparison, path: Path) -> None:

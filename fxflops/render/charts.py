@@ -1,154 +1,187 @@
-"""Two charts of the page as SVG pictures: memory over the run, and the calls under a device's roofline."""
+"""Charts: what all of them are made of, the SVG picture of one, and its place in a page.
+
+The elements of a chart stand at percents of its plot, and letters and dots have a fixed size. So one drawing fits a wide
+page, a narrow one, paper and a picture of its own.
+"""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from .. import units
-from ..meters.history import Moment
-from .graph import STYLE
-from .page_data import MOST_MOMENTS, MemoryTimeline, Op, RooflineData, place_of_peak, thinned
-from .palette import BINDS, CATEGORIES, GREY
-from .text import elide, escaped
+from .palette import BINDS, FAMILIES, OTHER
+from .text import escaped
 
-WIDTH, HEIGHT = 900, 420
-LEFT, RIGHT, TOP, BOTTOM = 84, 880, 64, 376
-"""The edges of the plot."""
-MOST_DOTS, MOST_LABELS = 2_000, 5
-MOST_LETTERS = 36
+WIDTH, TOP = 900, 64
+"""The width of a picture, and the height of its title and legend, in pixels."""
+LETTER = 6.6
+"""The width of a letter, about, in pixels."""
 
 
-def memory_svg(memory: MemoryTimeline, about: str, origin: str) -> str:
-    """Return the live bytes after each call as stacked areas by category, from zero, with the peak marked."""
-    states = [memory.states[i] for i in thinned(memory.states, MOST_MOMENTS, place_of_peak(memory))]
-    names = [name for name in (states[0].live if states else ()) if any(state.live[name] for state in states)]
-    high = 1.1 * max(memory.peak, 1)
-    ys = [BOTTOM - (BOTTOM - TOP) * value / high for value in _steps(high)]
-    body = [_label(LEFT - 8, y + 4, units.size(v), "end") for y, v in zip(ys, _steps(high), strict=True)]
-    body += [_line(LEFT, y, RIGHT, y, 0.4) for y in ys]
-    body += _areas(states, names, high)
-    at = max(range(len(states)), key=lambda i: (states[i].path == memory.peak_at, states[i].total), default=0)
-    x, y = _across(at, len(states)), BOTTOM - (BOTTOM - TOP) * memory.peak / high
-    said = f"peak {units.size(memory.peak)}" + (f" in {memory.peak_at}" if memory.peak_at else "")
-    body += [_line(LEFT, y, RIGHT, y, 1, "3 3"), f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" class="dot"/>']
-    body.append(_label(x, y - 8, said, "start" if x < 200 else "end" if x > RIGHT - 200 else "middle", soft=False))
-    body.append(_label((LEFT + RIGHT) / 2, HEIGHT - 14, "calls that allocate or free, in run order", "middle"))
-    return drawing(
-        f"{about} · memory over the run", origin, [(name, CATEGORIES.get(name, GREY)) for name in names], body
+class Chart(NamedTuple):
+    """A chart. ``body`` are the SVG elements of its plot, ``height`` the plot's pixels, ``margins`` the pixels to its left,
+    to its right and below it; ``legend`` has the mark, the text and the colour of each key."""
+
+    title: str
+    legend: Sequence[tuple[str, str, str]]
+    body: str
+    height: int = 320
+    margins: tuple[int, int, int] = (78, 20, 44)
+
+    @property
+    def width(self) -> int:
+        """The pixels of the plot in a picture."""
+        return WIDTH - self.margins[0] - self.margins[1]
+
+
+SQUARE = "■"
+
+
+def style() -> str:
+    """Return the style of charts, for a picture or a page."""
+    colours = [OTHER[1], *(colour for _, colour, _ in FAMILIES)]
+    tiles = "".join(
+        f".f{i} rect{{fill:{colour}}}.f{i} text{{fill:{ink_on(colour)}}}.f{i} .share{{stroke:{colour}}}"
+        for i, colour in enumerate(colours)
     )
+    dots = "".join(f".by-{kind}{{fill:{colour}}}" for kind, (colour, _) in BINDS.items())
+    return STYLE + tiles + dots
 
 
-def roofline_svg(found: RooflineData, calls: Sequence[Op], about: str, origin: str) -> str:
-    """Return the calls as dots of FLOP/s by FLOP for each byte, below the device's ceilings, the dearest by name."""
-    dots = [(op, took) for op in calls if op.work and op.bytes and (took := op.seconds or op.bound_seconds)]
-    dots = sorted(dots, key=lambda dot: -dot[1])[:MOST_DOTS]
-    bandwidth, top = float(found.device["bandwidth"]), max(found.peaks.values(), default=1.0)
-    xs = [(op.work or 0) / (op.bytes or 1) for op, _ in dots]
-    speeds = [(op.work or 0) / took for op, took in dots]
-    low, right = min([top / bandwidth / 100, *xs]) / 2, max([10 * top / bandwidth, *xs]) * 2
-    bottom, high = min([top / 1000, *speeds]) / 2, max([top, *speeds]) * 2.5
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        across, up = math.log(x / low) / math.log(right / low), math.log(y / bottom) / math.log(high / bottom)
-        return LEFT + (RIGHT - LEFT) * across, BOTTOM - (BOTTOM - TOP) * up
-
-    body = []
-    for power in _powers(low, right):
-        x, _ = place(power, high)
-        body += [_line(x, TOP, x, BOTTOM, 0.4), _label(x, BOTTOM + 16, f"{power:g}", "middle")]
-    for power in _powers(bottom, high):
-        _, y = place(right, power)
-        body += [_line(LEFT, y, RIGHT, y, 0.4), _label(LEFT - 8, y + 4, re.sub(r"\.0+", "", units.count(power)), "end")]
-    for dtype, peak in found.peaks.items():
-        x, y = place(max(peak / bandwidth, low), peak)
-        body += [_line(x, y, RIGHT, y, 1.8), _label(RIGHT, y - 5, f"{dtype} {units.amount(peak, 'FLOP/s')}", "end")]
-    begin, ridge = max(low, bottom / bandwidth), top / bandwidth
-    middle = math.sqrt(begin * ridge)
-    x, y = place(middle, middle * bandwidth)
-    body.append(_line(*place(begin, begin * bandwidth), *place(ridge, top), 1.8))
-    body.append(_label(x - 6, y - 8, units.amount(bandwidth, "B/s"), "end"))
-    places = [place(*dot) for dot in zip(xs, speeds, strict=True)]
-    for (op, took), (x, y) in zip(dots, places, strict=True):
-        size = 2.5 + 8 * math.sqrt(took / dots[0][1])
-        body.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size:.1f}" fill="{BINDS[op.binds][0]}" fill-opacity=".7">'
-                    f"<title>{escaped(f'{op.op} {op.path} {units.seconds(took)}')}</title></circle>")  # fmt: skip
-    body += _named([op for op, _ in dots], places)
-    body.append(_label((LEFT + RIGHT) / 2, HEIGHT - 8, "FLOP for each byte moved", "middle"))
-    kinds = [(f"bound by {kind}", BINDS[kind][0]) for kind in BINDS if any(op.binds == kind for op, _ in dots)]
-    predicted = ", at most" if found.is_prediction else ""
-    return drawing(f"{about} · FLOP/s{predicted} on {found.device['device']}", origin, kinds, body)
+STYLE = """
+.chart text{font-size:12px;font-family:system-ui,Helvetica,Arial,'DejaVu Sans',sans-serif;fill:#1b1f27;paint-order:stroke}
+.chart .soft{fill:#5c6573;font-size:11px}.chart .on{stroke:#fff;stroke-width:4px;stroke-opacity:.85}.chart .dark{fill:#1b1f27}
+.chart .rule{fill:none;stroke:#8d95a1}.chart .grid{stroke:#8d95a1;stroke-opacity:.35;stroke-width:.6}.chart .area{stroke:none}
+.chart .back{fill:#fff}.chart .dot{fill-opacity:.75;stroke:#fff;stroke-width:.8}.chart .cut{stroke:#fff;stroke-width:3px}
+.chart .module rect{fill:#e9ecf1}.chart .share{stroke-width:7px;text-anchor:end}.chart .low text{display:none}.chart .tile rect{stroke:#fff}.chart .module .share{stroke:#e9ecf1}
+@media screen and (prefers-color-scheme:dark){.chart text{fill:#e7eaf0}.chart .soft{fill:#9aa4b3}.chart .on{stroke:#1a1f27}.chart .dark{fill:#1b1f27}
+.chart .back{fill:#1a1f27}.chart .dot,.chart .cut,.chart .tile rect{stroke:#1a1f27}.chart .module rect{fill:#2a313c}.chart .module .share{stroke:#2a313c}}
+"""
+"""Colours without variables, which programs that turn SVG into pixels do not know."""
 
 
-def drawing(head: str, origin: str, legend: Iterable[tuple[str, str]], body: Iterable[str]) -> str:
-    """Return a picture with its title, a legend of names and colours, and the elements of a plot."""
-    keys, x = [], float(LEFT)
-    for name, colour in legend:
-        keys.append(
-            f'<rect x="{x:.0f}" y="36" width="10" height="10" rx="2" fill="{colour}"/>{_label(x + 15, 45, name, "start")}'
-        )
-        x += 6.4 * len(name) + 34
+def picture(chart: Chart, origin: str) -> str:
+    """Return the chart as an SVG picture, with its title and a legend above the plot."""
+    left, _, below = chart.margins
+    height = TOP + chart.height + below
+    keys, x = [], 12.0
+    for mark, name, colour in chart.legend:
+        keys.append(f'<text x="{x:.0f}" y="46"><tspan style="fill:{colour}">{mark}</tspan> {escaped(name)}</text>')
+        x += LETTER * len(name) + 34
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img">',
-            f"<title>{escaped(head)}</title><desc>{escaped(origin)}</desc><style>{STYLE}.dot{{fill:#8d95a1;stroke:#fff}}</style>",
-            f'<rect class="back" width="100%" height="100%"/><text x="12" y="22">{escaped(head)}</text>',
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img">',
+            f"<title>{escaped(chart.title)}</title><desc>{escaped(origin)}</desc><style>{style()}</style>",
+            f'<rect class="back" width="100%" height="100%"/><text x="12" y="22">{escaped(chart.title)}</text>',
             *keys,
-            *body,
+            f'<svg x="{left}" y="{TOP}" width="{chart.width}" height="{chart.height}" overflow="visible">',
+            chart.body,
+            "</svg>",
             "</svg>",
             "",
         ]
     )
 
 
-def _areas(states: Sequence[Moment], names: Iterable[str], high: float) -> Iterator[str]:
-    """Yield an area for each category, on top of those before it; each call has a step."""
-    below, edges = [0] * len(states), [_across(i, len(states)) for i in range(len(states) + 1)]
-    for name in names:
-        above = [sum(pair) for pair in zip(below, (state.live[name] for state in states), strict=True)]
-        upper, lower = ([f"{BOTTOM - (BOTTOM - TOP) * value / high:.1f}" for value in side] for side in (above, below))
-        there = "".join(f"V{y}H{x:.1f}" for y, x in zip(upper, edges[1:], strict=True))
-        back = "".join(f"V{y}H{x:.1f}" for y, x in zip(lower[::-1], edges[-2::-1], strict=True))
-        path = f"M{edges[0]:.1f} {lower[0]}{there}{back}Z"
-        yield f'<path d="{path}" fill="{CATEGORIES.get(name, GREY)}"><title>{escaped(name)}</title></path>'
-        below = above
+def placed(chart: Chart) -> str:
+    """Return the chart for a page that has the :func:`style`: as wide as there is room, with its legend above it."""
+    left, right, below = chart.margins
+    return (
+        f'{legend(chart.legend)}<div class="frame" style="padding:0 {right}px {below}px {left}px">'
+        f'<svg class="chart" width="100%" height="{chart.height}" overflow="visible" role="img" aria-label="{escaped(chart.title)}">'
+        f"{chart.body}</svg></div>"
+    )
 
 
-def _named(ops: Sequence[Op], places: Sequence[tuple[float, float]]) -> Iterator[str]:
-    """Yield the names of the dearest calls, one of each module's kind, where there is room."""
-    taken: list[tuple[str, float, float]] = []
-    for op, (x, y) in zip(ops, places, strict=True):
-        kind = op.op + "".join("*" if letter.isdigit() else letter for letter in op.path)
-        if any(kind == other or (abs(x - ox) < 190 and abs(y - oy) < 22) for other, ox, oy in taken):
-            continue
-        taken.append((kind, x, y))
-        text, below = f"{op.op} {elide(op.path, MOST_LETTERS)}".strip(), 20 if y < BOTTOM - 30 else -12
-        yield _label(x + (-12 if x > WIDTH / 2 else 12), y + below, text, "end" if x > WIDTH / 2 else "start")
-        if len(taken) == MOST_LABELS:
-            return
+def legend(keys: Iterable[tuple[str, str, str]]) -> str:
+    """Return the legend of a chart as a list."""
+    items = "".join(
+        f'<li><span aria-hidden="true" style="color:{colour}">{mark}</span> {escaped(name)}</li>'
+        for mark, name, colour in keys
+    )
+    return f'<ul class="legend">{items}</ul>' if items else ""
 
 
-def _across(position: int, of: int) -> float:
-    return LEFT + (RIGHT - LEFT) * position / max(of, 1)
+def percent(value: float) -> str:
+    """Return a place as short as it can be written: ``12.5%``."""
+    return f"{value:.2f}".rstrip("0").rstrip(".") + "%"
 
 
-def _steps(high: float) -> list[int]:
-    """Return the ticks of an axis of bytes: multiples of a power of two."""
-    step = 1
-    while high / step > 6:
-        step *= 2
-    return [*range(0, int(high) + 1, step)]
+def label(
+    x: float, y: float, text: str, anchor: str = "middle", *, dx: float = 0, dy: float = 0, kind: str = "soft"
+) -> str:
+    """Return a text at percents of the plot, moved by pixels."""
+    moved = (f' dx="{dx:g}"' if dx else "") + (f' dy="{dy:g}"' if dy else "")
+    return (
+        f'<text class="{kind}" x="{percent(x)}" y="{percent(y)}"{moved} text-anchor="{anchor}">{escaped(text)}</text>'
+    )
 
 
-def _powers(low: float, high: float) -> list[float]:
-    return [10.0**e for e in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)]
+def line(x: float, y: float, to_x: float, to_y: float, width: float = 0, dashes: str = "") -> str:
+    """Return a line between percents of the plot; without a width it belongs to the grid behind the data."""
+    kind = f'class="rule" stroke-width="{width:g}"' if width else 'class="grid"'
+    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+    return f'<line {kind}{dashed} x1="{percent(x)}" y1="{percent(y)}" x2="{percent(to_x)}" y2="{percent(to_y)}"/>'
 
 
-def _line(x: float, y: float, to_x: float, to_y: float, width: float, dashes: str = "none") -> str:
-    return f'<path d="M{x:.1f} {y:.1f}L{to_x:.1f} {to_y:.1f}" class="edge" stroke-dasharray="{dashes}" style="stroke-width:{width}"/>'
+def across(ticks: Iterable[tuple[float, str]]) -> list[str]:
+    """Return the ticks of the vertical axis, each a place in percent from below and a text, with their lines."""
+    return [
+        element
+        for at, text in ticks
+        for element in (line(0, 100 - at, 100, 100 - at), label(0, 100 - at, text, "end", dx=-8, dy=4))
+    ]
 
 
-def _label(x: float, y: float, text: str, anchor: str, soft: bool = True) -> str:
-    kind = ' class="soft"' if soft else ""
-    return f'<text{kind} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escaped(text)}</text>'
+def upward(ticks: Iterable[tuple[float, str]]) -> list[str]:
+    """Return the ticks of the horizontal axis, with their lines."""
+    return [element for at, text in ticks for element in (line(at, 0, at, 100), label(at, 100, text, dy=16))]
+
+
+def areas(edges: Sequence[float], layers: Sequence[tuple[str, str, Sequence[float]]], stepped: bool) -> str:
+    """Return areas on top of one another: the name, the colour and the heights of each layer, the lowest first.
+
+    ``edges`` are the places of the heights. With ``stepped`` a height holds until the next edge, and there is one edge more.
+    All numbers are percents of the plot. Paths know no percents, so they have a plot of 1000 x 1000 of their own, stretched.
+    """
+    tops: list[tuple[str, str, list[float]]] = []
+    below = [0.0] * len(layers[0][2]) if layers else []
+    for name, colour, heights in layers:
+        below = [sum(pair) for pair in zip(below, heights, strict=True)]
+        tops.append((name, colour, below))
+    # The highest first: each of the others covers the part that is not the area's own.
+    paths = "".join(
+        f'<path class="area" fill="{colour}" d="{_outline(edges, heights, stepped)}"><title>{escaped(name)}</title></path>'
+        for name, colour, heights in reversed(tops)
+    )
+    return f'<svg width="100%" height="100%" viewBox="0 0 1000 1000" preserveAspectRatio="none">{paths}</svg>'
+
+
+def _outline(edges: Sequence[float], heights: Sequence[float], stepped: bool) -> str:
+    """Return the path around an area that stands on the axis."""
+    points, last = [f"M{_pixel(edges[0])} 1000"], None
+    for i, height in enumerate(heights):
+        x, y = _pixel(edges[i]), _pixel(100 - height)
+        if not stepped:
+            points.append(f"L{x} {y}")
+        elif y != last:
+            points.append(f"H{x}V{y}" if i else f"V{y}")
+        last = y
+    return "".join([*points, f"H{_pixel(edges[-1])}" if stepped else "", "V1000Z"])
+
+
+def _pixel(value: float) -> str:
+    return f"{10 * value:.1f}".removesuffix(".0")
+
+
+def without_zeros(text: str) -> str:
+    """Return a number with its unit, without zeros behind the point: ``2.00 MiB -> 2 MiB``."""
+    return re.sub(r"\.0+(?= |$)|(\.\d*?[1-9])0+(?= |$)", r"\1", text)
+
+
+def ink_on(colour: str) -> str:
+    """Return the colour of letters that are legible on this one, by its luminance (WCAG 2.2)."""
+    weights = zip((1, 3, 5), (0.2126, 0.7152, 0.0722), strict=True)
+    light = sum(weight * (int(colour[i : i + 2], 16) / 255) ** 2.2 for i, weight in weights)
+    return "#1b1f27" if light > 0.2 else "#ffffff"

@@ -1,97 +1,202 @@
-"""The modules of a model as an icicle, an SVG picture: the more FLOPs or time, the higher a tile; inside one another from the left."""
+"""The modules of a model as an icicle: the more FLOPs or time, the higher a tile; inside one another from the left."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
 
 from .. import units
-from .charts import HEIGHT, WIDTH, drawing
-from .data import TreeRow
-from .fold import Fold, folded, own_row
+from .charts import SQUARE, Chart, percent
+from .fold import common_name
+from .page_data import Metric, Tile
 from .palette import FAMILIES, OTHER
-from .text import elide, escaped
+from .text import escaped
 
-EDGE, TOP = 12, 58
-LETTER = 7.2
+HEIGHT = 420
 MOST_LEVELS = 6
-READABLE = 13
-"""The least height of a tile with a name, in pixels; a tile below a tenth of it is not drawn."""
+READABLE, LEVEL, VISIBLE = 15, 6, 1.3
+"""The least height of a tile with a name, of one that gets a level of its own, and of a tile at all, in pixels."""
+NEARLY_ALL = 0.999
+"""A module with this share of the one around it is drawn in its place, under the names of both."""
+SHOW: Mapping[str, Callable[[float], str]] = {"count": units.count, "s": units.seconds, "B": units.size}
 
 
-class Tile(NamedTuple):
-    """Identical modules, or what a module does itself, with the sum of their values."""
+@dataclass(frozen=True)
+class Block:
+    """A tile, or tiles of identical modules that follow each other, with the sums of their values by metric."""
 
+    tile: Tile
     name: str
-    row: TreeRow
+    times: int
+    calls: int
+    own: Mapping[str, float]
+    inside: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A block as it is drawn; ``op`` chooses its colour. A block that has nearly all of the one around it stands for both."""
+
+    block: Block
+    name: str
+    op: str
     value: float
-    inside: tuple[Tile, ...]
-
-    @property
-    def levels(self) -> int:
-        return 1 + max((tile.levels for tile in self.inside), default=0)
-
-    @property
-    def family(self) -> tuple[str, str]:
-        """The family of its operators, and the colour of that."""
-        op = next(iter(self.row.own_ops), "")
-        return next(((name, colour) for name, colour, names in FAMILIES if re.search(names, op)), OTHER)
+    inside: tuple[_Drawn, ...]
 
 
-def icicle_svg(
-    root: TreeRow, value: Callable[[TreeRow], float], show: Callable[[float], str], about: str, origin: str
-) -> str:
-    """Return the picture; ``value`` gives that of a module, ``show`` makes it readable."""
-    tile = _tile(Fold("", root), value, 1)
-    levels = min(tile.levels, MOST_LEVELS)
-    shown = [
-        *_drawn(
-            tile, EDGE, TOP, (WIDTH - 2 * EDGE) / levels, levels, (HEIGHT - TOP - EDGE) / (tile.value or 1), tile.value
-        )
-    ]
-    legend = dict.fromkeys(tile.family for tile, _ in shown if not tile.inside)
-    return drawing(f"{about} {show(tile.value)}", origin, legend, (element for _, element in shown))
+def blocks(tiles: Sequence[Tile], metrics: Sequence[Metric]) -> Block:
+    """Return the root, with identical modules that follow each other as one block.
+
+    They are identical if they have the same class, counts and children, all the way down; times and memory may differ.
+    """
+    inside: list[list[int]] = [[] for _ in tiles]
+    for i, tile in enumerate(tiles):
+        if tile.parent is not None:
+            inside[tile.parent].append(i)
+    counts = [metric.name for metric in metrics if metric.kind == "count"]
+    kinds: dict[object, int] = {}
+    kind_of = [0] * len(tiles)
+    for i, tile in reversed([*enumerate(tiles)]):
+        # The name of an "(own)" tile has its slowest operator, which may differ between identical modules.
+        children = tuple((tiles[child].cls and tiles[child].name, kind_of[child]) for child in inside[i])
+        key = tile.cls, tile.calls, tuple(tile.own.get(name, 0) for name in counts), children
+        kind_of[i] = kinds.setdefault(key, len(kinds))
+
+    def merged(same: Sequence[int]) -> Block:
+        """Return the block of the tiles at one position in identical modules."""
+        first = tiles[same[0]]
+        names = [*dict.fromkeys(tiles[i].name for i in same)]
+        own: dict[str, float] = {}
+        for i in same:
+            for name, value in tiles[i].own.items():
+                own[name] = own.get(name, 0) + value
+        children = []
+        for _, group in groupby(range(len(inside[same[0]])), lambda at: _group(tiles, inside[same[0]][at], kind_of)):
+            positions = [*group]
+            children.append(merged([inside[i][at] for i in same for at in positions]))
+        name = common_name(names) if first.cls else first.name
+        return Block(first, name, len(same), sum(tiles[i].calls for i in same), own, tuple(children))
+
+    return merged([0])
 
 
-def _tile(fold: Fold, value: Callable[[TreeRow], float], times: int) -> Tile:
-    """Return the tile of so many times these modules; one that holds all that is in it shares its tile."""
-    times *= fold.count
-    own = own_row(fold.row)
-    rows = [*folded(fold.row.children), *([Fold(own.name, own)] if own else [])]
-    inside = tuple(tile for each in rows if (tile := _tile(each, value, times)).value)
-    name = (fold.name or fold.row.cls) + (f" x{fold.count}" if fold.count > 1 else "")
-    if len(inside) == 1 and fold.name:
-        return inside[0]._replace(name=f"{name}.{inside[0].name}")
-    return Tile(name, fold.row, times * value(fold.row), inside)
+def _group(tiles: Sequence[Tile], i: int, kind_of: Sequence[int]) -> tuple[int, int]:
+    """Return a key that is equal for identical modules; work outside modules stands alone."""
+    return kind_of[i], -1 if tiles[i].cls else i
 
 
-def _drawn(
-    tile: Tile, x: float, y: float, width: float, levels: int, scale: float, whole: float
-) -> Iterator[tuple[Tile, str]]:
-    """Yield the tiles, each with its element."""
-    height = tile.value * scale
-    if height < READABLE / 10:
-        return
-    share = f"{units.percent(tile.value, whole) or 0:.1f}%"
-    kind = 'class="module"' if tile.inside else f'fill="{tile.family[1]}"'
-    ink = "" if tile.inside else f' style="fill:{_ink(tile.family[1])}"'
-    text = f"{elide(tile.name, int(width / LETTER) - len(share) - 4)} · {share}"
-    label = (
-        f'<text x="{x + 6:.1f}" y="{y + height / 2 + 4:.1f}"{ink}>{escaped(text)}</text>' if height >= READABLE else ""
-    )
-    yield (
-        tile,
-        f'<g><title>{escaped(tile.name)}  {share}</title><rect {kind} x="{x:.1f}" y="{y:.1f}" width="{width - 1:.1f}" '
-        f'height="{max(height - 1, 0.5):.1f}"/>{label}</g>',
-    )
-    for each in tile.inside if levels > 1 else ():
-        yield from _drawn(each, x + width, y, width, levels - 1, scale, whole)
+def icicle_chart(root: Block, metric: Metric, names: Sequence[str], about: str, most_tiles: int | None = None) -> Chart:
+    """Return the chart of a metric; ``names`` are the metrics to add up, one for each phase.
+
+    With ``most_tiles`` there are as many, those too small or too deep to see among them: a script shows them when a module
+    is entered.
+    """
+    drawn = _drawn(root, names)
+    if drawn is None:
+        return Chart(about, (), "", HEIGHT, (0, 0, 0))
+    places = [*_places(drawn, 0, 0.0, 100.0 / drawn.value)]
+    levels = min(1 + max(depth for _, depth, _, height in places if height * HEIGHT / 100 >= LEVEL), MOST_LEVELS)
+    if most_tiles is None:
+        places = [place for place in places if _is_visible(place, levels)]
+    else:
+        least = sorted((height for *_, height in places), reverse=True)[:most_tiles][-1]
+        places = [place for place in places if place[3] >= least][: 2 * most_tiles]
+    used = {family(each.op) for each, depth, *_ in places if not each.inside}
+    legend = [(SQUARE, name, colour) for name, colour, _ in FAMILIES if (name, colour) in used]
+    legend += [(SQUARE, *OTHER)] if OTHER in used else []
+    show = SHOW[metric.kind]
+    body = "".join(_tile(place, levels, drawn.value, show, most_tiles is not None) for place in places)
+    return Chart(about, legend, body, HEIGHT, (0, 0, 0))
+
+
+@cache
+def family(op: str) -> tuple[str, str]:
+    """Return the family of an operator, and its colour."""
+    return next(((name, colour) for name, colour, names in FAMILIES if re.search(names, op)), OTHER)
+
+
+def total(root: Block, names: Sequence[str]) -> float:
+    """Return the sum of these metrics over a block and all that is in it."""
+    return sum(root.own.get(name, 0) for name in names) + sum(total(each, names) for each in root.inside)
+
+
+def _drawn(block: Block, names: Sequence[str], is_root: bool = True) -> _Drawn | None:
+    """Return the block as it is drawn; None if its value is 0."""
+    inside = [each for child in block.inside if (each := _drawn(child, names, is_root=False)) is not None]
+    value = sum(block.own.get(name, 0) for name in names) + sum(each.value for each in inside)
+    if value <= 0:
+        return None
+    # Beside a module that has nearly all, the rest could not be seen.
+    inside = [each for each in inside if each.block.tile.cls and each.value > NEARLY_ALL * value][:1] or inside
+    if len(inside) == 1 and inside[0].value >= NEARLY_ALL * value:
+        [only] = inside
+        if not only.block.tile.cls:
+            return _Drawn(block, block.name, only.op, value, only.inside)
+        name = block.name if is_root else f"{block.name}.{only.name}"
+        return _Drawn(only.block, name, only.op, value, only.inside)
+    return _Drawn(block, block.name, block.tile.op, value, tuple(inside))
+
+
+Place = tuple[_Drawn, int, float, float]
+"""A tile with its depth, and its upper edge and its height in percent of the chart."""
+
+
+def _places(drawn: _Drawn, depth: int, y: float, scale: float) -> Iterator[Place]:
+    """Yield a tile and all that are in it, from the top."""
+    yield drawn, depth, y, drawn.value * scale
+    for each in drawn.inside:
+        yield from _places(each, depth + 1, y, scale)
         y += each.value * scale
 
 
-def _ink(colour: str) -> str:
-    """Return the colour of letters that are legible on this one, by its luminance (WCAG 2.2)."""
-    weights = zip((1, 3, 5), (0.2126, 0.7152, 0.0722), strict=True)
-    light = sum(weight * (int(colour[i : i + 2], 16) / 255) ** 2.2 for i, weight in weights)
-    return "#1b1f27" if light > 0.2 else "#ffffff"
+def _is_visible(place: Place, levels: int) -> bool:
+    return place[1] < levels and place[3] * HEIGHT / 100 >= VISIBLE
+
+
+def _tile(place: Place, levels: int, whole: float, show: Callable[[float], str], is_script: bool) -> str:
+    """Return the element of a tile: a picture of its own, which cuts its name off at the edge."""
+    drawn, depth, y, height = place
+    kind = "module" if drawn.inside else f"f{_number(drawn.op)}"
+    share = f"{100 * drawn.value / whole:.1f}%"
+    texts = (
+        f'<text x="6" y="50%" dy="4">{escaped(_label(drawn))}</text>'
+        f'<text class="share" x="100%" y="50%" dx="-6" dy="4">{share}</text>'
+    )
+    is_low = height * HEIGHT / 100 < READABLE
+    # The script needs the place in the whole chart, and the texts of tiles that are low until a module is entered.
+    data = f' data-at="{depth} {y:.4g} {height:.4g}"' if is_script else ""
+    hidden = ' display="none"' if is_script and not _is_visible(place, levels) else ""
+    width = 100 / levels
+    return (
+        f'<svg class="tile {kind}{" low" if is_low else ""}" x="{percent(width * depth)}" y="{percent(y)}" width="{percent(width)}" '
+        f'height="{percent(height)}"{data}{hidden}><title>{_about(drawn, whole, show)}</title>'
+        f'<rect width="100%" height="100%"/>{texts if is_script or not is_low else ""}</svg>'
+    )
+
+
+def _number(op: str) -> int:
+    """Return the number of the operator's family, which is its class in the style."""
+    families = [OTHER, *((name, colour) for name, colour, _ in FAMILIES)]
+    return families.index(family(op))
+
+
+def _label(drawn: _Drawn) -> str:
+    return drawn.name + (f" x{drawn.block.times:,}" if drawn.block.times > 1 else "")
+
+
+def _about(drawn: _Drawn, whole: float, show: Callable[[float], str]) -> str:
+    """Return what a tile shows when it is pointed at, in lines."""
+    block, value = drawn.block, drawn.value
+    path = block.tile.path or block.name
+    exact = f" ({value:,})" if isinstance(value, int) and value >= 1000 else ""
+    lines = [
+        path + (f" and {block.times - 1:,} like it" if block.times > 1 and block.tile.path else ""),
+        (block.tile.cls or block.name) + (f" x{block.times:,}" if block.times > 1 else ""),
+        f"{show(value)}{exact}, {100 * value / whole:.1f}% of all",
+        *([f"{show(value / block.times)} each on average"] if block.times > 1 else []),
+        *([f"called {block.calls:,} times"] if block.calls > 1 else []),
+    ]
+    return "\n".join(map(escaped, lines))

@@ -8,25 +8,33 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from gzip import compress
 from hashlib import sha256
 from html import escape
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 from .. import units
 from ..counting.steps import TIMED, StepTime
+from .charts import placed, style
 from .conclusion import conclusion
 from .costs import OTHER, costs, operator_shares
 from .data import Summary
 from .exports import as_json
-from .page_data import Page, payload
+from .icicle import SHOW, blocks, icicle_chart, total
+from .memory_chart import constant, memory_chart, memory_note, owners_table
+from .page_data import MOST_TILES, MemoryTimeline, Metric, Page, payload, shallow
+from .roofline_chart import MOST_DOTS, bounds_in_words, roofline_chart
 from .summary import facts, missing_lines, paste_where, remark_lines
 from .text import escaped, place, plain
 
 HERE = Path(__file__).parent
 MOST_STEPS = 100
+MOST_DRAWN, LEAST_DRAWN = 480, 40
+"""The tiles of all icicles on a page together, and of one of them at least."""
 DOT = re.compile(r"(?<=[^\W\d])\.|\.(?=[^\W\d])")
 """A dot in a path, where a line may break; not that of a number."""
 PERCENT_OF_PEAK = "of what the device does at most"
@@ -41,26 +49,24 @@ class Card(NamedTuple):
     note: str
 
 
-def page(data: Page, plotly: str) -> str:
-    """Return the page as text; ``plotly`` is the source of plotly.js."""
-    # An HTML parser turns "\r\n" into "\n", and the browser hashes the result.
-    scripts = [plotly.replace("\r\n", "\n"), (HERE / "page.js").read_text(encoding="utf8")]
+def page(data: Page) -> str:
+    """Return the page as text."""
+    script = (HERE / "page.js").read_text(encoding="utf8")
     return document(
         data.title or data.summary.title,
         [
             *_head(data),
             *_sections(data),
-            f'<script type="application/json" id="data">{embedded(payload(data))}</script>',
-            f"<script>{scripts[1]}</script>",
-            f'<script type="text/plain" id="plotly">{scripts[0]}</script>',
+            f'<script type="text/plain" id="data">{packed(payload(data))}</script>',
+            f"<script>{script}</script>",
         ],
-        scripts,
+        [script],
     )
 
 
 def document(title: str, body: Sequence[str], scripts: Sequence[str] = ()) -> str:
     """Return a page in our style with these lines in its body, which may run these scripts only."""
-    style = (HERE / "page.css").read_text(encoding="utf8")
+    styles = (HERE / "page.css").read_text(encoding="utf8") + style()
     return "\n".join(
         [
             "<!doctype html>",
@@ -71,7 +77,7 @@ def document(title: str, body: Sequence[str], scripts: Sequence[str] = ()) -> st
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
             f"<title>{escaped(title)} · fxflops</title>",
-            f"<style>{style}</style>",
+            f"<style>{styles}</style>",
             "</head>",
             "<body>",
             *body,
@@ -90,9 +96,10 @@ def policy(scripts: Sequence[str]) -> str:
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'; base-uri 'none'"
 
 
-def embedded(value: object) -> str:
-    """Return JSON for a script element: nothing in it can end the element or start a comment."""
-    return as_json(value).replace(">", r"\u003e").replace("&", r"\u0026")
+def packed(value: object) -> str:
+    """Return JSON compressed for a script element: in base64 nothing can end the element."""
+    # Without a date, so that a report has the same page each time.
+    return b64encode(compress(as_json(value).encode(), mtime=0)).decode()
 
 
 def cards(page: Page) -> list[Card]:
@@ -172,7 +179,7 @@ def _head(page: Page) -> list[str]:
         boxes(cards(page)),
         f'<ul class="lines">{"".join(f"<li>{line}</li>" for line in _lines(data))}</ul>',
         f'<details><summary>All figures of the run</summary><table class="facts">{rows}</table></details>',
-        "<noscript><p>The charts and tables below are drawn by a script in this file; it does not run here.</p></noscript>",
+        "<noscript><p>The table of operations is made by a script in this file; it does not run here.</p></noscript>",
     ]
 
 
@@ -247,29 +254,100 @@ def _picture(svg: str) -> str:
     """Return the graph, folded up. As an image its styles stay its own."""
     if not svg:
         return ""
-    source = b64encode(svg.encode()).decode()
-    image = f'<img alt="the graph of the model, coloured by FLOPs" src="data:image/svg+xml;base64,{source}">'
+    source = quote(svg, safe=" =:/;,()!@$*+?{}|^~")
+    image = f'<img alt="the graph of the model, coloured by FLOPs" src="data:image/svg+xml,{escape(source)}">'
     return (
         f'<details class="graph"><summary>The graph, coloured by FLOPs</summary>{scrollable("graph", image)}</details>'
     )
 
 
 def _sections(page: Page) -> list[str]:
-    """Return the steps and the graph, and the empty elements that the script draws into."""
-    speed = '<div id="speed-controls" class="controls"></div><p id="bounds" class="note"></p><div id="roofline" class="plot"></div>'
+    """Return the charts, the steps and the graph, and the empty elements for the table that the script makes."""
     return [
-        section("where", "Where", '<div id="where-controls" class="controls"></div><div id="where" class="plot"></div>'
-                 '<ul id="legend" class="legend" aria-label="colours"></ul><p id="where-note" class="note"></p>' + _picture(page.picture)),
+        section("where", "Where", _where(page) + _picture(page.picture)),
         _steps(page.summary.steps),
-        section("speed", "How fast", speed if page.roofline is not None else f'<p class="note">No roofline: {escaped(page.why_no_roofline)}.</p>'),
-        section("memory", "Memory over the run", '<div id="memory-controls" class="controls"></div><div id="course" class="plot"></div><p id="memory-note" class="note"></p>'
-                '<h3>Alive at the peak</h3>' + scrollable("alive at the peak", '<table id="owners" class="plain"></table>'))
-        if page.memory is not None
-        else "",
+        section("speed", "How fast", _speed(page)),
+        section("memory", "Memory over the run", _memory(page.memory)) if page.memory is not None else "",
         section("ops", "Operations", '<div id="ops-controls" class="controls"></div><div id="table" class="grid" tabindex="0" role="region" aria-label="operations, scrollable"></div>'
-                 '<p id="ops-note" class="note" aria-live="polite"></p>'),
+                 '<p id="ops-note" class="note" aria-live="polite"></p><p id="ops-printed" class="note"></p>'),
         ending(page.summary.provenance),
     ]  # fmt: skip
+
+
+def _where(page: Page) -> str:
+    """Return an icicle for each metric and phase, the first of them visible."""
+    data = page.summary
+    tiles = shallow(page.tiles, MOST_TILES)
+    root = blocks(tiles, page.metrics)
+    variants = [variant for variant in _variants(page.metrics) if total(root, variant[2])]
+    if not variants:
+        return '<p class="note">Nothing was counted.</p>'
+    most = max(MOST_DRAWN // len(variants), LEAST_DRAWN)
+    charts: list[str] = []
+    for metric, phase, names in variants:
+        bound = "" if metric.kind != "count" or data.complete or metric.key == "params" else "≥ "
+        of = f" of the {phase}" if phase else " of all phases" if metric.phase else ""
+        said = f"{metric.label}{of}: {bound}{SHOW[metric.kind](total(root, names))} in all."
+        if metric.key == "memory":
+            said += " Bytes alive at the peak: those that the module allocated, and its parameters."
+        if len(tiles) < len(page.tiles):
+            said += f" {len(page.tiles) - len(tiles):,} modules further inside are parts of the tiles."
+        hidden = " hidden" if charts else ""
+        chart = placed(icicle_chart(root, metric, names, f"{metric.label}{of} by module", most))
+        key = phase if metric.phase else "-"
+        charts.append(
+            f'<div data-key="{metric.key}" data-phase="{escaped(key)}"{hidden}>{chart}<p class="note">{escaped(said)}</p></div>'
+        )
+    return (
+        f'<div id="where-controls" class="controls"></div><div id="where">{"".join(charts)}</div>'
+        '<p id="where-note" class="note"></p>'
+    )
+
+
+def _variants(metrics: Sequence[Metric]) -> Iterator[tuple[Metric, str, list[str]]]:
+    """Yield a metric with a phase and the names to add up: each phase, and last all of them, as the phase ""."""
+    for key in dict.fromkeys(metric.key for metric in metrics):
+        mine = [metric for metric in metrics if metric.key == key]
+        for metric in mine:
+            yield metric, metric.phase, [metric.name]
+        if len(mine) > 1:
+            yield mine[0], "", [metric.name for metric in mine]
+
+
+def _speed(page: Page) -> str:
+    """Return the roofline, and its bounds in words for each phase, those of the first visible."""
+    if page.roofline is None:
+        return f'<p class="note">No roofline: {escaped(page.why_no_roofline)}.</p>'
+    phases = [*page.roofline.bounds]
+    shown = phases[0] if phases else ""
+    chart, left_out = roofline_chart(page.roofline, page.calls, page.summary.title, shown)
+    more = f" The {MOST_DOTS:,} longest of {MOST_DOTS + left_out:,} calls are drawn." if left_out else ""
+    more += " Dotted: what fits in a cache." if page.roofline.device.get("caches") else ""
+    notes = "".join(
+        f'<p class="note" data-phase="{escaped(phase)}"{"" if phase == shown else " hidden"}>'
+        f"{escaped(bounds_in_words(page.roofline, phase or None) + more)}</p>"
+        for phase in dict.fromkeys([*phases, ""])
+    )
+    return (
+        f'<div id="speed-controls" class="controls"></div><div id="bounds">{notes}</div>'
+        f'<div id="roofline">{placed(chart)}</div>'
+    )
+
+
+def _memory(memory: MemoryTimeline) -> str:
+    """Return the memory over the run, with what never changes folded up first if it is most of the peak, and its owners."""
+    shown, fixed = ["everything"], sum(constant(memory).values())
+    if fixed:
+        shown.insert(0 if fixed > 0.5 * memory.peak else 1, "what changes")
+    charts = "".join(
+        f'<div data-show="{name}"{" hidden" if i else ""}>{placed(memory_chart(memory, "", folds_constant=name != "everything"))}</div>'
+        for i, name in enumerate(shown)
+    )
+    return (
+        f'<div id="memory-controls" class="controls"></div><div id="course">{charts}</div>'
+        f'<p id="memory-note" class="note">{escaped(memory_note(memory))}</p>'
+        f"<h3>Alive at the peak</h3>{scrollable('alive at the peak', owners_table(memory))}"
+    )
 
 
 def section(name: str, title: str, body: str) -> str:

@@ -12,15 +12,14 @@ from typing import Any, NamedTuple
 
 from ..meters.history import Moment
 from .data import Summary
-from .palette import BINDS, CATEGORIES, FAMILIES, OTHER
+from .palette import FAMILIES, OTHER
 from .text import plain
 
 MOST_CALLS = 5_000
 MOST_TILES = 4_000
-MOST_MOMENTS = 1_500
+MOST_MOMENTS = 600
 MOST_OWNERS = 15
 MOST_TEXT = 160
-PALETTE = {"families": FAMILIES, "other": OTHER, "binds": BINDS, "categories": CATEGORIES}
 
 
 class Metric(NamedTuple):
@@ -149,19 +148,17 @@ def payload(page: Page) -> dict[str, Any]:
     kept = most_expensive(page.calls, MOST_CALLS)
     tiles = shallow(page.tiles, MOST_TILES)
     return {
-        "model": page.summary.title,
-        "complete": page.summary.complete,
         "metrics": [metric._asdict() | {"name": metric.name} for metric in page.metrics],
         "tiles": _tiles(tiles, page.metrics, words),
-        "tiles_left_out": len(page.tiles) - len(tiles),
         "calls": _ops([page.calls[i] for i in kept], words, kept),
         "calls_in_all": len(page.calls),
         "calls_share": _share(page.calls, kept),
         "operators": _ops(page.operators, words),
         "memory": None if page.memory is None else _memory(page.memory, words),
-        "roofline": None if page.roofline is None else _roofline(page.roofline),
+        "is_prediction": None if page.roofline is None else page.roofline.is_prediction,
         "words": list(words.numbers),
-        "palette": PALETTE,
+        "families": FAMILIES,
+        "other": OTHER[1],
     }
 
 
@@ -227,37 +224,19 @@ def _ops(ops: Sequence[Op], words: StringTable, numbers: Sequence[int] | None = 
 
 
 def _memory(memory: MemoryTimeline, words: StringTable) -> dict[str, Any]:
+    """Return the states that the chart shows, for a script to say what is alive in one."""
     peak = place_of_peak(memory)
-    shown = thinned(memory.states, MOST_MOMENTS, peak)
-    states = [memory.states[i] for i in shown]
+    places = thinned(memory.states, MOST_MOMENTS, peak)
+    states = [memory.states[i] for i in places]
     categories = states[0].live if states else ()
-    rest = memory.owners[MOST_OWNERS:]
     return {
-        "at": shown,
-        "in_all": len(memory.states),
-        **{name: [words[getattr(state, name)] for state in states] for name in ("path", "op", "phase")},
+        "at": places,
+        "peak_place": peak,
+        **{name: [words[getattr(state, name)] for state in states] for name in ("path", "op")},
         "live": {
             name: [state.live[name] for state in states]
             for name in categories
             if any(state.live[name] for state in states)
-        },
-        "peak": memory.peak,
-        "peak_at": words[memory.peak_at],
-        "peak_place": shown.index(peak) if shown else 0,
-        "source": memory.source,
-        "owners": [owner._asdict() for owner in memory.owners[:MOST_OWNERS]],
-        "others": {"tensors": sum(owner.tensors for owner in rest), "bytes": sum(owner.bytes for owner in rest)},
-    }
-
-
-def _roofline(found: RooflineData) -> dict[str, Any]:
-    return {
-        **found.device,
-        "peaks": dict(found.peaks),
-        "is_prediction": found.is_prediction,
-        "bounds": {
-            phase: {kind: [_short(bound), _short(took), calls] for kind, (bound, took, calls) in kinds.items()}
-            for phase, kinds in found.bounds.items()
         },
     }
 

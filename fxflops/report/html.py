@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, Sums, by_operator
-from ..errors import not_installed
 from ..records import NO_PARAMS, PARTS, PHASES, Counted, grouped, per_operation, prefixes, specs_in
 from ..render.data import Summary, TreeRow
 from ..render.page_data import MemoryTimeline, Metric, Op, Owner, Page, RooflineData, Tile
@@ -38,15 +37,6 @@ def notebook(counted: Sequence[Counted], summary: Summary) -> str:
         for each in ranked[:MOST_CALLS]
     ]
     return html(summary, CALL_HEADER, rows, noun="calls, most expensive first", of=len(ranked), units="auto")
-
-
-def plotly_script() -> str:
-    """Return the source of plotly.js from the installed plotly; InputError if it is not installed."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise not_installed("plotly", "report") from error
-    return str(get_plotlyjs())
 
 
 def page_of(

@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from dataclasses import dataclass
 
 from ..counting.counted_run import CountedRun
 from ..errors import FxflopsError, InputError
+from ..records import PHASES
 from ..render.boxes import boxes
 from ..render.data import TreeRow
+from ..render.files import Path, written, written_bytes
 from ..render.graph import graph_svg
 from ..render.page_data import Page
 from .graph import COSTS, costed_nodes
 
 CHARTS = "graph", "modules", "memory", "roofline"
-VALUES: dict[str, Callable[[TreeRow], float]] = {
-    "flops": lambda row: row.flops,
-    "macs": lambda row: row.macs,
-    "time": lambda row: row.seconds or 0.0,
-}
-"""The values of a module in its chart, by the names of :data:`~fxflops.report.graph.COSTS`."""
+SIZES = "flops", "macs", "time"
+"""The values that size a module in its chart, by the names of :data:`~fxflops.report.graph.COSTS`."""
 ZOOM = 2
 """The pixels of a PNG for each pixel of its SVG."""
+
+
+@dataclass(frozen=True, repr=False)
+class Picture:
+    """A chart as SVG, which notebooks show."""
+
+    svg: str
+
+    def save(self, path: Path) -> None:
+        """Write the picture to a file, as SVG or, if its name ends in ``.png``, as PNG in twice the size."""
+        if os.fspath(path).lower().endswith(".png"):
+            written_bytes(as_png(self.svg), path)
+        else:
+            written(self.svg, path)
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def __str__(self) -> str:
+        return self.svg
+
+    def __repr__(self) -> str:
+        return f"<Picture: {len(self.svg):,} characters of SVG; save('name.svg') writes it>"
 
 
 def picture(counted_run: CountedRun, root: TreeRow, by: str, depth: int | None) -> str:
@@ -32,27 +54,32 @@ def picture(counted_run: CountedRun, root: TreeRow, by: str, depth: int | None) 
 
 def charted(page: Page, chart: str, by: str) -> str:
     """Return a chart of the page as SVG. InputError for one that there is not, or of which nothing is known."""
-    from ..render.charts import memory_svg, roofline_svg
-    from ..render.icicle import icicle_svg
+    from ..render.charts import picture as drawn
+    from ..render.icicle import SHOW, blocks, icicle_chart, total
+    from ..render.memory_chart import memory_chart
+    from ..render.roofline_chart import roofline_chart
 
     if chart not in CHARTS:
         raise InputError(f"no chart {chart!r}: one of {', '.join(map(repr, CHARTS))}")
     data = page.summary
     title = " ".join(filter(None, [data.title, data.inputs]))
     if chart == "modules":
-        if by not in VALUES:
-            raise InputError(f"by={by!r} of modules: one of {', '.join(map(repr, VALUES))}")
-        if not VALUES[by](data.root):
+        if by not in SIZES:
+            raise InputError(f"by={by!r} of modules: one of {', '.join(map(repr, SIZES))}")
+        name = f"{by} {PHASES[0]}"
+        metric = next((metric for metric in page.metrics if metric.name == name), None)
+        if metric is None:
             raise InputError(f"by={by!r}: it was not measured in this run")
-        cost, show = COSTS[by]
-        return icicle_svg(data.root, VALUES[by], show, f"{title} · {cost}", data.provenance)
+        root = blocks(page.tiles, page.metrics)
+        about = f"{title} · {COSTS[by][0]} {SHOW[metric.kind](total(root, [name]))}"
+        return drawn(icicle_chart(root, metric, [name], about), data.provenance)
     if chart == "memory":
         if page.memory is None or not page.memory.states:
             raise InputError("the memory over the run is not known: count(), analyze() and profile() watch it")
-        return memory_svg(page.memory, title, data.provenance)
+        return drawn(memory_chart(page.memory, title), data.provenance)
     if page.roofline is None:
         raise InputError(f"no roofline: {page.why_no_roofline}; chart='roofline', device='H100' predicts one")
-    return roofline_svg(page.roofline, page.calls, title, data.provenance)
+    return drawn(roofline_chart(page.roofline, page.calls, title)[0], data.provenance)
 
 
 def as_png(svg: str) -> bytes:

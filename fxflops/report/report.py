@@ -38,7 +38,7 @@ from .compiled import CompiledView, compiled_view
 from .diff import Diff, diff
 from .explain import Explanation, explain
 from .gathered import GatheredReport, collective_table, gathered
-from .html import notebook, page_of, plotly_script
+from .html import notebook, page_of
 from .model_explorer import graph, node_data
 from .per_token import PerToken, per_token
 from .picture import as_png, charted, picture
@@ -673,12 +673,11 @@ class Report(View):
     def to_html(self, path: Path | None = None, *, device: str | Device = "auto", title: str = "") -> str | None:
         """Return the report as one HTML page, or write it to ``path``. The page opens from disk and loads nothing.
 
-        plotly draws its charts (``pip install plotly``). ``device`` is as for :meth:`roofline`; ``title`` heads
-        the page in place of the model's class.
+        ``device`` is as for :meth:`roofline`; ``title`` heads the page in place of the model's class.
         """
         from ..render.page import page
 
-        return written(page(self._page(device, title), plotly_script()), path)
+        return written(page(self._page(device, title)), path)
 
     def _page(self, device: str | Device = "auto", title: str = "") -> Page:
         """Return the data of the page."""

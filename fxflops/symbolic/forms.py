@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import ClosedFormError, InputError
 from .costs import QUANTITIES, REQUIRED, Cell, Key, Range, SizedCosts
@@ -13,6 +13,8 @@ from .writing import expression, plot, python_function, text
 
 if TYPE_CHECKING:
     from sympy import Expr
+
+    from ..report.picture import Picture
 
 
 ATTENTION = "attention"
@@ -66,10 +68,10 @@ class ClosedForm(SizedCosts):
         ValueError."""
         return python_function(self, what, phase)
 
-    def plot(self, x: str, what: str = "flops", phase: str = "forward", **others: int) -> Any:
-        """Return a plotly figure of a quantity, by operator, over one size; ``others`` fix the other sizes.
+    def plot(self, x: str, what: str = "flops", phase: str = "forward", **others: int) -> Picture:
+        """Return a chart of a quantity, by operator, over one size; ``others`` fix the other sizes.
 
-        Raises InputError if plotly is not installed.
+        A notebook shows it, and ``save("form.svg")`` or ``save("form.png")`` writes it.
         """
         return plot(self, x, what, phase, others)
 

@@ -1,4 +1,4 @@
-"""A closed form written down: as a sympy expression, as Python source, as text, as a figure of plotly."""
+"""A closed form written down: as a sympy expression, as Python source, as text, as a chart."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, not_installed
+from ..errors import InputError
+from ..render.bands import REST, bands_chart
+from ..render.charts import picture
+from ..report.picture import Picture
 from .costs import WHY_NOT, Cell, Range, SizedCosts
 from .polynomials import Monomial, Polynomial, fixed, integral, value
 
@@ -23,6 +26,7 @@ TITLES = {
     "flops": "FLOPs", "macs": "MACs", "activations": "activations", "bytes": "bytes", "param_bytes": "parameter bytes",
     "memory": "bytes at the peak",
 }  # fmt: skip
+IN_BYTES = ("bytes", "param_bytes", "memory")
 
 
 def expression(sizes: Sequence[str], pieces: Sequence[tuple[Sequence[Range], Polynomial]]) -> Expr:
@@ -178,12 +182,8 @@ def _readable(sizes: Sequence[str], monomial: Monomial, coefficient: Fraction) -
     return " ".join([*([number] if coefficient != 1 or not factors else []), *factors])
 
 
-def plot(form: SizedCosts, x: str, what: str, phase: str, others: Mapping[str, int]) -> Any:
-    """Return a figure of a quantity over one size, stacked by operator; the largest operators have their own colour."""
-    try:
-        from plotly import graph_objects
-    except ImportError as error:
-        raise not_installed("plotly") from error
+def plot(form: SizedCosts, x: str, what: str, phase: str, others: Mapping[str, int]) -> Picture:
+    """Return a chart of a quantity over one size, stacked by operator; the largest operators have their own colour."""
     if x not in form.sizes:
         raise InputError(f"plot() is over one of the sizes {', '.join(form.sizes)}, not {x!r}")
     axis = form.sizes.index(x)
@@ -194,17 +194,14 @@ def plot(form: SizedCosts, x: str, what: str, phase: str, others: Mapping[str, i
     values = {op: [form.evaluate(what, phase=phase, operator=op, **{**at, x: n}) for n in lengths] for op in operators}
     shown = sorted((op for op in values if any(values[op])), key=lambda op: -values[op][-1])[:TOP]
     rest = [all_ - sum(values[op][i] for op in shown) for i, all_ in enumerate(total)]
-    bands = {**{op: values[op] for op in shown}, **({"other" if shown else what: rest} if any(rest) else {})}
-    figure = graph_objects.Figure(
-        [graph_objects.Scatter(x=lengths, y=band, name=name, stackgroup="all") for name, band in bands.items()]
-    )
+    bands = {**{op: values[op] for op in shown}, **({REST if shown else what: rest} if any(rest) else {})}
     fixed = ", ".join(f"{name} {at[name]}" for name in form.sizes if name != x)
     title = (
         f"{TITLES[what]} of {form.model}"
         + (f", {phase}" if phase != "forward" else "")
         + (f", {fixed}" if fixed else "")
     )
-    return figure.update_layout(title=title, xaxis_title=x, yaxis_title=TITLES[what])
+    return Picture(picture(bands_chart(title, x, lengths, bands, in_bytes=what in IN_BYTES), ""))
 
 
 def _plotted(form: SizedCosts, what: str, axis: int, point: list[int]) -> list[int]:

@@ -393,13 +393,6 @@ def test_a_terminal_of_ascii_has_letters_that_it_can_show(command: str) -> None:
     assert "`- " in result.stdout
 
 
-def test_a_page_that_cannot_be_drawn_is_refused_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    result = invoke("run model.py:nothing_of_this_name --save page.html")
-    assert result.exit_code == 2
-    assert "pip install plotly" in result.stderr
-
-
 # explain, diff, check, ops, conventions
 
 

@@ -203,7 +203,6 @@ def test_csv_and_json_have_the_times_of_the_screen(report: fxflops.Report) -> No
 
 
 def test_a_page_has_the_figures_of_the_screen(report: fxflops.Report) -> None:
-    pytest.importorskip("plotly")
     page: Any = report.to_html()
     text = html.unescape(re.sub(r"<[^>]*>", " ", page.replace("\\u003c", "<")))
     figures = [line.split()[1] for line in said(report) if line.startswith(("params", "memory", "latency"))]

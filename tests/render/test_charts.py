@@ -1,58 +1,60 @@
-"""Charts as pictures: heights and places by hand, names that stay names."""
+"""Charts as pictures and in a page: the same elements, areas in proportion, names that stay names."""
 
 from __future__ import annotations
 
-import math
-import re
 from xml.etree import ElementTree
 
 import pytest
 
-from fxflops.meters.history import Moment
-from fxflops.render.charts import BOTTOM, LEFT, RIGHT, TOP, memory_svg, roofline_svg
-from fxflops.render.page_data import MemoryTimeline, Op, RooflineData
+from fxflops.render.charts import Chart, areas, ink_on, label, line, picture, placed, style, without_zeros
 
 SVG = "{http://www.w3.org/2000/svg}"
+CHART = Chart("<Net> & co", [("■", "a <b>", "#123456")], line(0, 0, 50, 100) + label(10, 20, "<c>"))
 
 
-def texts(svg: str) -> list[str]:
-    return ["".join(each.itertext()) for each in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+def test_a_picture_is_well_formed_with_its_origin() -> None:
+    root = ElementTree.fromstring(picture(CHART, "torch <9>"))
+    texts = ["".join(each.itertext()) for each in root.iter(f"{SVG}text")]
+    assert texts == ["<Net> & co", "■ a <b>", "<c>"]
+    assert root.findtext(f"{SVG}desc") == "torch <9>"
 
 
-def test_areas_are_as_high_as_the_bytes() -> None:
-    live = {"params": 600, "inputs": 0, "activations": 300}, {"params": 600, "inputs": 0, "activations": 0}
-    states = [Moment("<b>", "linear", "forward", each) for each in live]
-    svg = memory_svg(MemoryTimeline(states, 1000, "<b>", [], "predicted"), "Net f32[2]", "torch 9")
-    params, activations = (
-        path.get("d", "") for path in ElementTree.fromstring(svg).iter(f"{SVG}path") if path.get("fill")
-    )
-    # The axis ends a tenth above the peak; the steps are half of the plot wide.
-    at = [f"{BOTTOM - (BOTTOM - TOP) * nbytes / 1100:.1f}" for nbytes in (0, 600, 900)]
-    middle = f"{(LEFT + RIGHT) / 2:.1f}"
-    assert re.findall(r"[VH][\d.]+", params)[:4] == [f"V{at[1]}", f"H{middle}", f"V{at[1]}", f"H{RIGHT:.1f}"]
-    assert re.findall(r"[VH][\d.]+", activations)[:4] == [f"V{at[2]}", f"H{middle}", f"V{at[1]}", f"H{RIGHT:.1f}"]
-    assert {"params", "activations", "peak 1,000 B in <b>", "0 B"} <= {*texts(svg)}
-    assert "inputs" not in texts(svg)
-    assert "<desc>torch 9</desc>" in svg
+def test_a_page_has_the_drawing_of_the_picture() -> None:
+    assert CHART.body in placed(CHART)
+    assert CHART.body in picture(CHART, "")
+    assert "a &lt;b&gt;" in placed(CHART)
+    assert 'aria-label="&lt;Net&gt; &amp; co"' in placed(CHART)
+    assert "<style>" not in placed(CHART)  # the page has it once
 
 
-def test_dots_stand_at_their_flops_for_a_byte_and_their_speed() -> None:
-    ops = [
-        Op("forward", "linear", "<a>.0", 1, 0, 0, 2.0, work=1000, bytes=10, bound_seconds=1.0, binds="compute"),
-        Op("forward", "relu", "", 1, 0, 0, 1.0, work=10, bytes=100, bound_seconds=0.5, binds="memory"),
-        Op("forward", "view", "", 1, 0, 0, 1.0, binds="nothing"),
-    ]
-    device = {"device": "mine", "bandwidth": 100.0}
-    svg = roofline_svg(RooflineData(device, {"f32": 1000.0}, False, {}), ops, "Net", "torch 9")
-    dots = [*ElementTree.fromstring(svg).iter(f"{SVG}circle")]
-    assert len(dots) == 2  # a view computes nothing
-    # 100 FLOP/B at 500 FLOP/s and 0.1 FLOP/B at 10 FLOP/s, on logarithmic axes: the ridge is at 10 FLOP/B.
-    low, right, bottom, high = 0.05, 200.0, 0.5, 2500.0
-    for dot, x, y in zip(dots, (100, 0.1), (500, 10), strict=True):
-        across, up = math.log(x / low) / math.log(right / low), math.log(y / bottom) / math.log(high / bottom)
-        assert float(dot.get("cx", 0)) == pytest.approx(LEFT + (RIGHT - LEFT) * across, abs=0.1)
-        assert float(dot.get("cy", 0)) == pytest.approx(BOTTOM - (BOTTOM - TOP) * up, abs=0.1)
-    assert {"linear <a>.0", "relu", "f32 1.00 kFLOP/s", "100 B/s", "bound by compute", "bound by memory"} <= {
-        *texts(svg)
-    }
-    assert "Net · FLOP/s on mine" in texts(svg)
+def paths(svg: str) -> dict[str, str]:
+    plot = ElementTree.fromstring(svg)
+    return {path.findtext("title") or "": path.get("d", "") for path in plot.iter("path")}
+
+
+def test_steps_hold_until_the_next_edge_on_top_of_one_another() -> None:
+    shown = paths(areas([0, 50, 100], [("a", "#111111", [40, 20]), ("<b>", "#222222", [10, 30])], stepped=True))
+    # 1000 units are the plot: from below, a is 400 and then 200 high, and both together are 500.
+    assert shown["a"] == "M0 1000V600H500V800H1000V1000Z"
+    assert shown["<b>"] == "M0 1000V500H1000V1000Z"
+    assert [*shown] == ["<b>", "a"]  # what is in front covers what is behind
+
+
+def test_bands_are_lines_from_point_to_point() -> None:
+    assert paths(areas([0, 100], [("a", "#111111", [10, 20])], stepped=False))["a"] == "M0 1000L0 900L1000 800V1000Z"
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [("2.00 MiB", "2 MiB"), ("1.50 G", "1.5 G"), ("512 B", "512 B"), ("100.0 k", "100 k"), ("10", "10")],
+)
+def test_zeros_behind_the_point_are_left_out(text: str, short: str) -> None:
+    assert without_zeros(text) == short
+
+
+def test_letters_are_dark_on_light_colours() -> None:
+    assert ink_on("#edc948") != ink_on("#4e79a7")
+
+
+def test_the_style_is_for_screens_and_paper() -> None:
+    assert "@media screen and (prefers-color-scheme:dark)" in style()

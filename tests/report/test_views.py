@@ -246,7 +246,6 @@ def test_the_share_of_the_peak_is_said_of_a_device_that_is_listed() -> None:
 
 
 def test_pages_and_pictures_say_where_they_come_from() -> None:
-    pytest.importorskip("plotly")
     report = fxflops.analyze(model(16), torch.ones(2, 8), repeats=0, progress=False).with_name("mine")
     assert report.provenance in str(report.to_html())
     assert report.provenance in str(report.to_svg())

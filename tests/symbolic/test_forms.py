@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy
 import pytest
@@ -138,11 +140,12 @@ def test_ranges_in_words(ranges: list[Range], said: str) -> None:
 
 
 def test_a_plot_has_a_band_for_each_operator() -> None:
-    figure = FORM.plot("seq", batch=4)
-    assert [band.name for band in figure.data] == ["attention", "linear"]
-    assert figure.data[0].x == tuple(range(8, 801, 8))
-    assert figure.data[0].y[-1] == 4 * 800 * 96
-    assert figure.layout.title.text == "FLOPs of Net, batch 4"
+    svg = str(FORM.plot("seq", batch=4))
+    texts = ["".join(each.itertext()) for each in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[:3] == ["FLOPs of Net, batch 4", "■ attention", "■ linear"]
+    assert {"200", "800", "seq"} <= {*texts}
+    bands = {name: path for path, name in re.findall(r'd="([^"]*)"><title>(\w+)<', svg)}
+    assert all(path.count("L") == 100 for path in bands.values())  # from 8 to 800 in steps of 8
     with pytest.raises(InputError, match="batch, seq, not 'height'"):
         FORM.plot("height")
 

@@ -1,0 +1,37 @@
+"""A quantity over a size as a chart: its parts as bands on top of one another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+
+from .. import units
+from .axes import Axis
+from .charts import SQUARE, Chart, across, areas, label, upward, without_zeros
+from .palette import FAMILIES, GREY
+
+REST = "other"
+
+
+def bands_chart(
+    title: str, across_title: str, lengths: Sequence[float], bands: Mapping[str, Sequence[float]], in_bytes: bool
+) -> Chart:
+    """Return the chart of bands by name, whose values are at the ``lengths``, the largest band first."""
+    first, last = min(lengths), max(lengths)
+    flat = Axis(first, last if last > first else first + 1)
+    heights = [sum(values) for values in zip(*bands.values(), strict=True)]
+    up = Axis(0, 1.05 * (max(heights, default=0) or 1), in_bytes=in_bytes)
+    colours = cycle(colour for _, colour, _ in FAMILIES)
+    layers = [
+        (name, GREY if name == REST else next(colours), [up.place(value) for value in values])
+        for name, values in bands.items()
+    ]
+    show = units.size if in_bytes else units.count
+    body = [
+        *across((up.place(value), without_zeros(show(value)) if value else "0") for value in up.ticks()),
+        areas([flat.place(length) for length in lengths], layers, stepped=False),
+        *upward((flat.place(value), f"{value:,g}") for value in flat.ticks()),
+        label(50, 100, across_title, dy=36),
+    ]
+    legend = [(SQUARE, name, colour) for name, colour, _ in layers]
+    return Chart(title, legend, "".join(body))

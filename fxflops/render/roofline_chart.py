@@ -1,0 +1,205 @@
+"""The calls under a device's roofline as a chart, and the sum of their bounds in words."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from .. import units
+from .axes import Axis
+from .charts import LETTER, Chart, across, label, line, percent, upward, without_zeros
+from .page_data import Op, RooflineData
+from .palette import BINDS
+from .text import escaped
+
+MOST_DOTS, MOST_NAMES = 300, 5
+MOST_LETTERS = 36
+MARKS = {"circle": "●", "square": "■", "diamond": "◆"}
+
+
+class Dot(NamedTuple):
+    """A call at its percents of the plot: the FLOP for each byte, and the FLOP/s."""
+
+    op: Op
+    seconds: float
+    x: float
+    y: float
+
+
+class _Axes(NamedTuple):
+    flat: Axis
+    up: Axis
+    least_x: float
+    most_x: float
+    least_y: float
+    top: float
+
+
+def roofline_chart(data: RooflineData, calls: Sequence[Op], about: str, phase: str | None = None) -> tuple[Chart, int]:
+    """Return the calls as dots of FLOP/s by FLOP for each byte, below the device's ceilings, the dearest by name; and the
+    number of calls left out because there are too many.
+
+    With a ``phase`` that phase is visible, and the others are there for a script to show.
+    """
+    timed = [(op, took) for op in calls if op.work and op.bytes and (took := _seconds(op, data))]
+    left_out = max(len(timed) - MOST_DOTS, 0)
+    timed = sorted(timed, key=lambda pair: -pair[1])[:MOST_DOTS]
+    axes = _axes(data, timed)
+    chart = Chart(
+        f"{about} · FLOP/s{', at most' if data.is_prediction else ''} on {data.device['device']}", (), "", 360
+    )
+    dots = [
+        Dot(op, took, axes.flat.place(op.work / op.bytes), 100 - axes.up.place(op.work / took))
+        for op, took in timed
+        if op.work and op.bytes
+    ]
+    longest = max((dot.seconds for dot in dots), default=1.0)
+    body = [
+        *upward((axes.flat.place(value), f"{value:,g}") for value in axes.flat.ticks()),
+        *across((axes.up.place(value), without_zeros(units.count(value))) for value in axes.up.ticks()),
+        *_ceilings(data, axes),
+    ]
+    for name in dict.fromkeys([*data.bounds, *(dot.op.phase for dot in dots)]):
+        mine = [dot for dot in dots if dot.op.phase == name]
+        if not mine:
+            continue
+        is_hidden = phase is not None and name != phase
+        hidden = ' display="none"' if is_hidden else ""
+        elements = "".join([*(_dot(dot, longest) for dot in mine), *_names(mine, chart)])
+        body.append(f'<g data-phase="{escaped(name)}"{hidden}>{elements}</g>')
+    body.append(label(50, 100, "FLOP for each byte moved", dy=36))
+    kinds = [kind for kind in BINDS if any(dot.op.binds == kind for dot in dots)]
+    legend = [
+        (MARKS[BINDS[kind][1]], "nothing" if kind == "nothing" else f"bound by {kind}", BINDS[kind][0])
+        for kind in kinds
+    ]
+    return chart._replace(legend=legend, body="".join(body)), left_out
+
+
+def bounds_in_words(data: RooflineData, phase: str | None = None) -> str:
+    """Return the least time of a phase's calls by what binds them, and how near they came to it; None means all phases."""
+    by_kind: dict[str, float] = {}
+    took = 0.0
+    for name, kinds in data.bounds.items():
+        if phase in (None, name):
+            for kind, (bound, seconds, _) in kinds.items():
+                by_kind[kind] = by_kind.get(kind, 0.0) + bound
+                took += seconds or 0.0
+    least = sum(by_kind.values())
+    parts = [
+        f"{kind} {units.seconds(bound)} ({100 * bound / least:.1f}%)" for kind, bound in by_kind.items() if bound > 0
+    ]
+    where = f"On {data.device['device']} ({data.device['source']})" if "source" in data.device else "There"
+    said = f"{where} the calls take at least {units.seconds(least)}{': ' if parts else ''}{', '.join(parts)}."
+    if not took:
+        return f"{said} Not measured: a prediction."
+    return f"{said} They took {units.seconds(took)}: {100 * least / took:.1f}% efficient."
+
+
+def _seconds(op: Op, data: RooflineData) -> float | None:
+    return op.bound_seconds if data.is_prediction else op.seconds
+
+
+def _axes(data: RooflineData, timed: Sequence[tuple[Op, float]]) -> _Axes:
+    """Return axes with all calls and the ridge on them."""
+    bandwidth, top = float(data.device["bandwidth"]), max(data.peaks.values(), default=1.0)
+    ridge = top / bandwidth
+    xs = [(op.work or 0) / (op.bytes or 1) for op, _ in timed]
+    ys = [(op.work or 0) / took for op, took in timed]
+    least_x, most_x = min([ridge / 100, *xs]) / 2, max([10 * ridge, *xs]) * 2
+    least_y, most_y = min([top / 1000, *ys]) / 2, max([top, *ys]) * 2.5
+    flat, up = Axis(least_x, most_x, is_log=True), Axis(least_y, most_y, is_log=True)
+    return _Axes(flat, up, least_x, most_x, least_y, top)
+
+
+def _ceilings(data: RooflineData, axes: _Axes) -> Iterator[str]:
+    """Yield the peaks as level lines and the bandwidths as slopes; those of caches are dotted."""
+    bandwidth = float(data.device["bandwidth"])
+    for dtype, peak in data.peaks.items():
+        y = 100 - axes.up.place(peak)
+        yield line(axes.flat.place(max(peak / bandwidth, axes.least_x)), y, 100, y, 1.8)
+        yield label(100, y, f"{dtype} {units.amount(peak, 'FLOP/s')}", "end", dy=-5)
+    caches = [speed for _, speed in data.device.get("caches", ()) if speed > 1.05 * bandwidth]
+    for speed in [bandwidth, *caches]:
+        begin, end = max(axes.least_x, axes.least_y / speed), axes.top / speed
+        low, high = 100 - axes.up.place(begin * speed), 100 - axes.up.place(axes.top)
+        width, dashes = (1.8, "") if speed == bandwidth else (1, "2 3")
+        yield line(axes.flat.place(begin), low, axes.flat.place(end), high, width, dashes)
+    begin = max(axes.least_x, axes.least_y / bandwidth)
+    middle = math.sqrt(begin * axes.top / bandwidth)
+    x, y = axes.flat.place(middle), 100 - axes.up.place(middle * bandwidth)
+    yield label(x, y, f"memory {units.amount(bandwidth, 'B/s')}", "start", dx=8, dy=14)
+
+
+def _dot(dot: Dot, longest: float) -> str:
+    """Return a dot whose area grows with the call's time; its shape is the ceiling that binds the call."""
+    op, radius = dot.op, 2.5 + 8 * math.sqrt(dot.seconds / longest)
+    title = f"<title>{escaped_lines(_about(dot))}</title>"
+    x, y, kind = percent(dot.x), percent(dot.y), f'class="dot by-{op.binds}"'
+    shape = BINDS[op.binds][1]
+    if shape == "circle":
+        return f'<circle {kind} cx="{x}" cy="{y}" r="{radius:.1f}">{title}</circle>'
+    side = radius * (1.7 if shape == "square" else 1.25)
+    path = f"M{-side / 2:.1f} {-side / 2:.1f}h{side:.1f}v{side:.1f}h{-side:.1f}z"
+    if shape == "diamond":
+        path = f"M0 {-side:.1f}L{side:.1f} 0L0 {side:.1f}L{-side:.1f} 0z"
+    return f'<svg x="{x}" y="{y}" overflow="visible"><path {kind} d="{path}">{title}</path></svg>'
+
+
+def _about(dot: Dot) -> list[str]:
+    """Return the lines that a dot shows when it is pointed at."""
+    op, work = dot.op, dot.op.work or 0
+    least = op.bound_seconds or 0.0
+    return [
+        f"{op.op} {op.path}".strip(),
+        *([op.shapes] if op.shapes else []),
+        f"{units.amount(work / dot.seconds, 'FLOP/s')} at {work / (op.bytes or 1):.3g} FLOP/B",
+        f"{units.seconds(dot.seconds)}, at least {units.seconds(least)} ({100 * least / dot.seconds:.1f}%)",
+    ]
+
+
+def escaped_lines(lines: Sequence[str]) -> str:
+    """Return lines of text, each escaped, under one another."""
+    return "\n".join(map(escaped, lines))
+
+
+def _names(dots: Sequence[Dot], chart: Chart) -> Iterator[str]:
+    """Yield the names of the dearest calls, one of each module's kind, where there is room and few dots are covered."""
+    places = [(dot.x * chart.width / 100, dot.y * chart.height / 100) for dot in dots]
+    taken: list[tuple[float, float, float]] = []
+    kinds: set[str] = set()
+    for dot, (x, y) in zip(dots, places, strict=True):
+        kind = re.sub(r"\d+", "*", f"{dot.op.op} {dot.op.path}")
+        text = f"{dot.op.op} {_end(dot.op.path)}".strip()
+        inward = -1 if x > chart.width / 2 else 1
+        best: tuple[int, int, int, tuple[float, float, float]] | None = None
+        for side, up in ((inward, -18), (-inward, -18), (inward, 22), (inward, -40)):
+            near, far = x + 14 * side, x + (14 + LETTER * len(text)) * side
+            box = (min(near, far), max(near, far), y + up)
+            if kind in kinds or box[0] < 0 or box[1] > chart.width or not 12 < box[2] < chart.height - 4:
+                continue
+            if any(box[0] < end and start < box[1] and abs(box[2] - at) < 18 for start, end, at in taken):
+                continue
+            covered = sum(box[0] - 6 < px < box[1] + 6 and abs(py - box[2] + 4) < 13 for px, py in places)
+            if best is None or covered < best[0]:
+                best = covered, side, up, box
+        if best is None:
+            continue
+        _, side, up, box = best
+        kinds.add(kind)
+        taken.append(box)
+        anchor = "end" if side < 0 else "start"
+        yield label(dot.x, dot.y, text, anchor, dx=14 * side, dy=up, kind="on wide")
+        if len(taken) == MOST_NAMES:
+            return
+
+
+def _end(path: str) -> str:
+    """Return a path, or the end of a long one."""
+    parts = path.split(".")
+    while len(parts) > 1 and len(".".join(parts)) > MOST_LETTERS:
+        parts.pop(0)
+    end = ".".join(parts)
+    return end if end == path else f"…{end}"
