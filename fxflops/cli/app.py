@@ -491,39 +491,16 @@ def check(
         raise typer.Exit(OVER)
 
 
-app.command(
-    "summary", short_help="Show a model's modules with their shapes, as torchinfo does.", epilog=summaries.EXAMPLES
-)(summaries.summary)
-app.command(
-    "closed-form",
-    short_help="Print a model's costs as formulas in the sizes of its inputs.",
-    epilog=closed_forms.EXAMPLES,
-)(closed_forms.closed_form)
-app.command(
-    "roofline",
-    short_help="Show what bounds each call of a model on a card.",
-    epilog=answers.ROOFLINE_EXAMPLES,
-)(answers.roofline)
-app.command(
-    "serving",
-    short_help="Show what it costs to serve a language model.",
-    epilog=answers.SERVING_EXAMPLES,
-)(answers.serving)
-app.command(
-    "training-run",
-    short_help="Show the GPU-hours of training on so many tokens.",
-    epilog=answers.TRAINING_EXAMPLES,
-)(answers.training_run)
-app.command(
-    "estimate",
-    short_help="Show the FLOPs that a trainer takes a batch to cost.",
-    epilog=answers.ESTIMATE_EXAMPLES,
-)(answers.estimate)
-app.command(
-    "mesh",
-    short_help="Rank the meshes of a cluster by tokens per second in training.",
-    epilog=meshes.EXAMPLES,
-)(meshes.mesh)
+for command, short_help, epilog in (
+    (summaries.summary, "Show a model's modules with their shapes, as torchinfo does.", summaries.EXAMPLES),
+    (closed_forms.closed_form, "Print a model's costs as formulas in the sizes of its inputs.", closed_forms.EXAMPLES),
+    (answers.roofline, "Show what bounds each call of a model on a card.", answers.ROOFLINE_EXAMPLES),
+    (answers.serving, "Show what it costs to serve a language model.", answers.SERVING_EXAMPLES),
+    (answers.training_run, "Show the GPU-hours of training on so many tokens.", answers.TRAINING_EXAMPLES),
+    (answers.estimate, "Show the FLOPs that a trainer takes a batch to cost.", answers.ESTIMATE_EXAMPLES),
+    (meshes.mesh, "Rank the meshes of a cluster by tokens per second in training.", meshes.EXAMPLES),
+):
+    app.command(short_help=short_help, epilog=epilog)(command)
 
 
 @app.command(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ..conventions import CONVENTIONS, OF_MACS, check_convention, title_of
@@ -61,14 +62,11 @@ class Comparison(Tabular):
     reports: Mapping[str, Report]
     columns: tuple[str, ...] | None = None
     conventions: tuple[str, ...] = ()
-    _tables: list[Table] = field(default_factory=list, compare=False)
 
-    @property
+    @cached_property
     def table(self) -> Table:
         """The table with its raw values: elements, counts, seconds, bytes."""
-        if not self._tables:
-            self._tables.append(_table(self.reports, self.columns, self.conventions))
-        return self._tables[0]
+        return _table(self.reports, self.columns, self.conventions)
 
     def _pieces(self) -> Iterable[str | Table]:
         return [self.table, *self.table.notes]
