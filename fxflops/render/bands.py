@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import cycle
+from collections.abc import Iterable, Mapping, Sequence
 
 from .. import units
 from .axes import Axis
 from .charts import SQUARE, Chart, across, areas, label, upward, without_zeros
-from .palette import FAMILIES, GREY
+from .palette import FAMILIES, GREY, family
 
 REST = "other"
 
@@ -21,11 +20,8 @@ def bands_chart(
     flat = Axis(first, last if last > first else first + 1)
     heights = [sum(values) for values in zip(*bands.values(), strict=True)]
     up = Axis(0, 1.05 * (max(heights, default=0) or 1), in_bytes=in_bytes)
-    colours = cycle(colour for _, colour, _ in FAMILIES)
-    layers = [
-        (name, GREY if name == REST else next(colours), [up.place(value) for value in values])
-        for name, values in bands.items()
-    ]
+    colours = _colours(bands)
+    layers = [(name, colours[name], [up.place(value) for value in values]) for name, values in bands.items()]
     show = units.size if in_bytes else units.count
     body = [
         *across((up.place(value), without_zeros(show(value)) if value else "0") for value in up.ticks()),
@@ -35,3 +31,13 @@ def bands_chart(
     ]
     legend = [(SQUARE, name, colour) for name, colour, _ in layers]
     return Chart(title, legend, "".join(body))
+
+
+def _colours(names: Iterable[str]) -> dict[str, str]:
+    """Return a colour for each operator: that of its family, or one that no other has if it is taken."""
+    colours: dict[str, str] = {}
+    for name in names:
+        free = [colour for _, colour, _ in FAMILIES if colour not in colours.values()]
+        own = GREY if name == REST else family(name)[1]
+        colours[name] = own if own == GREY or own in free or not free else free[0]
+    return colours

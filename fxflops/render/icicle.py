@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import groupby
 
 from .. import units
 from .charts import SQUARE, Chart, percent
 from .fold import common_name
 from .page_data import Metric, Tile
-from .palette import FAMILIES, OTHER
+from .palette import FAMILIES, OTHER, family
 from .text import escaped
 
-HEIGHT = 420
+HEIGHT, MARGINS = 420, (12, 12, 12)
 MOST_LEVELS = 6
 READABLE, LEVEL, VISIBLE = 15, 6, 1.3
 """The least height of a tile with a name, of one that gets a level of its own, and of a tile at all, in pixels."""
@@ -96,7 +94,7 @@ def icicle_chart(root: Block, metric: Metric, names: Sequence[str], about: str, 
     """
     drawn = _drawn(root, names)
     if drawn is None:
-        return Chart(about, (), "", HEIGHT, (0, 0, 0))
+        return Chart(about, (), "", HEIGHT, MARGINS)
     places = [*_places(drawn, 0, 0.0, 100.0 / drawn.value)]
     levels = min(1 + max(depth for _, depth, _, height in places if height * HEIGHT / 100 >= LEVEL), MOST_LEVELS)
     if most_tiles is None:
@@ -109,13 +107,7 @@ def icicle_chart(root: Block, metric: Metric, names: Sequence[str], about: str, 
     legend += [(SQUARE, *OTHER)] if OTHER in used else []
     show = SHOW[metric.kind]
     body = "".join(_tile(place, levels, drawn.value, show, most_tiles is not None) for place in places)
-    return Chart(about, legend, body, HEIGHT, (0, 0, 0))
-
-
-@cache
-def family(op: str) -> tuple[str, str]:
-    """Return the family of an operator, and its colour."""
-    return next(((name, colour) for name, colour, names in FAMILIES if re.search(names, op)), OTHER)
+    return Chart(about, legend, body, HEIGHT, MARGINS)
 
 
 def total(root: Block, names: Sequence[str]) -> float:
@@ -163,7 +155,7 @@ def _tile(place: Place, levels: int, whole: float, show: Callable[[float], str],
     share = f"{100 * drawn.value / whole:.1f}%"
     texts = (
         f'<text x="6" y="50%" dy="4">{escaped(_label(drawn))}</text>'
-        f'<text class="share" x="100%" y="50%" dx="-6" dy="4">{share}</text>'
+        f'<text class="share" x="100%" y="50%" dx="-4" dy="4">{share}</text>'
     )
     is_low = height * HEIGHT / 100 < READABLE
     # The script needs the place in the whole chart, and the texts of tiles that are low until a module is entered.

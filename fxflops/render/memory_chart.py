@@ -150,6 +150,6 @@ def _phases(states: Sequence[Moment], edges: Sequence[float]) -> Iterator[str]:
 
 def _peak_label(memory: MemoryTimeline, x: float, y: float) -> str:
     """Return the name of the peak, which a narrow page cuts short."""
-    where = f'<tspan class="wide"> in {escaped(memory.peak_at)}</tspan>' if memory.peak_at else ""
+    where = f' <tspan class="wide">in {escaped(memory.peak_at)}</tspan>' if memory.peak_at else ""
     anchor = "start" if x < 25 else "end" if x > 75 else "middle"
     return f'<text class="on" x="{x:.2f}%" y="{y:.2f}%" dy="-9" text-anchor="{anchor}">peak {units.size(memory.peak)}{where}</text>'

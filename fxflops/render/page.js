@@ -218,7 +218,10 @@ function where() {
     const shown = mine.find((chart) => chart.dataset.phase === chosen.phase) || mine[0];
     for (const chart of charts) chart.hidden = chart !== shown;
     if (phaseChoice) phaseChoice.hidden = mine.length < 2;
-    if (!drawn.has(shown)) drawn.set(shown, icicle(shown));
+    if (!drawn.has(shown)) {
+      if (shown !== charts[0]) shown.innerHTML = data.icicles[charts.indexOf(shown) - 1];
+      drawn.set(shown, icicle(shown));
+    }
     drawn.get(shown)();
   }
   choice($("where-controls"), "size by", keys.map((key) => [key, data.metrics.find((metric) => metric.key === key).label]), chosen.key, (key) => { chosen.key = key; show(); });

@@ -33,8 +33,8 @@ from .text import escaped, place, plain
 
 HERE = Path(__file__).parent
 MOST_STEPS = 100
-MOST_DRAWN, LEAST_DRAWN = 480, 40
-"""The tiles of all icicles on a page together, and of one of them at least."""
+MOST_DRAWN = 250
+"""The most tiles of an icicle."""
 DOT = re.compile(r"(?<=[^\W\d])\.|\.(?=[^\W\d])")
 """A dot in a path, where a line may break; not that of a number."""
 PERCENT_OF_PEAK = "of what the device does at most"
@@ -49,15 +49,25 @@ class Card(NamedTuple):
     note: str
 
 
+class Icicle(NamedTuple):
+    """The icicle of a metric by its key and its phase ("" for all, "-" for a metric without phases)."""
+
+    key: str
+    phase: str
+    content: str
+
+
 def page(data: Page) -> str:
     """Return the page as text."""
     script = (HERE / "page.js").read_text(encoding="utf8")
+    icicles = _icicles(data)
+    hidden = [icicle.content for icicle in icicles[1:]]
     return document(
         data.title or data.summary.title,
         [
             *_head(data),
-            *_sections(data),
-            f'<script type="text/plain" id="data">{packed(payload(data))}</script>',
+            *_sections(data, icicles),
+            f'<script type="text/plain" id="data">{packed({**payload(data), "icicles": hidden})}</script>',
             f"<script>{script}</script>",
         ],
         [script],
@@ -261,10 +271,10 @@ def _picture(svg: str) -> str:
     )
 
 
-def _sections(page: Page) -> list[str]:
+def _sections(page: Page, icicles: Sequence[Icicle]) -> list[str]:
     """Return the charts, the steps and the graph, and the empty elements for the table that the script makes."""
     return [
-        section("where", "Where", _where(page) + _picture(page.picture)),
+        section("where", "Where", _where(icicles) + _picture(page.picture)),
         _steps(page.summary.steps),
         section("speed", "How fast", _speed(page)),
         section("memory", "Memory over the run", _memory(page.memory)) if page.memory is not None else "",
@@ -274,32 +284,39 @@ def _sections(page: Page) -> list[str]:
     ]  # fmt: skip
 
 
-def _where(page: Page) -> str:
-    """Return an icicle for each metric and phase, the first of them visible."""
+def _icicles(page: Page) -> list[Icicle]:
+    """Return an icicle for each metric and phase, each with a line on its total."""
     data = page.summary
     tiles = shallow(page.tiles, MOST_TILES)
     root = blocks(tiles, page.metrics)
-    variants = [variant for variant in _variants(page.metrics) if total(root, variant[2])]
-    if not variants:
-        return '<p class="note">Nothing was counted.</p>'
-    most = max(MOST_DRAWN // len(variants), LEAST_DRAWN)
-    charts: list[str] = []
-    for metric, phase, names in variants:
+    icicles = []
+    for metric, phase, names in _variants(page.metrics):
+        whole = total(root, names)
+        if not whole:
+            continue
         bound = "" if metric.kind != "count" or data.complete or metric.key == "params" else "≥ "
         of = f" of the {phase}" if phase else " of all phases" if metric.phase else ""
-        said = f"{metric.label}{of}: {bound}{SHOW[metric.kind](total(root, names))} in all."
+        said = f"{metric.label}{of}: {bound}{SHOW[metric.kind](whole)} in all."
         if metric.key == "memory":
             said += " Bytes alive at the peak: those that the module allocated, and its parameters."
         if len(tiles) < len(page.tiles):
             said += f" {len(page.tiles) - len(tiles):,} modules further inside are parts of the tiles."
-        hidden = " hidden" if charts else ""
-        chart = placed(icicle_chart(root, metric, names, f"{metric.label}{of} by module", most))
+        chart = placed(icicle_chart(root, metric, names, f"{metric.label}{of} by module", MOST_DRAWN))
         key = phase if metric.phase else "-"
-        charts.append(
-            f'<div data-key="{metric.key}" data-phase="{escaped(key)}"{hidden}>{chart}<p class="note">{escaped(said)}</p></div>'
-        )
+        icicles.append(Icicle(metric.key, key, f'{chart}<p class="note">{escaped(said)}</p>'))
+    return icicles
+
+
+def _where(icicles: Sequence[Icicle]) -> str:
+    """Return the first icicle, and empty elements for the others: they are in the compressed data, which makes them small."""
+    if not icicles:
+        return '<p class="note">Nothing was counted.</p>'
+    places = "".join(
+        f'<div data-key="{each.key}" data-phase="{escaped(each.phase)}"{" hidden" if i else ""}>{"" if i else each.content}</div>'
+        for i, each in enumerate(icicles)
+    )
     return (
-        f'<div id="where-controls" class="controls"></div><div id="where">{"".join(charts)}</div>'
+        f'<div id="where-controls" class="controls"></div><div id="where">{places}</div>'
         '<p id="where-note" class="note"></p>'
     )
 

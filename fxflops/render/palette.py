@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from functools import cache
+
 GREY = "#8d95a1"
 FAMILIES = (
     ("pooling, resampling", "#edc948", "pool|interpolate|upsample|grid_sample|pixel_"),
@@ -28,3 +31,9 @@ CATEGORIES = {
 """Of memory."""
 GROUPS = ("#3d8f7f", "#c98a1b", "#8a5fb0", "#b84d6a", "#5f7f2f", "#4a6fa5")
 """Groups of processes, in their order; from the last on again."""
+
+
+@cache
+def family(op: str) -> tuple[str, str]:
+    """Return the family of an operator, and its colour."""
+    return next(((name, colour) for name, colour, names in FAMILIES if re.search(names, op)), OTHER)

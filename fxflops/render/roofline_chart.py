@@ -16,6 +16,8 @@ from .text import escaped
 
 MOST_DOTS, MOST_NAMES = 300, 5
 MOST_LETTERS = 36
+NARROW = 640
+"""The width of a plot in which the names do not meet, in pixels, as on paper."""
 MARKS = {"circle": "●", "square": "■", "diamond": "◆"}
 
 
@@ -55,6 +57,9 @@ def roofline_chart(data: RooflineData, calls: Sequence[Op], about: str, phase: s
         for op, took in timed
         if op.work and op.bytes
     ]
+    slope_x, slope_y = _slope(data, axes)
+    end = NARROW * slope_x / 100 - 8
+    slope = end - LETTER * len(_flow(data)), end, chart.height * slope_y / 100 - 6
     longest = max((dot.seconds for dot in dots), default=1.0)
     body = [
         *upward((axes.flat.place(value), f"{value:,g}") for value in axes.flat.ticks()),
@@ -67,8 +72,10 @@ def roofline_chart(data: RooflineData, calls: Sequence[Op], about: str, phase: s
             continue
         is_hidden = phase is not None and name != phase
         hidden = ' display="none"' if is_hidden else ""
-        elements = "".join([*(_dot(dot, longest) for dot in mine), *_names(mine, chart)])
+        names = _names(mine, chart.height, slope) if phase is not None else ()
+        elements = "".join([*(_dot(dot, longest) for dot in mine), *names])
         body.append(f'<g data-phase="{escaped(name)}"{hidden}>{elements}</g>')
+    body += _names(dots, chart.height, slope) if phase is None else ()
     body.append(label(50, 100, "FLOP for each byte moved", dy=36))
     kinds = [kind for kind in BINDS if any(dot.op.binds == kind for dot in dots)]
     legend = [
@@ -127,10 +134,19 @@ def _ceilings(data: RooflineData, axes: _Axes) -> Iterator[str]:
         low, high = 100 - axes.up.place(begin * speed), 100 - axes.up.place(axes.top)
         width, dashes = (1.8, "") if speed == bandwidth else (1, "2 3")
         yield line(axes.flat.place(begin), low, axes.flat.place(end), high, width, dashes)
+    yield label(*_slope(data, axes), _flow(data), "end", dx=-8, dy=-6, kind="soft on")
+
+
+def _slope(data: RooflineData, axes: _Axes) -> tuple[float, float]:
+    """Return the middle of the slope of memory, in percent."""
+    bandwidth = float(data.device["bandwidth"])
     begin = max(axes.least_x, axes.least_y / bandwidth)
     middle = math.sqrt(begin * axes.top / bandwidth)
-    x, y = axes.flat.place(middle), 100 - axes.up.place(middle * bandwidth)
-    yield label(x, y, f"memory {units.amount(bandwidth, 'B/s')}", "start", dx=8, dy=14)
+    return axes.flat.place(middle), 100 - axes.up.place(middle * bandwidth)
+
+
+def _flow(data: RooflineData) -> str:
+    return f"memory {units.amount(float(data.device['bandwidth']), 'B/s')}"
 
 
 def _dot(dot: Dot, longest: float) -> str:
@@ -165,20 +181,23 @@ def escaped_lines(lines: Sequence[str]) -> str:
     return "\n".join(map(escaped, lines))
 
 
-def _names(dots: Sequence[Dot], chart: Chart) -> Iterator[str]:
-    """Yield the names of the dearest calls, one of each module's kind, where there is room and few dots are covered."""
-    places = [(dot.x * chart.width / 100, dot.y * chart.height / 100) for dot in dots]
-    taken: list[tuple[float, float, float]] = []
+def _names(dots: Sequence[Dot], height: int, free_of: tuple[float, float, float]) -> Iterator[str]:
+    """Yield the names of the dearest calls, one of each module's kind, where there is room and few dots are covered.
+
+    ``free_of`` is a text that is there already: from where to where, and its height, in pixels.
+    """
+    places = [(dot.x * NARROW / 100, dot.y * height / 100) for dot in dots]
+    taken = [free_of]
     kinds: set[str] = set()
     for dot, (x, y) in zip(dots, places, strict=True):
         kind = re.sub(r"\d+", "*", f"{dot.op.op} {dot.op.path}")
         text = f"{dot.op.op} {_end(dot.op.path)}".strip()
-        inward = -1 if x > chart.width / 2 else 1
+        inward = -1 if dot.x > 50 else 1
         best: tuple[int, int, int, tuple[float, float, float]] | None = None
         for side, up in ((inward, -18), (-inward, -18), (inward, 22), (inward, -40)):
             near, far = x + 14 * side, x + (14 + LETTER * len(text)) * side
             box = (min(near, far), max(near, far), y + up)
-            if kind in kinds or box[0] < 0 or box[1] > chart.width or not 12 < box[2] < chart.height - 4:
+            if kind in kinds or box[0] < 0 or box[1] > NARROW or not 12 < box[2] < height - 4:
                 continue
             if any(box[0] < end and start < box[1] and abs(box[2] - at) < 18 for start, end, at in taken):
                 continue
@@ -192,7 +211,7 @@ def _names(dots: Sequence[Dot], chart: Chart) -> Iterator[str]:
         taken.append(box)
         anchor = "end" if side < 0 else "start"
         yield label(dot.x, dot.y, text, anchor, dx=14 * side, dy=up, kind="on wide")
-        if len(taken) == MOST_NAMES:
+        if len(kinds) == MOST_NAMES:
             return
 
 
