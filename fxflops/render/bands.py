@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from .. import units
 from .axes import Axis
-from .charts import SQUARE, Chart, across, areas, label, upward, without_zeros
+from .charts import SQUARE, Chart, areas, label, without_zeros, x_ticks, y_ticks
 from .palette import FAMILIES, GREY, family
 
 REST = "other"
 
 
 def bands_chart(
-    title: str, across_title: str, lengths: Sequence[float], bands: Mapping[str, Sequence[float]], in_bytes: bool
+    title: str, x_title: str, lengths: Sequence[float], bands: Mapping[str, Sequence[float]], in_bytes: bool
 ) -> Chart:
     """Return the chart of bands by name, whose values are at the ``lengths``, the largest band first."""
     first, last = min(lengths), max(lengths)
@@ -24,10 +24,10 @@ def bands_chart(
     layers = [(name, colours[name], [up.place(value) for value in values]) for name, values in bands.items()]
     show = units.size if in_bytes else units.count
     body = [
-        *across((up.place(value), without_zeros(show(value)) if value else "0") for value in up.ticks()),
+        *y_ticks((up.place(value), without_zeros(show(value)) if value else "0") for value in up.ticks()),
         areas([flat.place(length) for length in lengths], layers, stepped=False),
-        *upward((flat.place(value), f"{value:,g}") for value in flat.ticks()),
-        label(50, 100, across_title, dy=36),
+        *x_ticks((flat.place(value), f"{value:,g}") for value in flat.ticks()),
+        label(50, 100, x_title, dy=36),
     ]
     legend = [(SQUARE, name, colour) for name, colour, _ in layers]
     return Chart(title, legend, "".join(body))

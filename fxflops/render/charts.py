@@ -125,7 +125,7 @@ def line(x: float, y: float, to_x: float, to_y: float, width: float = 0, dashes:
     return f'<line {kind}{dashed} x1="{percent(x)}" y1="{percent(y)}" x2="{percent(to_x)}" y2="{percent(to_y)}"/>'
 
 
-def across(ticks: Iterable[tuple[float, str]]) -> list[str]:
+def y_ticks(ticks: Iterable[tuple[float, str]]) -> list[str]:
     """Return the ticks of the vertical axis, each a place in percent from below and a text, with their lines."""
     return [
         element
@@ -134,7 +134,7 @@ def across(ticks: Iterable[tuple[float, str]]) -> list[str]:
     ]
 
 
-def upward(ticks: Iterable[tuple[float, str]]) -> list[str]:
+def x_ticks(ticks: Iterable[tuple[float, str]]) -> list[str]:
     """Return the ticks of the horizontal axis, with their lines."""
     return [element for at, text in ticks for element in (line(at, 0, at, 100), label(at, 100, text, dy=16))]
 

@@ -155,11 +155,11 @@ def _tile(place: Place, levels: int, whole: float, show: Callable[[float], str],
     share = f"{100 * drawn.value / whole:.1f}%"
     texts = (
         f'<text x="6" y="50%" dy="4">{escaped(_label(drawn))}</text>'
-        f'<text class="share" x="100%" y="50%" dx="-4" dy="4">{share}</text>'
+        f'<text class="share" x="100%" y="50%" dx="-5" dy="4">{share}</text>'
     )
     is_low = height * HEIGHT / 100 < READABLE
     # The script needs the place in the whole chart, and the texts of tiles that are low until a module is entered.
-    data = f' data-at="{depth} {y:.4g} {height:.4g}"' if is_script else ""
+    data = f' data-at="{depth} {y:.6g} {height:.6g}"' if is_script else ""
     hidden = ' display="none"' if is_script and not _is_visible(place, levels) else ""
     width = 100 / levels
     return (

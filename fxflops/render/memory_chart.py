@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from .. import units
 from ..meters.history import Moment
 from .axes import Axis
-from .charts import LETTER, SQUARE, Chart, across, areas, label, line, without_zeros
+from .charts import LETTER, SQUARE, Chart, areas, label, line, without_zeros, y_ticks
 from .page_data import MOST_MOMENTS, MOST_OWNERS, MemoryTimeline, Owner, place_of_peak, thinned
 from .palette import CATEGORIES, GREY
 from .text import escaped
@@ -42,7 +42,7 @@ def memory_chart(memory: MemoryTimeline, about: str, *, folds_constant: bool = F
     peak = 100 - band - each * (memory.peak - hidden)
     peak_x = edges[places.index(place_of_peak(memory))] if places else 0.0
     body = [
-        *across([(0, "0 B"), *ticks] if fixed else ticks),
+        *y_ticks([(0, "0 B"), *ticks] if fixed else ticks),
         areas(edges, layers, stepped=True),
         *(_folded_up(fixed, band) if fixed else ()),
         *_phases(states, edges),

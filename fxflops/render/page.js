@@ -506,6 +506,7 @@ document.body.append(tip);
 addEventListener("keydown", (event) => { if (event.key === "Escape") quiet(); });
 controls();
 arrange();
+if (data.graph) $("graph").src = "data:image/svg+xml," + encodeURIComponent(data.graph);
 where();
 speed();
 memory();

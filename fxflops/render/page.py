@@ -15,7 +15,6 @@ from html import escape
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote
 
 from .. import units
 from ..counting.steps import TIMED, StepTime
@@ -67,7 +66,7 @@ def page(data: Page) -> str:
         [
             *_head(data),
             *_sections(data, icicles),
-            f'<script type="text/plain" id="data">{packed({**payload(data), "icicles": hidden})}</script>',
+            f'<script type="text/plain" id="data">{packed({**payload(data), "icicles": hidden, "graph": data.picture})}</script>',
             f"<script>{script}</script>",
         ],
         [script],
@@ -189,7 +188,7 @@ def _head(page: Page) -> list[str]:
         boxes(cards(page)),
         f'<ul class="lines">{"".join(f"<li>{line}</li>" for line in _lines(data))}</ul>',
         f'<details><summary>All figures of the run</summary><table class="facts">{rows}</table></details>',
-        "<noscript><p>The table of operations is made by a script in this file; it does not run here.</p></noscript>",
+        "<noscript><p>The table of operations and the graph are shown by a script in this file; it does not run here.</p></noscript>",
     ]
 
 
@@ -260,12 +259,9 @@ def _bar(step: StepTime, longest: float) -> str:
     )
 
 
-def _picture(svg: str) -> str:
-    """Return the graph, folded up. As an image its styles stay its own."""
-    if not svg:
-        return ""
-    source = quote(svg, safe=" =:/;,()!@$*+?{}|^~")
-    image = f'<img alt="the graph of the model, coloured by FLOPs" src="data:image/svg+xml,{escape(source)}">'
+def _graph() -> str:
+    """Return the place of the graph, folded up. The script shows it as an image, so that its styles stay its own."""
+    image = '<img id="graph" alt="the graph of the model, coloured by FLOPs">'
     return (
         f'<details class="graph"><summary>The graph, coloured by FLOPs</summary>{scrollable("graph", image)}</details>'
     )
@@ -274,7 +270,7 @@ def _picture(svg: str) -> str:
 def _sections(page: Page, icicles: Sequence[Icicle]) -> list[str]:
     """Return the charts, the steps and the graph, and the empty elements for the table that the script makes."""
     return [
-        section("where", "Where", _where(icicles) + _picture(page.picture)),
+        section("where", "Where", _where(icicles) + (_graph() if page.picture else "")),
         _steps(page.summary.steps),
         section("speed", "How fast", _speed(page)),
         section("memory", "Memory over the run", _memory(page.memory)) if page.memory is not None else "",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .. import units
 from .axes import Axis
-from .charts import LETTER, Chart, across, label, line, percent, upward, without_zeros
+from .charts import LETTER, Chart, label, line, percent, without_zeros, x_ticks, y_ticks
 from .page_data import Op, RooflineData
 from .palette import BINDS
 from .text import escaped
@@ -62,8 +62,8 @@ def roofline_chart(data: RooflineData, calls: Sequence[Op], about: str, phase: s
     slope = end - LETTER * len(_flow(data)), end, chart.height * slope_y / 100 - 6
     longest = max((dot.seconds for dot in dots), default=1.0)
     body = [
-        *upward((axes.flat.place(value), f"{value:,g}") for value in axes.flat.ticks()),
-        *across((axes.up.place(value), without_zeros(units.count(value))) for value in axes.up.ticks()),
+        *x_ticks((axes.flat.place(value), f"{value:,g}") for value in axes.flat.ticks()),
+        *y_ticks((axes.up.place(value), without_zeros(units.count(value))) for value in axes.up.ticks()),
         *_ceilings(data, axes),
     ]
     for name in dict.fromkeys([*data.bounds, *(dot.op.phase for dot in dots)]):

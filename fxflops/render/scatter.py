@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from .axes import Axis
-from .charts import LETTER, Chart, across, label, percent, picture, upward, without_zeros
+from .charts import LETTER, Chart, label, percent, picture, without_zeros, x_ticks, y_ticks
 from .columns import Column
 from .palette import CATEGORIES
 
@@ -21,8 +21,8 @@ def scatter_svg(points: Mapping[str, Sequence[float]], x: Column, y: Column, ori
     chart = Chart(f"{y.header} against {x.header}", (), "")
     dots = {name: (flat.place(point[0]), 100 - up.place(point[1])) for name, point in points.items()}
     body = [
-        *upward((flat.place(value), _shown(x, value)) for value in flat.ticks()),
-        *across((up.place(value), _shown(y, value)) for value in up.ticks()),
+        *x_ticks((flat.place(value), _shown(x, value)) for value in flat.ticks()),
+        *y_ticks((up.place(value), _shown(y, value)) for value in up.ticks()),
         *(f'<circle cx="{percent(x)}" cy="{percent(y)}" r="5" fill="{DOT}"/>' for x, y in dots.values()),
         *_names(dots, chart),
         label(50, 100, x.header, dy=36),

@@ -114,6 +114,14 @@ def test_every_chart_is_drawn_with_a_script_or_without(browser, opened, trained,
             assert chart.bounding_box()["width"] > 1000
 
 
+def test_the_graph_unfolds(opened):
+    opened.page.get_by_text("The graph, coloured by FLOPs").click()
+    image = opened.page.locator("#graph")
+    assert image.evaluate("image => image.decode().then(() => image.naturalWidth)") > 100
+    opened.page.get_by_text("The graph, coloured by FLOPs").click()
+    assert opened.wrong == []
+
+
 def test_a_metric_is_switched(opened, trained):
     note = opened.page.locator("#where .note:visible")
     opened.choose("params", "#where-controls")

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from fxflops import FxflopsError, InputError, Report, analyze, count
+from fxflops.report.picture import Picture
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -44,6 +45,16 @@ def test_a_png_has_twice_the_size_of_the_svg(report: Report, tmp_path: Path) -> 
     assert data.startswith(PNG)
     svg = ElementTree.fromstring(str(report.to_svg()))
     assert struct.unpack(">II", data[16:24]) == (2 * int(svg.get("width", 0)), 2 * int(svg.get("height", 0)))
+
+
+def test_a_picture_is_saved_and_shown_in_a_notebook(tmp_path: Path) -> None:
+    shown = Picture('<svg xmlns="http://www.w3.org/2000/svg" width="4" height="3"/>')
+    assert str(shown) == shown._repr_svg_() == shown.svg
+    shown.save(tmp_path / "form.svg")
+    assert (tmp_path / "form.svg").read_text(encoding="utf8") == shown.svg
+    pytest.importorskip("resvg_py", reason="no resvg to make a PNG")
+    shown.save(tmp_path / "form.PNG")
+    assert (tmp_path / "form.PNG").read_bytes().startswith(PNG)
 
 
 def test_without_resvg_the_error_says_what_to_install(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
