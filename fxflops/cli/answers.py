@@ -10,6 +10,7 @@ import typer
 from .. import units
 from ..errors import InputError
 from ..render.exports import as_json
+from ..roofline.devices import Device
 from . import options as option
 from .libraries import check_model
 from .options import Asked, examples, read_by, spread
@@ -55,9 +56,7 @@ def roofline(
     saved = is_saved(model)
     if asked.device is None and not saved:
         raise InputError(option.NO_CARD)
-    from .tensors import card_of
-
-    card = None if asked.device is None else asked.card or card_of(asked.device)
+    card = _card(asked)
     report = report_of(
         model, replace(asked, device=None) if saved or card is None else replace(asked, device=card.name)
     )
@@ -96,15 +95,13 @@ def serving(
 ) -> None:
     """Show what it costs to serve a causal language model of transformers: FLOPs, bytes, the cache, and with a card the times."""
     from ..symbolic.inference import serving as cost_of
-    from .tensors import card_of
 
-    card = None if asked.device is None else asked.card or card_of(asked.device)
     result = cost_of(
         _network(model, asked),
         prompt=prompt,
         new_tokens=new_tokens,
         batch=sequences,
-        device=card,
+        device=_card(asked),
         attention=asked.attention or option.ATTENTION,
         draft=None if draft is None else _network(check_model(draft), asked),
         draft_tokens=draft_tokens,
@@ -123,11 +120,9 @@ def training_run(
     json: option.TableAsJson = False,
 ) -> None:
     """Show the GPU-hours of a training run, from the count of one step, beside those by 6ND."""
-    if asked.device is None:
+    card = _card(asked)
+    if card is None:
         raise InputError(option.NO_CARD)
-    from .tensors import card_of
-
-    card = asked.card or card_of(asked.device)
     saved = is_saved(model)
     report = report_of(model, asked.of_saved() if saved else replace(asked, device=None, backward=True))
     result = report.training_run(tokens, card, mfu)
@@ -177,6 +172,15 @@ def estimate(
         else trainers.explain(trainer, against, source, given)
     )
     typer.echo(str(result))
+
+
+def _card(asked: Asked) -> Device | None:
+    """Return the card that was asked for; None if none was."""
+    if asked.device is None or asked.card is not None:
+        return asked.card
+    from .tensors import card_of  # what no table lists is asked of torch, whose import takes seconds
+
+    return card_of(asked.device)
 
 
 def _network(model: str, asked: Asked) -> nn.Module:

@@ -73,7 +73,7 @@ def _loaded(target: str, asked: Asked) -> Report:
 
 
 def _is_trace(target: str) -> bool:
-    """Return whether a file is a trace of torch.profiler: its events are named near its beginning or its end."""
+    """Return whether a file is a trace of torch.profiler, which names its events after a header of less than a MiB."""
     opened = gzip.open if target.endswith(".gz") else open
     try:
         with opened(target, "rb") as file:
