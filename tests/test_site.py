@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -15,7 +14,7 @@ import pytest
 import fxflops
 from fxflops.counting.catalogue_page import catalogue, search
 
-from .render.test_page_browser import BROWSERS
+from .browsers import launched_browser
 
 ROOT = Path(__file__).parents[1]
 LOADED = {("img", "src"), ("script", "src"), ("link", "href"), ("iframe", "src")}
@@ -94,12 +93,7 @@ def test_the_table_has_every_operation(site: Path, pages: dict[Path, Page]) -> N
 
 def test_operations_are_searched(site: Path) -> None:
     """The page finds the rows that ``fxflops ops`` finds, and those whose text has the word."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright to drive a browser")
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    with playwright.sync_playwright() as p:
-        if found is None and not Path(p.chromium.executable_path).exists():
-            pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
-        browser = p.chromium.launch(executable_path=found, args=["--no-sandbox"])
+    with launched_browser() as browser:
         page = browser.new_page()
         page.goto((site / "reference" / "operations" / "index.html").as_uri() + "?op=conv2d")
         shown = page.locator("#operations tbody tr:visible")
@@ -111,4 +105,3 @@ def test_operations_are_searched(site: Path) -> None:
         page.locator("#find").fill("no such operation")
         assert shown.count() == 0
         assert page.locator("#found").inner_text() == f"0 of {len(catalogue())}"
-        browser.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,8 @@ from fxflops.render.data import Summary, TreeRow
 from fxflops.render.page import page as rendered
 from fxflops.render.page_data import Metric, Op, Page, Tile
 from fxflops.roofline.devices import Device
+from tests.browsers import launched_browser
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 ATTACK = "</script><img src=x onerror=alert(1)>"
 TEMPLATE = "%{customdata[1]}<b>bold</b>&lt;"
 DEVICE = Device("cpu", peaks={"f32": 1e11}, bandwidth=1e10)
@@ -26,14 +25,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture(scope="module")
 def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright to drive a browser")
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    with playwright.sync_playwright() as p:
-        if found is None and not Path(p.chromium.executable_path).exists():
-            pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
-        launched = p.chromium.launch(executable_path=found, args=["--no-sandbox"])
+    with launched_browser() as launched:
         yield launched
-        launched.close()
 
 
 class Opened:
