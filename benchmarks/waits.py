@@ -119,7 +119,7 @@ def closed_form(before: Path, runs: int) -> list[str]:
 
 def analyze(before: Path, runs: int) -> list[str]:
     return [
-        "The time of `analyze` over that of one forward without instruments, of six before and after it in the same process.",
+        "How many forwards `analyze` takes: its time divided by the median of six bare forwards in the same process, three before and three after.",
         "",
         "| model, graph, repeats | before | now | same counts and bytes | forward (s) | timed runs before | now |",
         "|---|--:|--:|---|--:|--:|--:|",
