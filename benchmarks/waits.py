@@ -56,7 +56,9 @@ SERVE = """
 with torch.device("meta"):
     model = hf.AutoModelForCausalLM.from_config({config}, dtype=torch.bfloat16)
 found, seconds = took(lambda: fxflops.serving(model, prompt={prompt}, new_tokens={new}))
-print(json.dumps([seconds, repr(dataclasses.asdict(found))]))
+numbers = dataclasses.asdict(found)
+numbers.pop("dtype", None)  # which older versions do not have
+print(json.dumps([seconds, repr(numbers)]))
 """
 FORM = """
 model, args, kwargs, shapes = {made}
