@@ -4,13 +4,14 @@
     python benchmarks/waits.py ../before [--runs 3] [--parts serving]
 
 Each measurement is a process of its own, at one thread; the two versions take turns. Times are the processor's, of this process
-alone, so that other work beside hardly shows in them. The numbers of both versions are compared, too: all of ``serving``, and the
+alone, so that other work beside hardly shows in them. Both versions are compiled first, as pip does when it installs. The numbers of both versions are compared, too: all of ``serving``, and the
 form's text. The table is ``benchmarks/results/waits.md``.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import statistics
@@ -147,6 +148,8 @@ def main() -> None:
     parser.add_argument("--parts", nargs="*", choices=[*SECTIONS], help="sections to measure anew; the others are kept")
     arguments = parser.parse_args()
     before, runs = arguments.before.resolve(), arguments.runs
+    for place in (before, HERE):
+        compileall.compile_dir(place / "fxflops", quiet=1)
 
     import torch
     import transformers

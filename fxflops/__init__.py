@@ -10,6 +10,7 @@ else:
     # The public names are imported at their first use, and torch with them: `fxflops --help` and shell completion need neither.
 
     def __getattr__(name):
+        import gc
         from importlib import import_module
         from importlib.util import find_spec
 
@@ -18,7 +19,14 @@ else:
         if not name.startswith("__") and find_spec(f"{__name__}.{name}"):
             return import_module(f".{name}", __name__)
         if name == "__all__" or not name.startswith("__"):
-            public = import_module("._public", __name__)
+            # What an import makes stays: a collection then would scan all of torch and free nothing.
+            collects = gc.isenabled()
+            gc.disable()
+            try:
+                public = import_module("._public", __name__)
+            finally:
+                if collects:
+                    gc.enable()
             globals().update({each: getattr(public, each) for each in ("__all__", *public.__all__)})
         if name in globals():
             return globals()[name]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -17,11 +19,16 @@ UPDATE = "update"
 """How the names of the methods begin by which a model writes into a cache of transformers."""
 
 
-class Write(NamedTuple):
+@dataclass(frozen=True)
+class Write:
     """A call of a method of the cache, with its positional and keyword arguments, their tensors on meta."""
 
     method: str
     given: Any
+
+    @cached_property
+    def tensors(self) -> list[torch.Tensor]:
+        return tensors_in(self.given)
 
     @property
     def plain(self) -> tuple[Any, ...]:
@@ -77,7 +84,7 @@ def written(new: Any, prompt: Sequence[Write], tokens: int, step: Sequence[Write
     with torch.no_grad(), Joined():
         for write, later in zip(prompt, step, strict=True):
             sizes: dict[int, torch.Size] = {}
-            for one, other in zip(tensors_in(write.given), tensors_in(later.given), strict=True):
+            for one, other in zip(write.tensors, later.tensors, strict=True):
                 of_tokens = [
                     n == tokens and (m == 1 or step is prompt) for n, m in zip(one.shape, other.shape, strict=True)
                 ]
@@ -98,7 +105,7 @@ def written(new: Any, prompt: Sequence[Write], tokens: int, step: Sequence[Write
 
 def _ranks(write: Write) -> tuple[str, list[int]]:
     """Return the method of a write, and the number of dimensions of each tensor that it is given."""
-    return write.method, [tensor.ndim for tensor in tensors_in(write.given)]
+    return write.method, [tensor.ndim for tensor in write.tensors]
 
 
 class Joined(TorchFunctionMode):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from itertools import islice
 from typing import Any, NamedTuple
@@ -61,6 +61,7 @@ class Steps:
         self._lessons = Lessons()
         self._model = KeepsCache(on_meta(given), self._cache, self._kept.append).eval()
         self._reports: dict[tuple[int, int], Report] = {}
+        self._asked: dict[tuple[int, int], Report] = {}
         self._caches: dict[int, Any] = {}
         self._bytes: dict[int, int] = {}
         self._writes: dict[tuple[int, int], list[Write]] = {}
@@ -73,7 +74,8 @@ class Steps:
             report = self._counted(self._inputs(tokens, past), "exact")
             self._writes[tokens, past] = self._keep(past + tokens)
             self._reports[tokens, past] = report
-        return self._reports[tokens, past].recount(attention=self.attention).checked(strict=True)
+            self._asked[tokens, past] = report.recount(attention=self.attention).checked(strict=True)
+        return self._asked[tokens, past]
 
     def least_macs(self, tokens: int, past: int = 0) -> int:
         """Return the MACs of a call, of attention only the pairs that its mask leaves, as far as they are known."""
@@ -105,8 +107,9 @@ class Steps:
 
     @cached_property
     def dtype(self) -> str:
-        """The dtype of the largest product."""
-        return compute_dtype(max(self.run(1).counted, key=lambda each: each.macs).call)
+        """The dtype of the largest product in the first call that was counted."""
+        report = next(iter(self._reports.values()), None) or self.run(1)
+        return compute_dtype(max(report.counted, key=lambda each: each.macs).call)
 
     def costs_along(self, pasts: range) -> list[StepCosts]:
         """Return the costs of a step of one token after each number of others."""
@@ -116,13 +119,15 @@ class Steps:
         asked = [self.run(1, past).counted for past in ends]
         exact = [self._reports[1, past].counted for past in ends]
         layers = RepeatedLayers(self._model, [*asked, *exact])
+        # A sliding window ends a piece of the costs where it ends one of the cache, which is found without a run.
+        likely = [piece.last for piece in _along(self._cache_size, pasts)[1]]
         if layers:
             short = cache(lambda past: self._short_costs(layers, past))
-            along, pieces = _along(short, pasts)
+            along, pieces = _along(short, pasts, likely)
             # A full run at the end of each piece confirms that the layers left out do what the others do.
             if all(short(at) == self._step_costs(at) for at in {*ends, *(piece.last for piece in pieces)}):
                 return [StepCosts(*costs) for costs in along]
-        return [StepCosts(*costs) for costs in _along(self._step_costs, pasts)[0]]
+        return [StepCosts(*costs) for costs in _along(self._step_costs, pasts, likely)[0]]
 
     def _step_costs(self, past: int) -> StepCosts:
         return StepCosts(self.run(1, past).total_flops, self.least_macs(1, past))
@@ -148,7 +153,10 @@ class Steps:
 
     def cache_along(self, pasts: range) -> list[int]:
         """Return the bytes of the whole batch's cache after each number of tokens."""
-        return [size for (size,) in _along(lambda past: (self.cache_bytes(past),), pasts)[0]]
+        return [size for (size,) in _along(self._cache_size, pasts)[0]]
+
+    def _cache_size(self, past: int) -> tuple[int]:
+        return (self.cache_bytes(past),)
 
     def _inputs(self, tokens: int, past: int) -> dict[str, Any]:
         return self._inputs_of(tokens, past, self._cache_after(past) if past else self._new_cache())
@@ -265,12 +273,15 @@ def _check_is_served(model: Any, cache: str) -> None:
         )
 
 
-def _along(costs: Callable[[int], tuple[int, ...]], lengths: range) -> tuple[list[tuple[int, ...]], list[Piece]]:
-    """Return the costs at each of the lengths, counted at those that determine the others, and the pieces of these."""
+def _along(
+    costs: Callable[[int], tuple[int, ...]], lengths: range, likely: Sequence[int] = ()
+) -> tuple[list[tuple[int, ...]], list[Piece]]:
+    """Return the costs at each of the lengths, counted at those that determine the others, and the pieces of these, which may end
+    near the ``likely`` lengths."""
     if not lengths:
         return [], []
     at = cache(lambda length: {STEP: costs(length)})
-    pieces = cover(at, lengths[0], lengths[-1])
+    pieces = cover(at, lengths[0], lengths[-1], likely)
     return values_along(at, pieces, STEP), pieces
 
 

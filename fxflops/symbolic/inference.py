@@ -185,8 +185,8 @@ def _serving(
 ) -> Serving:
     """Return what :func:`serving` returns, for arguments that are in range."""
     steps = Steps(model, batch, attention)
-    on = None if device is None else device_for(device, steps.place, [steps.dtype])[0]
     prefill = steps.run(prompt)
+    on = None if device is None else device_for(device, steps.place, [steps.dtype])[0]
     pasts = range(prompt, prompt + new_tokens - 1)
     decode = steps.costs_along(pasts)
     weights = steps.weight_bytes(1, prompt)

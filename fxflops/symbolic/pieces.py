@@ -97,8 +97,11 @@ def period_and_pieces(costs: Costs, example: int, low: int, high: int) -> tuple[
     return max(found, key=_lengths)
 
 
-def cover(costs: Costs, low: int, high: int) -> list[Piece]:
-    """Return the pieces of ``low`` to ``high``, as many as there are. A piece may be a single length, its only node."""
+def cover(costs: Costs, low: int, high: int, likely: Sequence[int] = ()) -> list[Piece]:
+    """Return the pieces of ``low`` to ``high``, as many as there are. A piece may be a single length, its only node.
+
+    ``likely`` are lengths at which a piece may end, or beside its end: they save steps of the bisection and change nothing else.
+    """
     if high - low >= FEW:
         # Mostly all lengths lie on one line, which its ends determine.
         ends, near = (low, high), [low + 1, low + 2]
@@ -108,7 +111,7 @@ def cover(costs: Costs, low: int, high: int) -> list[Piece]:
     while not pieces or pieces[-1].last < high:
         start = pieces[-1].last + 1 if pieces else low
         nodes = _fit(costs, start, high, 1) or (start,)
-        last = start if len(nodes) == 1 else _reach(costs, nodes, nodes[-1], high, 1, [*nodes])
+        last = start if len(nodes) == 1 else _reach(costs, nodes, nodes[-1], high, 1, [*nodes], likely)
         pieces.append(Piece(start, last, nodes))
     return pieces
 
@@ -329,10 +332,13 @@ def agrees(costs: Costs, nodes: Sequence[int], at: int) -> bool:
     return True
 
 
-def _reach(costs: Costs, nodes: Sequence[int], known: int, end: int, step: int, seen: list[int]) -> int:
+def _reach(
+    costs: Costs, nodes: Sequence[int], known: int, end: int, step: int, seen: list[int], likely: Sequence[int] = ()
+) -> int:
     """Return the last length, towards ``end``, up to which the polynomials agree: in leaps, then by bisection.
 
-    ``seen`` are lengths where they are known to agree; those found are added.
+    ``seen`` are lengths where they are known to agree; those found are added. The bisection tries ``likely`` lengths and those
+    beside them first.
     """
     wrong = None
     for at in _leaps(known, end, step, seen):
@@ -341,8 +347,10 @@ def _reach(costs: Costs, nodes: Sequence[int], known: int, end: int, step: int, 
             break
         known = at
         seen.append(at)
+    first_tried = [at for each in likely for at in (each, each - step, each + step)]
     while wrong is not None and abs(wrong - known) > abs(step):
-        middle = known + (wrong - known) // (2 * step) * step
+        between = range(known + step, wrong, step)
+        middle = next((at for at in first_tried if at in between), between[(len(between) - 1) // 2])
         known, wrong = (middle, wrong) if agrees(costs, nodes, middle) else (known, middle)
     return known
 
