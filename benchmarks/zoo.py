@@ -6,7 +6,8 @@
 For each model: how it was traced and whether the report is complete; MACs; whether a recorded graph counts the same as a
 symbolic one, and ``count()`` the same as either, module by module and operator by operator; our total under ``convention="torch"`` beside
 FlopCounterMode's, and fvcore's. Rows are kept in ``benchmarks/results/<library>.jsonl``, so that a run goes on where it
-stopped (``--fresh`` begins anew); the table is ``benchmarks/results/<library>.md``.
+stopped (``--fresh`` begins anew); the summary is ``benchmarks/results/<library>.md``, and the numbers of each model
+are in ``<library>.csv`` beside it.
 
 FlopCounterMode's total depends on kernels and fast paths; it is run where it does not: on meta, or on the CPU with them
 turned off. timm is built on meta, the others with reduced depth and width (see ``benchmarks/models``) on the CPU.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
 import importlib
 import json
 import logging
@@ -45,6 +47,9 @@ import fxflops
 from benchmarks.isolated import Isolated, bounded, deadline
 
 RESULTS = Path(__file__).parent / "results"
+COLUMNS = "model", "trace", "complete", "macs", "flops", "torch", "flop_counter", "fvcore", "graph_s", "count_s"
+MOST = 20
+"""So many models or reasons of a kind are listed in a summary."""
 LIBRARIES = ("timm", "torchvision", "transformers", "diffusers")
 SECONDS, GIGABYTES, MODELS_PER_PROCESS = 180, 12, 60
 FVCORE_PARAMETERS = 30_000_000
@@ -182,8 +187,8 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def table(library: str, rows: list[Row], explained: dict[str, str]) -> str:
-    """The results as Markdown: totals, what differs and why, then each model."""
+def summary(library: str, rows: list[Row], explained: dict[str, str], numbers: str) -> str:
+    """The results as Markdown: totals, what differs and why; the file of ``numbers`` has each model."""
     runs = [r for r in rows if r["runs"]]
     counted = [r for r in runs if "macs" in r["graph"]]
     symbolic = [r for r in counted if r["graph"]["trace"] == "symbolic"]
@@ -234,9 +239,7 @@ def table(library: str, rows: list[Row], explained: dict[str, str]) -> str:
         *section("Why torch.fx cannot trace symbolically", grouped(untraced(r["graph"]["why"]) for r in counted if r["graph"]["why"])),
         *section("Explained", (f"{r['model']}: {explained[r['model']]}" for r in rows if r["model"] in explained)),
         *section(f"Models that do not run themselves, or not within {SECONDS} s and {GIGABYTES} GB", grouped(r["why"] for r in rows if not r["runs"])),
-        '| model | trace | complete | MACs | FLOPs | under "torch" | FlopCounterMode | fvcore | graph s | count s |',
-        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
-        *map(line, runs),
+        f"The numbers of each model are in [{numbers}]({numbers}).",
     ]  # fmt: skip
     text = "\n".join(lines).replace(f"{Path(torch.__file__).parents[1]}/", "") + "\n"
     return text.replace(f"{os.environ.get('MENAGERIE', '')}/menagerie/", "menagerie/")
@@ -249,24 +252,18 @@ def version_of(library: str) -> str:
     return f"torchlens' menagerie at {os.environ.get('MENAGERIE_COMMIT', 'an unnamed commit')}"
 
 
-def line(row: Row) -> str:
+def numbers_of(row: Row) -> list[Any]:
+    """The cells of a model that runs, under :data:`COLUMNS`."""
     graph, count = row["graph"], row["count"]
-    numbers = [
-        *(graph.get(key) for key in ("macs", "flops", "torch")),
-        *(
-            row.get(part, {}).get("flops", "raises" if "raises" in row.get(part, {}) else None)
-            for part in PARTS
-            if part[0] == "f"
-        ),
-    ]
-    cells = [
+    peers = [row.get(part, {}) for part in PARTS if part[0] == "f"]
+    return [
         row["model"],
         graph.get("trace", "refused"),
         "yes" if graph.get("complete") else "no",
-        *(format(n, ",") if isinstance(n, int) else n or "" for n in numbers),
-        *(str(part["seconds"]) for part in (graph, count)),
+        *(graph.get(key) for key in ("macs", "flops", "torch")),
+        *(peer.get("flops", "raises" if "raises" in peer else None) for peer in peers),
+        *(part["seconds"] for part in (graph, count)),
     ]
-    return f"| {' | '.join(cells)} |"
 
 
 def incomplete(row: Row) -> str:
@@ -290,7 +287,8 @@ def untraced(why: str) -> str:
 
 def section(title: str, items: Iterable[str]) -> list[str]:
     lines = [f"- {item}" for item in items]
-    return [f"{title}:", "", *lines, ""] if lines else []
+    more = [f"- and {len(lines) - MOST} more"] if len(lines) > MOST else []
+    return [f"{title}:", "", *lines[:MOST], *more, ""] if lines else []
 
 
 def grouped(reasons: Iterable[str]) -> list[str]:
@@ -324,13 +322,19 @@ def sweep(library: str, options: argparse.Namespace) -> None:
             file.write(json.dumps(row) + "\n")
             file.flush()
             bar.advance(task)
-    text = table(library, [done[name] for name in names], getattr(zoo, "EXPLAINED", {}))
+    numbers = RESULTS / f"{library}{options.suffix}.csv"
+    rows = [done[name] for name in names]
+    with numbers.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows(numbers_of(row) for row in rows if row["runs"])
+    text = summary(library, rows, getattr(zoo, "EXPLAINED", {}), numbers.name)
     if len(names) < entries:
         text = text.replace(
             "- models: ", f"- measured: {len(names)} of {entries} entries; the others are still to come\n- models: ", 1
         )
     (RESULTS / f"{library}{options.suffix}.md").write_text(text)
-    print(text.partition("| model |")[0])
+    print(text)
 
 
 def main() -> None:
