@@ -18,7 +18,7 @@ from .model.inputs import checked_model
 from .model.modules import all_modules
 from .model.snapshot import Snapshot, holding
 from .ops.packages import registry_with
-from .render.columns import RESULT_HEADER
+from .render.columns import RESULT
 from .render.files import writing
 from .render.text import printable
 from .report.report import Report
@@ -59,7 +59,7 @@ class TorchFLOPsByFX:
             raise of_kind(InputError(wrong), AssertionError)
         self.mem_func_name = mem_func_name
         self.ignore_ops = (ignore_ops,) if isinstance(ignore_ops, str) else tuple(ignore_ops)
-        self.result_header = list(RESULT_HEADER)
+        self.result_header = [column.header for column in RESULT]
         self.result_table: list[list[Any]] = []
         self._model = model
         self._settings: dict[str, Any] = {"trace": trace, "convention": convention, "formulas": formulas}
@@ -121,7 +121,7 @@ class TorchFLOPsByFX:
 
         _ = self.report
         text = result_table(
-            self.result_header,
+            RESULT,
             self.result_table,
             sort_by=sort_by,
             top=top,

@@ -55,7 +55,7 @@ class Column:
 
 
 def held_columns(categories: Iterable[str]) -> list[Column]:
-    """Return a column for the bytes of each category at the peak; that of parameters is not their number."""
+    """Return a column for the bytes of each category at the peak; "params bytes", since "params" is a number of elements."""
     return [Column(f"bytes_{name}", "params bytes" if name == "params" else name, "B") for name in categories]
 
 
@@ -69,10 +69,18 @@ UNITS_OF: dict[str, Iterable[str]] = {
 }
 UNITS = ("auto", *readable.SI, *readable.TIME, *readable.IEC)
 
-RESULT_HEADER = (
-    "node_name", "node_op", "op_target", "which_module",
-    "flops", "time(ms)", "mem_before_op(B)", "mem_after_op(B)", "mem_delta(B)",
-)  # fmt: skip
+RESULT = (
+    Column("node_name", "node_name"),
+    Column("node_op", "node_op"),
+    Column("op_target", "op_target"),
+    Column("which_module", "which_module"),
+    Column("flops", "flops", "flops"),
+    Column("time", "time(ms)", "ms"),
+    Column("mem_before_op", "mem_before_op(B)", "B"),
+    Column("mem_after_op", "mem_after_op(B)", "B"),
+    Column("mem_delta", "mem_delta(B)", "delta"),
+)
+"""The columns of torch_flops."""
 MODULE_COLUMNS = (
     Column("calls", "calls", "number"),
     Column("params", "params", "elements"),
@@ -168,24 +176,6 @@ TORCHINFO_ALONE = {"kernel_size", "params_percent", "trainable"}
 def titled(columns: Iterable[Column], counted: str) -> tuple[Column, ...]:
     """Return the columns with the title of what a convention counts in place of "FLOPs"."""
     return tuple(replace(column, header=column.header.replace("FLOPs", counted)) for column in columns)
-
-
-def column_of(header: str, values: Iterable[Any] = ()) -> Column:
-    """Return the Column for a header. Its kind follows from a unit in parentheses or a known ending, else from the values."""
-    key, _, unit = header.partition("(")
-    lower = key.lower()
-    if lower == "mem_delta":
-        return Column(key, header, "delta")
-    kinds: tuple[tuple[Kind, bool], ...] = (
-        ("ms", unit == "ms)"),
-        ("s", unit == "s)"),
-        ("B", unit == "B)"),
-        ("%", lower.endswith("%")),
-        ("flops", lower.endswith(("flops", "macs", "int_ops"))),
-        ("elements", lower.endswith(("params", "activations"))),
-        ("number", any(isinstance(value, Real) and not isinstance(value, bool) for value in values)),
-    )
-    return next((Column(key, header, kind) for kind, fits in kinds if fits), Column(header, header))
 
 
 def find(columns: Sequence[Column], name: str) -> int:

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from ..units import percent
-from .columns import Column, column_of, module_cell, module_values
+from .columns import Column, module_cell, module_values
 from .conclusion import conclusion
 from .costs import operator_shares
 from .data import Summary, TreeRow
@@ -60,10 +60,18 @@ SORT = (
     "return(t?-1:1)*(n?y-x:x.localeCompare(y))}).forEach(function(r){b.appendChild(r)})}"
 )
 
+OPERATORS = (
+    Column("operator", "operator"),
+    Column("calls", "calls", "number"),
+    Column("flops", "flops", "flops"),
+    Column("flops%", "flops%", "%"),
+)
+OPERATORS_TIMED = Column("time", "time(s)", "s"), Column("time%", "time%", "%")
+
 
 def html(
     summary: Summary,
-    header: Sequence[str] | None = None,
+    columns: Sequence[Column] | None = None,
     rows: Sequence[Sequence[Any]] | None = None,
     *,
     noun: str = "nodes",
@@ -74,7 +82,7 @@ def html(
 
     ``of`` is the total number if ``rows`` are only some; ``units`` is as for :func:`~fxflops.render.table.grid`.
     """
-    table = "" if header is None or rows is None else _table(header, rows, noun, of or len(rows), units)
+    table = "" if columns is None or rows is None else _table(columns, rows, noun, of or len(rows), units)
     return block(_head(summary), _tree(summary.root), _operators(summary), table, origin=summary.provenance)
 
 
@@ -124,13 +132,13 @@ def _operators(data: Summary) -> str:
         return ""
     timed = any(op.total.seconds is not None for op in data.operators)
     seconds = sum(op.total.seconds or 0.0 for op in data.operators)
-    header = ("operator", "calls", "flops", "flops%", *(("time(s)", "time%") if timed else ()))
+    columns = [*OPERATORS, *(OPERATORS_TIMED if timed else ())]
     rows = [
         [op.key, op.calls, op.total.flops, percent(op.total.flops, data.root.flops)]
         + ([op.total.seconds, percent(op.total.seconds, seconds)] if timed else [])
         for op in data.operators
     ]
-    return _table(header, rows, "operators", len(rows), "auto", is_open=True)
+    return _table(columns, rows, "operators", len(rows), "auto", is_open=True)
 
 
 def _head(data: Summary) -> str:
@@ -184,7 +192,7 @@ def _row(name: str, note: str, row: TreeRow, root: TreeRow, columns: Sequence[Co
 
 
 def _table(
-    header: Sequence[str],
+    columns: Sequence[Column],
     rows: Sequence[Sequence[Any]],
     noun: str,
     of: int,
@@ -192,7 +200,6 @@ def _table(
     is_open: bool = False,
 ) -> str:
     """Return a table that can be unfolded, and that a click on a header sorts."""
-    columns = [column_of(title, (row[i] for row in rows)) for i, title in enumerate(header)]
     count = f"{of:,} {noun}" if len(rows) == of else f"first {len(rows):,} of {of:,} {noun}"
     table = cells_table(columns, rows, units)
     return f"<details{' open' if is_open else ''}><summary>{count}</summary>{table}</details>"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..counting.steps import HOST, NO_OPERATION
 from ..errors import InputError
 from ..units import percent
-from .columns import Column, check_number, check_units, column_of, find, pick
+from .columns import Column, check_number, check_units, find, pick
 from .text import cells, elide, terminal_width, wrapped
 
 READABLE, NARROWEST = 20, 12
@@ -31,7 +31,7 @@ class Printed(NamedTuple):
 
 
 def grid(
-    header: Sequence[str | Column],
+    known: Sequence[Column],
     rows: Sequence[Sequence[Any]],
     *,
     sort_by: str | None = None,
@@ -49,8 +49,8 @@ def grid(
     """Return a table as text, one line for each row.
 
     Args:
-        header: the text above each column, whose ending gives the kind of its values (``time(ms)``), or the Column.
-        sort_by: a column, by its header or bare name ("time" for ``time(ms)``); numbers descending, text ascending.
+        known: the columns of the rows.
+        sort_by: a column, by its header or key ("time" for ``time(ms)``); numbers descending, text ascending.
         top: the number of rows to show; a footer gives their share of each column in ``shares`` (not in markup).
         columns: the columns to show, in this order.
         where: for some columns, the value that a row must have there to be shown, or a function that tests the value.
@@ -61,10 +61,6 @@ def grid(
     """
     check_units(units)
     check_number("top", top, least=1)
-    known = [
-        title if isinstance(title, Column) else column_of(title, (row[i] for row in rows))
-        for i, title in enumerate(header)
-    ]
     tests = [(find(known, name), wanted) for name, wanted in (where or {}).items()]
     kept = [row for row in rows if all(_holds(wanted, row[i]) for i, wanted in tests)]
     chosen = ordered(known, kept, sort_by)[:top]

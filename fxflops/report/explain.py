@@ -86,8 +86,7 @@ class Explanation(Tabular):
         top, bottom = self._around()
         if not self.rows:
             return f"{wrapped(top, limit, 4)}\n{bottom}"
-        header = [column.header for column in self.table.columns]
-        table = grid(header, self._brief(), elidable=("where",))
+        table = grid(self.table.columns, self._brief(), elidable=("where",))
         if limit is not None and max(map(cells, table.splitlines())) > limit:
             table = "\n".join(self._narrow(limit))
         return f"{wrapped(top, limit, 4)}\n{table}\n{bottom}"

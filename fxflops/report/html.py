@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, Sums, by_operator
 from ..records import NO_PARAMS, PARTS, PHASES, Counted, grouped, per_operation, prefixes, specs_in
+from ..render.columns import Column
 from ..render.data import Summary, TreeRow
 from ..render.page_data import MemoryTimeline, Metric, Op, Owner, Page, RooflineData, Tile
 from ..roofline.result import Roofline
@@ -15,7 +16,14 @@ from ..run.outcome import Run
 from .picture import picture
 
 MOST_CALLS = 200
-CALL_HEADER = ("operator", "module", "macs", "flops", "time(s)", "tensors")
+CALLS = (
+    Column("operator", "operator"),
+    Column("module", "module"),
+    Column("macs", "macs", "flops"),
+    Column("flops", "flops", "flops"),
+    Column("time", "time(s)", "s"),
+    Column("tensors", "tensors"),
+)
 SIZES = (("flops", "FLOPs", "count"), ("macs", "MACs", "count"), ("time", "time", "s"))
 PARAMS, MEMORY = Metric("params", "params", "count"), Metric("memory", "memory at the peak", "B")
 SHOWN_AS = {"gradient": "forward"}
@@ -36,7 +44,7 @@ def notebook(counted: Sequence[Counted], summary: Summary) -> str:
         [each.call.op, each.call.path, each.macs, each.flops, each.call.seconds, _shapes(each)]
         for each in ranked[:MOST_CALLS]
     ]
-    return html(summary, CALL_HEADER, rows, noun="calls, most expensive first", of=len(ranked), units="auto")
+    return html(summary, CALLS, rows, noun="calls, most expensive first", of=len(ranked), units="auto")
 
 
 def page_of(

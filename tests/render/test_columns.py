@@ -5,39 +5,15 @@ import pytest
 from fxflops.errors import InputError
 from fxflops.render.columns import (
     MODULE_COLUMNS,
-    RESULT_HEADER,
+    RESULT,
     Column,
     check_number,
     check_units,
-    column_of,
     find,
     module_cell,
     module_values,
     pick,
 )
-
-
-@pytest.mark.parametrize(
-    ("header", "key", "kind"),
-    [
-        ("time(ms)", "time", "ms"),
-        ("time(s)", "time", "s"),
-        ("mem_before_op(B)", "mem_before_op", "B"),
-        ("mem_delta(B)", "mem_delta", "delta"),
-        ("flops", "flops", "flops"),
-        ("MACs", "MACs", "flops"),
-        ("params", "params", "elements"),
-        ("flops%", "flops%", "%"),
-        ("node_name", "node_name", "text"),
-    ],
-)
-def test_kind_from_the_header(header, key, kind):
-    assert column_of(header) == Column(key, header, kind)
-
-
-def test_kind_from_the_values():
-    assert column_of("calls", [None, 3]).kind == "number"
-    assert column_of("shared", [True, False]).kind == "text"
 
 
 @pytest.mark.parametrize(
@@ -74,11 +50,11 @@ def test_units_reach_only_the_columns_they_fit():
 
 @pytest.mark.parametrize("name", ["time", "time(ms)", "TIME"])
 def test_find_takes_header_and_bare_name(name):
-    assert find([column_of(title) for title in RESULT_HEADER], name) == 5
+    assert find(RESULT, name) == 5
 
 
 def test_memory_means_the_delta_in_the_result_table_and_the_peak_in_a_tree():
-    assert RESULT_HEADER[find([column_of(title) for title in RESULT_HEADER], "memory")] == "mem_delta(B)"
+    assert RESULT[find(RESULT, "memory")].header == "mem_delta(B)"
     assert MODULE_COLUMNS[find(MODULE_COLUMNS, "memory")].header == "replay peak"
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from fxflops.counting.rollup import OperatorRow, Sums
 from fxflops.counting.uncounted import Missing
-from fxflops.render.columns import RESULT_HEADER
+from fxflops.render.columns import RESULT
 from fxflops.render.data import TreeRow
 from fxflops.render.html import html
 
@@ -46,7 +46,7 @@ class Elements(HTMLParser):
 
 
 def test_it_shows_the_facts_the_tree_and_the_nodes(vit):
-    page = Elements(html(vit, RESULT_HEADER, ROWS))
+    page = Elements(html(vit, RESULT, ROWS))
     for shown in (
         "11.43 G",
         "complete: 41 of 41 calls",
@@ -83,7 +83,7 @@ def test_only_the_root_is_unfolded_and_leaves_cannot_be(vit):
 
 
 def test_it_loads_nothing(vit):
-    text = html(vit, RESULT_HEADER, ROWS)
+    text = html(vit, RESULT, ROWS)
     assert not any(word in text for word in ("http:", "https:", "src=", "@import", "url(", "<link"))
 
 
@@ -113,7 +113,7 @@ def test_names_are_escaped_wherever_they_stand(vit, root):
         paste=ATTACK,
     )
     rows = [[ATTACK, ATTACK, ATTACK, ATTACK, ATTACK, None, None, None, None]]
-    text = html(nasty, RESULT_HEADER, rows)
+    text = html(nasty, RESULT, rows)
     assert "<img" not in text
     assert "</script" not in text
     page = Elements(text)
@@ -125,13 +125,13 @@ def test_names_are_escaped_wherever_they_stand(vit, root):
 def test_a_quote_cannot_leave_its_attribute(vit, root):
     leaf = TreeRow('" onmouseover="alert(1)', "X", '" onmouseover="alert(1)', 1, 0, 0, 5)
     page = Elements(
-        html(replace(vit, root=root._replace(children=(leaf,))), RESULT_HEADER, [['" onmouseover="x', *ROWS[0][1:]]])
+        html(replace(vit, root=root._replace(children=(leaf,))), RESULT, [['" onmouseover="x', *ROWS[0][1:]]])
     )
     assert not any("onmouseover" in attributes for _, attributes in page.seen)
 
 
 def test_cells_carry_bare_values_for_sorting(vit):
-    cells = [attributes for tag, attributes in Elements(html(vit, RESULT_HEADER, ROWS)).seen if tag == "td"]
+    cells = [attributes for tag, attributes in Elements(html(vit, RESULT, ROWS)).seen if tag == "td"]
     assert cells[-18 + 4] == {"class": "n", "data-v": "0"}
     assert cells[-9 + 4] == {"class": "n"}
 
@@ -148,9 +148,9 @@ def test_operators_are_a_table_to_sort(vit):
 
 
 def test_a_table_of_some_says_of_how_many(vit):
-    text = html(vit, RESULT_HEADER, ROWS, noun="calls, most expensive first", of=30)
+    text = html(vit, RESULT, ROWS, noun="calls, most expensive first", of=30)
     assert "first 2 of 30 calls, most expensive first" in text
-    assert "first" not in html(vit, RESULT_HEADER, ROWS[:1] * 30)
+    assert "first" not in html(vit, RESULT, ROWS[:1] * 30)
 
 
 @pytest.mark.parametrize("paste", ["", "@fxflops.formula(scan)"])

@@ -6,7 +6,7 @@ import pytest
 import tabulate
 
 from fxflops.errors import InputError
-from fxflops.render.columns import RESULT_HEADER
+from fxflops.render.columns import RESULT, Column
 from fxflops.render.table import grid, result_table
 
 ROWS = [
@@ -15,6 +15,8 @@ ROWS = [
     ["add", "call_function", "<built-in function add>", "", 1_000_000, 2.5, 123_456, 123_000, -456],
 ]
 UNKNOWN = ["scan", "call_function", "mylib.scan", "", "not_recognized", None, None, None, None]
+OPERATOR, CALLS = Column("operator", "operator"), Column("calls", "calls", "number")
+FLOPS, TIME = Column("flops", "flops", "flops"), Column("time", "time(s)", "s")
 BRIEF = ["node_name", "flops", "time", "mem_delta"]
 
 
@@ -24,13 +26,17 @@ def lines(text: str) -> str:
 
 def test_it_looks_as_torch_flops_prints_it():
     as_there = tabulate.tabulate(
-        ROWS, RESULT_HEADER, tablefmt="rst", intfmt=[""] * 4 + [","] + [""] + [","] * 2 + ["+,"], floatfmt=".3f"
+        ROWS,
+        [column.header for column in RESULT],
+        tablefmt="rst",
+        intfmt=[""] * 4 + [","] + [""] + [","] * 2 + ["+,"],
+        floatfmt=".3f",
     )
-    assert result_table(RESULT_HEADER, ROWS) == as_there
+    assert result_table(RESULT, ROWS) == as_there
 
 
 def test_words_and_unmeasured_cells_among_numbers():
-    assert result_table(RESULT_HEADER, [ROWS[1], UNKNOWN], columns=BRIEF) == lines("""
+    assert result_table(RESULT, [ROWS[1], UNKNOWN], columns=BRIEF) == lines("""
         ===========  ==============  ==========  ==============
         node_name             flops    time(ms)    mem_delta(B)
         ===========  ==============  ==========  ==============
@@ -41,7 +47,7 @@ def test_words_and_unmeasured_cells_among_numbers():
 
 
 def test_top_with_a_footer_that_says_how_much_it_is():
-    assert result_table(RESULT_HEADER, [*ROWS, UNKNOWN], sort_by="time", top=2, columns=["node_name", "time"]) == lines("""
+    assert result_table(RESULT, [*ROWS, UNKNOWN], sort_by="time", top=2, columns=["node_name", "time"]) == lines("""
         ===========  ==========
         node_name      time(ms)
         ===========  ==========
@@ -65,13 +71,13 @@ def test_top_with_a_footer_that_says_how_much_it_is():
     ],
 )
 def test_footers(arguments, footer):
-    assert result_table(RESULT_HEADER, [*ROWS, UNKNOWN], **arguments).splitlines()[-1] == footer
+    assert result_table(RESULT, [*ROWS, UNKNOWN], **arguments).splitlines()[-1] == footer
 
 
 def test_no_footer_when_everything_is_shown_and_no_share_of_nothing():
-    assert result_table(RESULT_HEADER, ROWS, top=9).endswith("=")
+    assert result_table(RESULT, ROWS, top=9).endswith("=")
     untimed = [[*row[:5], None, None, None, None] for row in ROWS]
-    assert result_table(RESULT_HEADER, untimed, top=1).endswith("first 1 of 3 nodes: 0.0% of flops")
+    assert result_table(RESULT, untimed, top=1).endswith("first 1 of 3 nodes: 0.0% of flops")
 
 
 @pytest.mark.parametrize(
@@ -86,24 +92,24 @@ def test_no_footer_when_everything_is_shown_and_no_share_of_nothing():
     ],
 )
 def test_sort_by(by, names):
-    text = result_table(RESULT_HEADER, [UNKNOWN, *ROWS], sort_by=by, columns="node_name", tablefmt="tsv")
+    text = result_table(RESULT, [UNKNOWN, *ROWS], sort_by=by, columns="node_name", tablefmt="tsv")
     assert [line.strip() for line in text.splitlines()[1:]] == names
 
 
 def test_where_takes_values_and_functions_and_skips_cells_without_a_number():
     text = result_table(
-        RESULT_HEADER, [UNKNOWN, *ROWS], where={"flops": lambda n: n > 0}, columns=["node_name"], tablefmt="tsv"
+        RESULT, [UNKNOWN, *ROWS], where={"flops": lambda n: n > 0}, columns=["node_name"], tablefmt="tsv"
     )
     assert text.split() == ["node_name", "conv", "add"]
 
 
 def test_a_mistake_in_a_where_function_is_not_swallowed():
     with pytest.raises(TypeError):
-        result_table(RESULT_HEADER, ROWS, where={"flops": lambda n: n + "1"})
+        result_table(RESULT, ROWS, where={"flops": lambda n: n + "1"})
 
 
 def test_units_auto():
-    assert result_table(RESULT_HEADER, [*ROWS, UNKNOWN], columns=BRIEF, units="auto") == lines("""
+    assert result_table(RESULT, [*ROWS, UNKNOWN], columns=BRIEF, units="auto") == lines("""
         ===========  ==============  ========  ===========
         node_name             flops      time    mem_delta
         ===========  ==============  ========  ===========
@@ -116,7 +122,7 @@ def test_units_auto():
 
 
 def test_one_unit_leaves_the_other_columns_raw():
-    assert result_table(RESULT_HEADER, ROWS[1:], columns=BRIEF, units="G") == lines("""
+    assert result_table(RESULT, ROWS[1:], columns=BRIEF, units="G") == lines("""
         ===========  =======  ==========  ==============
         node_name      flops    time(ms)    mem_delta(B)
         ===========  =======  ==========  ==============
@@ -128,7 +134,7 @@ def test_one_unit_leaves_the_other_columns_raw():
 
 def test_a_narrow_table_has_op_target_elided_first_and_then_node_name():
     rows = [["blocks_0_attn_qkv_projection", "call_module", "blocks.0.attn.qkv.projection", "Linear", 8]]
-    header = RESULT_HEADER[:5]
+    header = RESULT[:5]
     assert result_table(header, rows, width=80) == lines("""
         ============================  ===========  ============  ==============  =======
         node_name                     node_op      op_target     which_module      flops
@@ -143,28 +149,28 @@ def test_a_narrow_table_has_op_target_elided_first_and_then_node_name():
 
 
 def test_markup_is_neither_elided_nor_given_a_footer():
-    text = result_table(RESULT_HEADER, ROWS, top=1, sort_by="time", width=40, tablefmt="html")
+    text = result_table(RESULT, ROWS, top=1, sort_by="time", width=40, tablefmt="html")
     assert "&lt;built-in function add&gt;" in text
     assert text.endswith("</table>")
 
 
 def test_markdown_escapes_bars_and_parts_the_footer_from_the_table():
-    text = result_table(RESULT_HEADER, [["a|b", *ROWS[0][1:]], *ROWS], columns=["node_name"], top=1, tablefmt="github")
+    text = result_table(RESULT, [["a|b", *ROWS[0][1:]], *ROWS], columns=["node_name"], top=1, tablefmt="github")
     assert r"a\|b" in text
     assert "\n\nfirst 1 of 4 nodes" in text
 
 
 def test_names_that_are_numbers_stay_names():
-    text = result_table(RESULT_HEADER[:5], [["_0", "call_module", "0", "Linear", 8]], columns=["op_target", "flops"])
+    text = result_table(RESULT[:5], [["_0", "call_module", "0", "Linear", 8]], columns=["op_target", "flops"])
     assert text.splitlines()[3] == "0                  8"
 
 
 def test_no_rows():
-    assert len(result_table(RESULT_HEADER, []).splitlines()) == 4
+    assert len(result_table(RESULT, []).splitlines()) == 4
 
 
 def test_a_name_cannot_break_the_line():
-    assert len(result_table(RESULT_HEADER, [["a\nb", *ROWS[0][1:]]]).splitlines()) == 5
+    assert len(result_table(RESULT, [["a\nb", *ROWS[0][1:]]]).splitlines()) == 5
 
 
 @pytest.mark.parametrize(
@@ -183,19 +189,19 @@ def test_a_name_cannot_break_the_line():
 )
 def test_unknown_words(arguments, said):
     with pytest.raises(InputError, match=said):
-        result_table(RESULT_HEADER, ROWS, **arguments)
+        result_table(RESULT, ROWS, **arguments)
 
 
 def test_what_was_not_measured_sorts_nothing():
     rows = [["linear", None], ["add", None]]
     with pytest.raises(InputError, match=r"cannot sort by 'time'.*not measured"):
-        grid(["operator", "time(s)"], rows, sort_by="time")
-    assert grid(["operator", "time(s)"], [], sort_by="time")
+        grid([OPERATOR, TIME], rows, sort_by="time")
+    assert grid([OPERATOR, TIME], [], sort_by="time")
 
 
 def test_grid():
     rows = [["linear", 17, 10_000_000_000, 0.045], ["add", 9, 937_000, None]]
-    assert grid(["operator", "calls", "flops", "time(s)"], rows, units="auto", sort_by="operator") == lines("""
+    assert grid([OPERATOR, CALLS, FLOPS, TIME], rows, units="auto", sort_by="operator") == lines("""
         operator      calls    flops      time
         ----------  -------  -------  --------
         add               9  937.0 k         -
@@ -215,7 +221,7 @@ def test_grid():
 )
 def test_what_is_expendable_is_left_out_where_cutting_is_not_enough(width, header):
     rows = [["scaled_dot_product_attention", 17, 1_000]]
-    text = grid(["operator", "calls", "flops"], rows, width=width, elidable=["operator"], expendable=["calls", "flops"])
+    text = grid([OPERATOR, CALLS, FLOPS], rows, width=width, elidable=["operator"], expendable=["calls", "flops"])
     assert text.splitlines()[0].split() == header
     assert max(map(len, text.splitlines())) <= max(width, 12)
     left_out = " ".join(text.split()).partition("no room for ")[2]
@@ -224,9 +230,9 @@ def test_what_is_expendable_is_left_out_where_cutting_is_not_enough(width, heade
 
 def test_tabulate_is_left_as_it_was():
     before = {name: value for name, value in vars(tabulate).items() if name.isupper()}
-    result_table(RESULT_HEADER, ROWS, top=1)
+    result_table(RESULT, ROWS, top=1)
     assert {name: value for name, value in vars(tabulate).items() if name.isupper()} == before
 
 
 def test_a_narrow_table_without_rows():
-    assert max(map(len, result_table(RESULT_HEADER[:3], [], width=10).splitlines())) > 10
+    assert max(map(len, result_table(RESULT[:3], [], width=10).splitlines())) > 10
