@@ -12,21 +12,22 @@ from torch import fx, nn
 
 from .conventions import Convention, check_attention, find_convention
 from .errors import (
-    OF_PROFILERS,
     InputError,
     check_flags,
     did_you_mean,
-    not_taken,
     of_kind,
+    unknown_arguments,
+    worded,
 )
 from .model.callables import as_model, reference_to
 from .model.inputs import (
     as_module,
+    batch_dim_note,
     checked_autocast,
     checked_device,
     inputs_of_sizes,
     signature_of,
-    worded_as_summary,
+    summary_words,
 )
 from .model.modules import parameters_of
 from .model.optimizer import OptimizerLike, checked_optimizer
@@ -48,12 +49,6 @@ NO_OPTIMIZER = """analyze() takes no optimizer; these do:
 INPUTS = """its inputs are given as the model takes them,
   {}(model, torch.zeros(1, 3, 224, 224)), several as a tuple, those with names as kwargs={{...}}
 fxflops.summary(model, input_size=(1, 3, 224, 224)) makes them from their shapes"""
-NOT_OF_SUMMARY = {
-    **OF_PROFILERS,
-    "col_names": 'columns="inputs, output, params" chooses columns',
-    "args": "input_data=[a, b] has several inputs",
-}
-"""What to write in a summary for an argument of torchinfo's, of count's or of profilers."""
 ADAPTER_TAKES = "torchinfo's own arguments: fxflops.adapters.torchinfo.summary"
 Formulas = Mapping[Any, FormulaFunction]
 Model = nn.Module | Callable[..., Any] | str | PathLike[str]
@@ -325,7 +320,7 @@ def summary(
     if unknown:
         known = [*inspect.signature(summary).parameters][1:-1]
         advice = f"it takes {', '.join(known)}; {ADAPTER_TAKES}"
-        raise _not_taken("summary", model, unknown, known, advice, NOT_OF_SUMMARY, ADAPTER_TAKES)
+        raise _not_taken("summary", model, unknown, known, advice, ADAPTER_TAKES)
     model = as_module(model)
     has_inputs = bool(kwargs) or isinstance(model, Program)
     if (input_size is None) == (input_data is None) and (input_size is not None or not has_inputs):
@@ -350,7 +345,7 @@ def summary(
                 f"\n  the dict was given as input {', '.join(parameters[:1])}: forward has no parameter {strange[0]!r}"
             )
             note += did_you_mean(str(strange[0]), parameters)
-    with worded_as_summary(own, input_size, batch_dim, note):
+    with worded(summary_words(own), batch_dim_note(input_size, batch_dim) + note):
         report = count(own, inputs, kwargs, mode=mode)
     return ModelSummary(report, report.tree(depth, columns=columns))
 
@@ -361,7 +356,6 @@ def _not_taken(
     given: Mapping[str, Any],
     known: Iterable[str],
     advice: str,
-    hints: Mapping[str, str] = OF_PROFILERS,
     *last: str,
 ) -> InputError:
     """Return the error for arguments that a function does not take; of the model's own inputs it says where they go."""
@@ -369,11 +363,13 @@ def _not_taken(
     if callable(model) and not isinstance(model, type):
         parameters = signature_of(as_model(model)).parameters
     if "inputs" in given and "inputs" not in parameters:
-        return not_taken(function, given, (), advice)
+        return unknown_arguments(function, given, (), advice)
     if inputs := [name for name, value in given.items() if name in parameters or isinstance(value, torch.Tensor)]:
         spelled = ", ".join(f'"{name}": {name}' for name in inputs)
-        return not_taken(function, inputs, (), f"inputs by name are given as {function}(model, kwargs={{{spelled}}})")
-    return not_taken(function, given, known, advice, hints, *last)
+        return unknown_arguments(
+            function, inputs, (), f"inputs by name are given as {function}(model, kwargs={{{spelled}}})"
+        )
+    return unknown_arguments(function, given, known, advice, *last)
 
 
 def read_trace(

@@ -14,11 +14,42 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from .advice import WORDS, for_argument
+
 
 class FxflopsError(Exception):
-    """The base class of every error that fxflops raises on purpose."""
+    """The base class of every error that fxflops raises on purpose.
 
-    __str__ = Exception.__str__  # a subclass may also be a KeyError, whose __str__ would quote the message
+    Its text is the problem, then what to do: the ``words`` of each key in ``advice``, and a ``note``.
+    """
+
+    words: Mapping[str, str] = WORDS
+    note = ""
+
+    def __init__(self, problem: str = "", *, advice: str = "") -> None:
+        super().__init__(problem)
+        self.advice = [advice] if advice else []
+
+    @property
+    def problem(self) -> str:
+        return Exception.__str__(self)  # a subclass may also be a KeyError, whose __str__ would quote it
+
+    def __str__(self) -> str:
+        return "".join([self.problem, *(self.words[key] for key in self.advice), self.note])
+
+    def add(self, text: str) -> None:
+        """Add a text to the problem, before the advice."""
+        self.args = (f"{self.problem}{text}", *self.args[1:])
+
+
+@contextmanager
+def worded(words: Mapping[str, str], note: str = "") -> Iterator[None]:
+    """Give errors of fxflops in this block the words of a surface, and a note at their end."""
+    try:
+        yield
+    except FxflopsError as error:
+        error.words, error.note = words, note
+        raise
 
 
 class TraceError(FxflopsError):
@@ -29,27 +60,22 @@ class InputError(FxflopsError):
     """The arguments given to fxflops, or to the model through it, do not fit."""
 
 
-INTEGERS = "give integers, of dtype torch.long"
-UNBATCHED = ", by x.unsqueeze(0)"
-CAST = "cast the inputs or the model, .to(dtype), or run it under torch.autocast"
 GOT = r"\b(?:not |got \()"
 SEVERAL = r"dict_\w+|set|frozenset|(?:collections\.)?deque|range"
 HINTS = {
-    "'indices' to have one of the following scalar types": f"its input is token ids: {INTEGERS}",
-    "<ndarray>": "a numpy array is not a tensor: give torch.from_numpy(array)",
-    rf"{GOT}DataLoader\b|'DataLoader' object": "a DataLoader has many batches: give the inputs of one, batch = next(iter(loader))",
-    rf"{GOT}\w*Dataset\b|'\w*Dataset' object": "a dataset has many samples: give the inputs of a batch, as its DataLoader makes one",
-    rf"{GOT}\w*Image\w*\b|'\w*Image\w*' object": (
-        "an image is not a tensor: give torchvision.transforms.functional.to_tensor(image)[None]"
-    ),
-    rf"{GOT}({SEVERAL})\b|'({SEVERAL})' object": "several inputs go in a tuple, (*inputs,)",
-    rf"{GOT}dict\b|'dict' object": "a mapping is one input: by the names of forward's parameters they go into kwargs",
-    r"\bgiven \(+-?\d": "numbers are not a tensor: give torch.tensor(numbers)",
-    r"\bnot list\b|\bgot \(list\b|'list' object": "a list is one input: give a single input as it is, several as a tuple, (a, b)",
-    r"the same dtype|\btype\b.* should be the same|mixed dtype|expected scalar type": CAST,
-    r"\bdevice meta\b|\bmeta and\b|\band meta\b": "count(model, args) takes a model on meta, with inputs on any device",
+    "'indices' to have one of the following scalar types": "token ids",
+    "<ndarray>": "ndarray",
+    rf"{GOT}DataLoader\b|'DataLoader' object": "dataloader",
+    rf"{GOT}\w*Dataset\b|'\w*Dataset' object": "dataset",
+    rf"{GOT}\w*Image\w*\b|'\w*Image\w*' object": "image",
+    rf"{GOT}({SEVERAL})\b|'({SEVERAL})' object": "several",
+    rf"{GOT}dict\b|'dict' object": "mapping",
+    r"\bgiven \(+-?\d": "numbers",
+    r"\bnot list\b|\bgot \(list\b|'list' object": "list",
+    r"the same dtype|\btype\b.* should be the same|mixed dtype|expected scalar type": "cast",
+    r"\bdevice meta\b|\bmeta and\b|\band meta\b": "meta",
 }
-"""Hints on what to do, by a pattern in the message of the model's own error."""
+"""The key of advice for a pattern in the message of the model's own error."""
 
 
 class RunError(InputError):
@@ -60,8 +86,8 @@ class RunError(InputError):
     """
 
     def __init__(self, message: str, node: str = "") -> None:
-        hints = [f"\n  {hint}" for sign, hint in HINTS.items() if re.search(sign, message)]
-        super().__init__("".join([message, *hints]))
+        super().__init__(message)
+        self.advice = [key for sign, key in HINTS.items() if re.search(sign, message)]
         self.node = node
 
 
@@ -110,6 +136,7 @@ def of_kind(error: E, *kinds: type[BaseException]) -> E:
         made: E = builtin.__new__(cls, *error.args)
     except TypeError:
         return error
+    made.args = error.args  # which an OSError leaves out for a class with an __init__ of its own
     vars(made).update(vars(error))
     return made
 
@@ -199,57 +226,19 @@ def check_flags(**flags: object) -> None:
 
 def no_calls(phase: str) -> InputError:
     """Return the error for a phase in which the run made no calls."""
-    return InputError(f"the run made no calls in its {phase}{MADE_BY.get(phase, '')}")
+    return InputError(f"the run made no calls in its {phase}", advice=phase if phase in WORDS else "")
 
 
-MADE_BY = {
-    "backward": ": count(model, args, backward=True) makes them, and analyze does",
-    "optimizer": ": count(model, args, backward=True, optimizer=optimizer) makes them",
-}
-OWN = "formulas={torch.relu: lambda x, *, out: out.numel()} counts an operation by a function of yours"
-WARMED = "runs that are not timed come first by themselves; repeats=10 is the number of those that are"
-PROCESSES = "report.gather() adds up processes of torchrun; fxflops.distributed.simulate(...) runs those you lack"
-PLACED = "the model runs where it and its inputs are: model.to(device), x.to(device)"
-SHOWN = "print() shows what it returns"
-DEEP = "report.tree(depth=2) cuts the tree of modules"
-TOP = 'report.by_module().select(sort_by="flops", top=5) has the largest modules'
-SAVED = 'report.save("report.html") writes a file of the kind that its suffix says: html, json, csv, md, tex'
-IGNORED = 'all modules are counted; report["path"].total has what one of them adds'
-SCHEDULED = """fxflops.profile(model, schedule=torch.profiler.schedule(wait=2, warmup=0, active=1, repeat=1)) observes
-the third iteration of a loop in its with block; p.step() ends an iteration"""
-OF_PROFILERS = {
-    **dict.fromkeys(("depth", "module_depth", "max_depth"), DEEP),
-    **dict.fromkeys(("top", "top_modules", "top_num"), TOP),
-    **dict.fromkeys(("output_file", "output_path"), SAVED),
-    **dict.fromkeys(("ignore_modules", "ignore_list"), IGNORED),
-    "profile_step": SCHEDULED,
-    **dict.fromkeys(("warm_up", "warmup"), WARMED),
-    **dict.fromkeys(("world_size", "dp_world_size"), PROCESSES),
-    **dict.fromkeys(("device", "devices"), PLACED),
-    **dict.fromkeys(("custom_ops", "supported_ops", "custom_modules_hooks"), OWN),
-    **dict.fromkeys(("train", "training"), 'mode="train" runs it in train mode'),
-    **dict.fromkeys(("max_new_tokens", "max_length"), 'kwargs={"max_new_tokens": 8} are arguments of the call'),
-    **dict.fromkeys(("runs", "num_runs", "iterations"), "analyze(model, x, repeats=10) times so many runs"),
-    **dict.fromkeys(("verbose", "as_string", "as_strings", "print_profile", "print_results", "detailed"), SHOWN),
-}
-"""What to write for an argument of other profilers, in the functions that count."""
-
-
-def not_taken(
-    function: str,
-    names: Collection[str],
-    known: Iterable[str],
-    advice: str,
-    hints: Mapping[str, str] | None = None,
-    *last: str,
+def unknown_arguments(
+    function: str, names: Collection[str], known: Iterable[str], instead: str, *last: str
 ) -> InputError:
     """Return the error for arguments that a function does not take.
 
-    It has what ``hints`` say of them, each once, and the ``last``; or which of the ``known`` is meant; or the ``advice``.
+    It has the advice for them, each once, and the ``last``; or which of the ``known`` is meant; or what to do ``instead``.
     """
-    said = dict.fromkeys(hints[name] for name in names if hints and name in hints)
+    said = dict.fromkeys(filter(None, (for_argument(function, name) for name in names)))
     meant = "" if said else "".join(did_you_mean(name, known, most=1) for name in names)
-    meant = meant or f": {'; '.join([*said, *last]) if said else advice}"
+    meant = meant or f": {'; '.join([*said, *last]) if said else instead}"
     return of_kind(InputError(f"{function}() takes no {', '.join(names) or 'inputs'}{meant}"), TypeError)
 
 
@@ -277,7 +266,7 @@ def _naming_arguments(method: Callable[..., Any], methods: Mapping[str, Callable
             others = [f"{owner}.{name}()" for name, each in methods.items() if unknown[0] in _arguments_of(each)]
             advice = [f"it takes {', '.join(taken) or 'none'}"]
             advice += [f"{', '.join(others)} {'take' if len(others) > 1 else 'takes'} {unknown[0]}"] if others else []
-            raise not_taken(f"{owner}.{method.__name__}", unknown, taken, "; ".join(advice)) from None
+            raise unknown_arguments(f"{owner}.{method.__name__}", unknown, taken, "; ".join(advice)) from None
 
     return named
 

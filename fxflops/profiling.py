@@ -19,7 +19,7 @@ from torch.profiler import ProfilerAction
 
 from .conventions import Convention, check_attention, find_convention
 from .counting.steps import NO_MODEL, OUTSIDE
-from .errors import OF_PROFILERS, SCHEDULED, FxflopsError, InputError, check_flags, not_taken, of_kind, warn
+from .errors import FxflopsError, InputError, check_flags, of_kind, unknown_arguments, warn
 from .meters.code_lines import by_time, lines_sampled
 from .model.callables import as_model, named_models
 from .model.inputs import checked_model, is_compiled
@@ -42,8 +42,6 @@ INSTEAD = """it counts the code in a block,
   print(p.report)
 one call of a model is fxflops.count(model, x) or fxflops.analyze(model, x); thop's function is fxflops.adapters.thop.profile"""
 """The advice to those who give ``profile`` what another function takes."""
-OF_LOOPS = dict.fromkeys(("warm_up", "warmup", "wait", "active", "repeats"), SCHEDULED)
-"""The same for arguments that choose iterations of a loop."""
 BLOCK = """it is a block, with fxflops.profile(model) as p: ...
 start_profile() and stop_profile() are those of fxflops.adapters.deepspeed.FlopsProfiler(model), or of adapters.flops_profiler"""
 
@@ -94,8 +92,7 @@ class profile:
     ) -> None:
         if inputs or unknown:
             known = profile.__init__.__kwdefaults__ or ()
-            hints = {} if inputs or "inputs" in unknown else OF_PROFILERS | OF_LOOPS
-            raise not_taken("profile", unknown, known, INSTEAD, hints)
+            raise unknown_arguments("profile", unknown, known, INSTEAD)
         check_flags(strict=strict, lines=lines)
         self._samples_lines = lines
         self._model = one_model(models)

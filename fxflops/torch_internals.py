@@ -305,8 +305,8 @@ _set_version_counters = _optional("torch._C._autograd._unsafe_set_version_counte
 
 
 def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
-    """Set the version counters of tensors whose values are as they were at these versions. Without it they stay raised where a
-    count wrote to a tensor and restored it, and a backward pass that was pending for it raises."""
+    """Set the version counters of tensors back, once their values are restored. Otherwise a backward pass of the user's that was
+    pending when a count wrote to a tensor would raise."""
     if _set_version_counters is None:
         return
     try:
@@ -445,7 +445,7 @@ def kept_by(node: Any) -> torch.Tensor | None:
 
 
 def random_state_of_checkpoint(hook: Any) -> tuple[torch.Tensor, Any] | None:
-    """Return the state of the CPU's random numbers that checkpoint keeps, and the object with which its memory leaves.
+    """Return the CPU's random state that checkpoint keeps, and the object whose end frees its memory.
 
     ``hook`` is a function that packs what autograd saves. While checkpoint first runs a function that is the state to recompute with; its
     storage leaves when autograd needs the function no longer. While it recomputes, ``fork_rng`` keeps another one until that is over.

@@ -40,7 +40,6 @@ from .units import count as readable
 from .units import percent, size
 from .units import seconds as in_seconds
 
-GIVE = "give memory='16GiB', or a card, device='H100'"
 ON_META = 2**30
 """Bytes of inputs above which they are made on meta, where ``make_inputs`` leaves their device to torch."""
 LINES_OF_CURVE = 8
@@ -127,7 +126,7 @@ def room_of(model: nn.Module, memory: str | int | None, device: str | torch.devi
             return Room(limit, place)
         own = place or next((tensor.device for tensor in state_tensors(model)), torch.device("cpu"))
         if own.type != "cuda" or not torch.cuda.is_available():
-            raise InputError(f"there is no memory to fit into: {GIVE}")
+            raise InputError("there is no memory to fit into: give memory='16GiB', or a card, device='H100'")
         card = find_device(torch.cuda.get_device_name(own))
     limit = card.memory if limit is None else limit
     if limit is None:

@@ -32,6 +32,7 @@ FLOORS = [
     ["model"],
     ["names", "records"],
     ["units", "errors"],
+    ["advice"],
     ["torch_internals", "_version"],
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

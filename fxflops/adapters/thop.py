@@ -60,7 +60,9 @@ NAMES: dict[type[nn.Module], str] = {
 def rule_of(cls: type[nn.Module]) -> str:
     """Return the name of the rule of a class, or of the user's formula for it; "" if it has neither."""
     entry = BASE.find_class(cls)[1]
-    return NAMES.get(cls) or ("" if entry is None or entry.is_ours else entry.op)
+    return NAMES.get(cls) or (
+        "" if entry is None or entry.is_ours else str(getattr(entry.function, "__name__", entry.op))
+    )
 
 
 def profile(

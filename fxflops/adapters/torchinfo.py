@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from ..api import count
-from ..errors import InputError, did_you_mean, errors_of_kind, of_kind
-from ..model.inputs import checked_model, random_inputs, shapes_in, signature_of, worded_as_summary
+from ..errors import InputError, did_you_mean, errors_of_kind, of_kind, worded
+from ..model.inputs import batch_dim_note, checked_model, random_inputs, shapes_in, signature_of, summary_words
 from ..model.modules import ByIdentity, parameters_of
 from ..model.pytree import replaced
 from ..records.tensors import spec_of
@@ -105,7 +105,7 @@ def summary(
         ours, theirs = inspect.signature(summary).parameters, signature_of(model).parameters
         meant = {name: did_you_mean(name, ours, most=1) for name in kwargs if name not in theirs}
         note = "".join(f"\n  {name}= goes to forward{close}" for name, close in meant.items() if close)
-        with errors_of_kind(RuntimeError), worded_as_summary(model, input_size, batch_dim, note):
+        with errors_of_kind(RuntimeError), worded(summary_words(model), batch_dim_note(input_size, batch_dim) + note):
             layers = _with_containers(_called(model, args, named, chosen_mode, batch_dim))
     else:
         layers = _with_containers(list(_places(LayerInfo(type(model).__name__, model, 0))))

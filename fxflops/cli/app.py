@@ -21,13 +21,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from ..advice import COMMAND
 from ..conventions import check_convention, list_conventions
-from ..errors import CAST, INTEGERS, UNBATCHED, FxflopsError, InputError, MissingFormulaError
-from ..model.files import UNSAFE
+from ..errors import FxflopsError, InputError, MissingFormulaError
 from ..render.exports import as_json
 from ..report.comparison import compare
 from ..report.report import Report
-from . import answers, closed_forms, comparisons, meshes, summaries
+from . import answers, closed_forms, comparisons, meshes, scripts, summaries
 from . import options as option
 from .libraries import model_named
 from .options import Asked, Limits, examples, spread
@@ -55,20 +55,6 @@ PREDICTED_BY = ("operator", "module", "phase", "kind", "call")
 RESERVED = ("allocated", "reserved", "total", "memory", "fits", "workspaces", "context", "nccl", "fragmentation")
 """The figures of memory that ``predict --json`` prints."""
 TRACERS = ("auto", "symbolic", "record")
-OPTIONS = {
-    'fxflops.analyze(model, args, trace="record")': "--trace record",
-    "count(model, args) takes": "--counts-only takes",
-    "analyze(model, args), which": "fxflops run without --counts-only, which",
-    "give recount(convention)": "give --convention",
-    "backward=True": "--backward",
-    UNBATCHED: "",
-    UNSAFE: "--unsafe",
-    CAST: "--dtype is that of the weights, --input SHAPE:DTYPE that of an input",
-    "report.save('report.json') writes a report": "--save report.json writes a report",
-    "a config of transformers, whose model is counted": "a config of transformers, whose model is hf:path/to/config.json",
-    INTEGERS: "give integers: --input-ids 1,128 or --input 1,128:i64",
-}
-"""Python arguments in the library's error messages, and the options that replace them on the command line."""
 
 
 class Commands(TyperGroup):
@@ -79,7 +65,7 @@ class Commands(TyperGroup):
             return super().resolve_command(ctx, args)
         except UsageError as error:
             name = args[0] if args else ""
-            if name in ("count", "analyze", "profile"):
+            if name in ("count", "analyze"):
                 error.message += f" fxflops run MODEL counts and times a model{', with --counts-only it only counts' * (name == 'count')}."
             elif (model := model_named(name)) is not None:
                 error.message += f" To count a model: fxflops run {' '.join([model, *args[1:]])}"
@@ -94,10 +80,8 @@ class Commands(TyperGroup):
                 error.message += f". A number and its unit are one word: 4{word[0].upper()}, or '4 {word}' in quotes"
             raise
         except FxflopsError as error:
-            text = str(error)
-            for argument, own in OPTIONS.items():
-                text = text.replace(argument, own)
-            typer.echo(f"fxflops: {text}", err=True)
+            error.words = COMMAND
+            typer.echo(f"fxflops: {error}", err=True)
             raise typer.Exit(OVER if isinstance(error, MissingFormulaError) else USAGE) from None
 
 
@@ -294,7 +278,7 @@ def predict(
     if asked.device is None:
         raise InputError(option.NO_CARD)
     card = asked.card
-    # What no table lists is asked of torch, whose import takes seconds.
+    # Only a device that no table lists needs torch, whose import takes seconds.
     from ..prediction.memory import NO_BUFFERS, advice, no_batch_fits, text
     from ..prediction.result import duration, notes, summary
     from .tensors import card_of
@@ -416,7 +400,7 @@ def diff(
 
 
 def _labelled(name: str, report: Report, text: str) -> str:
-    """Return the text with the name before it, which the report of a model has in it already."""
+    """Return the text with the name in front, unless the text has it already, as that of a model's report does."""
     return text if report.environment.asked == name else f"{name}   {text}"
 
 
@@ -501,6 +485,11 @@ for command, short_help, epilog in (
     (meshes.mesh, "Rank the meshes of a cluster by tokens per second in training.", meshes.EXAMPLES),
 ):
     app.command(short_help=short_help, epilog=epilog)(command)
+app.command(
+    short_help="Run a script and show what it computes, and where its time goes.",
+    epilog=scripts.EXAMPLES,
+    context_settings=scripts.RUN,
+)(scripts.profile)
 
 
 @app.command(

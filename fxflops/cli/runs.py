@@ -221,9 +221,7 @@ def _inputs(
     inputs = given_by(asked)
     if not inputs and loaded.given is not None:
         if asked.batch is not None and not loaded.default:
-            raise InputError(
-                f"--batch {asked.batch}: {name} comes with inputs of its own; give --input to replace them"
-            )
+            raise InputError(f"--batch {asked.batch}: {name} comes with its own inputs; give --input to replace them")
         if asked.batch is None:
             return _moved(loaded.given, moved_to, dtype)
     if not inputs and loaded.ask and (asked.batch is None or not loaded.is_batch):

@@ -86,7 +86,7 @@ class Rank(DispatchMode):
 
 
 def _tells_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether DistributedDataParallel computes with numbers now, in C++; what it makes of another dtype is a bucket."""
+    """Return whether DistributedDataParallel is computing its own values in C++ now. What it makes of another dtype is a bucket, and none of these."""
     called = (str(frame.f_globals.get("__name__")) for frame in frames() if not is_own(frame))
     caller = next(name for name in called if name != OPERATORS)
     if caller == ENGINE:  # in the backward pass, with which parameters were used

@@ -98,7 +98,9 @@ def simulated(
     if isinstance(differs, str):
         raise InputError(f"differs must be a list of dimensions, such as [{differs!r}], not {differs!r}")
     if unknown := [name for name in differs or () if name not in mesh]:
-        raise InputError(f"differs names {', '.join(map(repr, unknown))}, which the mesh has not: {', '.join(mesh)}")
+        raise InputError(
+            f"differs names {', '.join(map(repr, unknown))}, which are not among the mesh's dimensions {', '.join(mesh)}"
+        )
     if layers is not None and not (isinstance(layers, int) and layers > 0):
         raise InputError(f"layers must be the number of the model's layers, not {layers!r:.80}")
     if layers is not None and not _takes_layers(build):

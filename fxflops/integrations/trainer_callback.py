@@ -29,7 +29,7 @@ class MeterCallback(TrainerCallback):  # type: ignore[misc]
         frame = inspect.currentframe()
         handler = frame and frame.f_back and frame.f_back.f_locals.get("self")
         if isinstance(handler, CallbackHandler):
-            # The handler tells callbacks of a log in turn, reporters first: move in front of them, to add to what they report.
+            # The handler passes a log to its callbacks in turn. Move to the front, so that reporters see what the meter adds.
             handler.callbacks.sort(key=lambda callback: callback is not self)
         self.meter.clock.start()
 

@@ -147,8 +147,8 @@ class LiveStorages:
             self.enter(storage, 0 if is_zerotensor(tensor) else nbytes, spec or spec_of(tensor))
         if self.cap is not None and self.live > self.cap:
             raise InputError(
-                f"the model needs values, so it ran on real tensors, and these exceed the cap of {size(self.cap)}: "
-                "give a smaller input, or use analyze(model, args), which has no cap"
+                f"the model needs values, so it ran on real tensors, and these exceed the cap of {size(self.cap)}",
+                advice="cap",
             )
 
     def enter(self, storage: Any, nbytes: int, spec: Spec) -> None:

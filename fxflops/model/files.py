@@ -31,7 +31,6 @@ WHAT_IS_READ = (
 SAFE = (
     "torch.export.save(torch.export.export(model, args), 'model.pt2') writes a file that is loaded without running code"
 )
-UNSAFE = "fxflops.load_model(path, unsafe=True)"
 """How to say that a file is trusted; the command line has an option for it."""
 WEIGHTS = (
     "weights without the code that makes a model of them: give that code, FILE.py:NAME; counts do not depend on weights"
@@ -222,7 +221,7 @@ def _program(path: Path, unsafe: bool) -> Any:
             for name in _pickled_in(archive):
                 with archive.open(name) as member:
                     if (why := _refused(member.read())) is not None:
-                        raise InputError(_pickle_text(path, f"has objects in it that are pickled ({name}: {why})"))
+                        raise _runs_code(path, f"has objects in it that are pickled ({name}: {why})")
     programs = [name.rpartition("/")[2].removesuffix(".json") for name in names] or ["model"]
     with _reading(path, "program of torch.export"):
         if programs == ["model"]:
@@ -321,7 +320,7 @@ def _saved(path: Path, unsafe: bool) -> Any:
     if not names:
         raise InputError(f"{path} is a pickle that cannot be read: it is cut off or damaged, or not of PyTorch")
     if not unsafe:
-        raise InputError(_pickle_text(path, f"is a pickle of {names[0]}"))
+        raise _runs_code(path, f"is a pickle of {names[0]}")
     with _reading(path, "pickle"):
         loaded = torch.load(path, map_location="cpu", weights_only=False)
     modules = {id(each): each for each in _modules_in(loaded)}
@@ -330,11 +329,9 @@ def _saved(path: Path, unsafe: bool) -> Any:
     raise InputError(f"{path} is {_described(loaded)}")
 
 
-def _pickle_text(path: Path, what: str) -> str:
-    return (
-        f"{path} {what}: to load it runs the code that the file names, whoever wrote it; "
-        f"{UNSAFE} does so for a file that you trust. Safe instead: {SAFE}"
-    )
+def _runs_code(path: Path, what: str) -> InputError:
+    said = f"{path} {what}: to load it runs the code that the file names, whoever wrote it. Safe instead: {SAFE}"
+    return InputError(said, advice="unsafe")
 
 
 def _modules_in(loaded: Any) -> Iterator[Any]:

@@ -6,7 +6,6 @@ import inspect
 import operator
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from types import FunctionType
@@ -15,19 +14,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import CAST, INTEGERS, UNBATCHED, InputError, did_you_mean, of_kind
+from ..advice import SUMMARY
+from ..errors import InputError, did_you_mean, of_kind
 from ..torch_internals import COMPILER, original_of
 from .files import load_model
 from .modules import label_of, parameters_of
 from .programs import Program, is_program, program_module
 from .pytree import attributes_of, fill, template_of, tensors_in, walk
-
-FORM = "inputs go in a tuple args=(a, b) by position and kwargs={...} by name"
-"""How the inputs of most functions are given."""
-FORM_OF_SUMMARY = (
-    """inputs go in input_size=[(1, 3), (1, 5)], or in input_data=[a, b] by position, {"name": a, ...} by name"""
-)
-
 
 COUNTED_FOR = ("cpu", "cuda")
 """The types of device that a model anywhere can be counted for."""
@@ -242,7 +235,7 @@ def bind(
         for name in [name for name in kwargs if name not in signature.parameters]:
             unsaid = "" if repr(name) in str(error) else f"; it has no parameter {name!r}"
             what += unsaid + did_you_mean(name, signature.parameters)
-        raise InputError(f"{what}\n  {advice or f'given ({given}); {FORM}'}") from None
+        raise InputError(f"{what}\n  {advice or f'given ({given})'}", advice="" if advice else "inputs") from None
     bound.apply_defaults()
     return dict(bound.arguments)
 
@@ -258,25 +251,17 @@ def as_leaves(inputs: Any) -> Any:
     return fill(template, *(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors))
 
 
-@contextmanager
-def worded_as_summary(model: nn.Module, sizes: Any, batch_dim: int | None, note: str = "") -> Iterator[None]:
-    """Make errors of a count in this block name a summary's arguments: ``sizes`` is its ``input_size``. They end in the ``note``."""
-    words = {FORM: FORM_OF_SUMMARY}
-    if sizes is not None:
-        dtype = next(iter(parameters_of(model)), torch.empty(0)).dtype
-        words[INTEGERS] = "give dtypes=[torch.long], a dtype for each input"
-        words[CAST] = f"give dtypes=[{dtype}], a dtype for each input"
-        words[UNBATCHED] = " by input_size or by batch_dim=0"
-        if batch_dim is not None:
-            note = f"\n  batch_dim={batch_dim} added a dimension of 1 to input_size={sizes}{note}"
-    try:
-        yield
-    except InputError as error:
-        said = str(error)
-        for of_count, of_summary in words.items():
-            said = said.replace(of_count, of_summary)
-        error.args = (f"{said}{note}",)
-        raise
+def summary_words(model: nn.Module) -> Mapping[str, str]:
+    """Return the words for the errors of a summary, which name the dtype that the model computes in."""
+    dtype = next(iter(parameters_of(model)), torch.empty(0)).dtype
+    return {**SUMMARY, "cast": f"\n  give dtypes=[{dtype}], a dtype for each input"}
+
+
+def batch_dim_note(sizes: Any, batch_dim: int | None) -> str:
+    """Return what ``batch_dim`` did to ``input_size``, for the errors of a summary; "" if it did nothing."""
+    if sizes is None or batch_dim is None:
+        return ""
+    return f"\n  batch_dim={batch_dim} added a dimension of 1 to input_size={sizes}"
 
 
 def shapes_in(sizes: Any) -> list[tuple[int, ...]]:
@@ -317,7 +302,7 @@ def inputs_of_sizes(
     if len(each) != len(shapes) or not all(isinstance(dtype, torch.dtype) for dtype in each):
         raise of_kind(
             InputError(
-                f"dtypes has one dtype, such as torch.long, for each of {len(shapes)} inputs, not {dtypes!r:.80}"
+                f"dtypes needs one dtype, such as torch.long, for each of the {len(shapes)} inputs, not {dtypes!r:.80}"
             ),
             TypeError,
         )

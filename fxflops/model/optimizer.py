@@ -35,7 +35,7 @@ def checked_optimizer(optimizer: Any, backward: bool) -> OptimizerLike | None:
     if optimizer is None:
         return None
     if not backward:
-        raise InputError("an optimizer steps after a backward pass: fxflops.count(..., backward=True, optimizer=...)")
+        raise InputError("an optimizer steps after a backward pass", advice="backward before a step")
     if not is_optimizer(optimizer) and not callable(optimizer):
         raise InputError(
             "optimizer must be a torch.optim.Optimizer, or make one from parameters, such as torch.optim.AdamW, "
@@ -88,7 +88,7 @@ class Storages(Protocol):
 
 
 class StandIns:
-    """Stand-ins for the tensors of an optimizer, in whose place they are put.
+    """Tensors that take the place of an optimizer's for a run.
 
     ``mirrors`` are pairs: a tensor of the model, and the one that stands for it in the run. All other tensors get a copy,
     without values on meta if the run ``is_on_meta`` and they are on the model's ``device``; scalars, such as the number of

@@ -38,12 +38,13 @@ def apply(entry: Formula, ran: Operation, module: nn.Module | None = None, path:
         return Cost()
     try:
         result = _call(entry, entry.function, ran, module)
-        return _checked(result if isinstance(result, Cost) else Cost(others=_whole(result)))
+        return _checked(result if isinstance(result, Cost) else Cost(others=_whole(result)), entry.is_ours)
     except Exception as error:
         given = ", ".join([*map(repr, ran.args), *(f"{name}={value!r}" for name, value in ran.kwargs.items())])
         name = getattr(entry.function, "__name__", repr(entry.function))
+        whole = name if entry.is_ours else f"{entry.function.__module__}.{name}"
         raise FormulaError(
-            f"the formula {name} of {entry.op!r} failed on ({given}) -> {ran.out!r}"
+            f"the formula {whole} of {entry.op!r} failed on ({given}) -> {ran.out!r}"
             + (f" in module {path!r}" if path else "")
             + f": {type(error).__name__}: {error}\n"
             f"It was called {CALLED[entry.style]}; its signature is {name}{inspect.signature(entry.function)}"
@@ -57,12 +58,15 @@ def _whole(flops: Any) -> int:
         raise TypeError(f"it returned {flops!r}, which is neither an int, the FLOPs, nor a Cost") from None
 
 
-def _checked(cost: Cost) -> Cost:
+def _checked(cost: Cost, is_ours: bool) -> Cost:
     cost = Cost(*map(_whole, cost))
     if min(cost) < 0:
         raise ValueError(f"a count cannot be negative: {cost}")
-    if cost.macs and not cost.flops:
-        raise ValueError(f"{cost} counts no FLOPs: macs are a second view of the same work, give muls and adds too")
+    # Other tools' rules, which are ours, give the FLOPs of a product as one number.
+    if cost.macs and not (cost.flops if is_ours else cost.muls + cost.adds):
+        raise ValueError(
+            f"{cost} has macs without muls and adds: macs are a second view of the same work, give these too"
+        )
     return cost
 
 

@@ -51,15 +51,16 @@ class Formula:
     @cached_property
     def is_ours(self) -> bool:
         """True for a formula of this library, False for a user's."""
-        return (
-            self.function is None
-            or str(getattr(self.function, "__module__", "")).partition(".")[0] == __package__.partition(".")[0]
-        )
+        return self.function is None or _is_ours(self.function)
 
     @property
     def doc(self) -> str:
         """The first line of the formula's docstring, or why the op is free."""
         return self.reason or (inspect.getdoc(self.function) or "").partition("\n")[0]
+
+
+def _is_ours(function: Any) -> bool:
+    return str(getattr(function, "__module__", "")).partition(".")[0] == __package__.partition(".")[0]
 
 
 class FormulaRegistry:
@@ -120,6 +121,15 @@ class FormulaRegistry:
         """The entry that counts a target: an operator's may be that of its function."""
         found = target_of(key) if isinstance(key, str) else target
         return self.get(key) or (self.find(found) if isinstance(found, (OpOverload, OpOverloadPacket)) else None)
+
+    def name_of(self, target: Any) -> str:
+        """The name in reports of what a user counts: that of the op it already is, else the target's own."""
+        key = _keys(target)[0]
+        if known := self._counting(target, key):
+            return known.op
+        if isinstance(key, str):  # "aten::add.Tensor", "package.module:function", "triton:name"
+            return key.rpartition(":")[2].partition(".")[0]
+        return str(getattr(target, "__name__", target))
 
     def find(self, function: Any) -> Formula | None:
         """The entry for a function, method descriptor or overload as it was called; None when there is none.
@@ -187,9 +197,7 @@ class FormulaRegistry:
             raise FormulaError(f"formulas is a mapping {{target: function}}, not {type(formulas).__name__}")
         registry = FormulaRegistry(self)
         for target, function in sorted(formulas.items(), key=lambda item: -len(_keys(item[0]))):  # the exact ones last
-            known = self._counting(target, _keys(target)[0])
-            op = known.op if known else str(getattr(target, "__name__", target))
-            registry.add(target, entry_for([target], function, op))
+            registry.add(target, entry_for([target], function, self.name_of(target)))
         return registry
 
 
@@ -225,7 +233,7 @@ def formula(*targets: Any, op: str | None = None, traits: Iterable[Trait] = ()) 
     first; its keyword-only ones are found by name wherever the op has them; what it does not name is not passed. Where
     all targets are module classes it gets the module first, to read its settings, then the arguments of its forward.
     It returns a :class:`~fxflops.records.Cost`, or an int: the FLOPs. ``op`` names the op in reports (default: the
-    function's name); ``traits`` are those of ``fxflops.ops._traits`` that it has.
+    name of the first target); ``traits`` are those of ``fxflops.ops._traits`` that it has.
 
     >>> @formula(torch.special.i0, op="my_i0")
     ... def my_i0(input, *, out):
@@ -239,7 +247,7 @@ def formula(*targets: Any, op: str | None = None, traits: Iterable[Trait] = ()) 
         _keys(target)
 
     def register(function: Callable[Q, S]) -> Op[Q, S]:
-        entry = entry_for(list(targets), function, op)
+        entry = entry_for(list(targets), function, op or (None if _is_ours(function) else BASE.name_of(targets[0])))
         for target in targets:
             BASE.add(target, entry)
         for trait in traits:

@@ -6,7 +6,7 @@ and its gradients, is counted as torch's own attention is: https://arxiv.org/abs
 tanh and a multiply of each score, ALiBi a multiply and an add. What a kernel computes again, to save memory, is not counted.
 
 Of packed sequences each meets its own keys alone: that is read from the lengths, where they have values; else each counts as the
-longest one. A cache counts as far as its lengths say, else whole. Masks by causality and windows count with ``attention="exact"``.
+longest one. A cache counts up to its lengths where these can be read, and whole where not. Masks by causality and windows count with ``attention="exact"``.
 """
 
 from __future__ import annotations

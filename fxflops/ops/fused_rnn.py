@@ -145,7 +145,7 @@ def layers_backward(
     """The cost of all layers. ``state`` [*, b, h] is what they begin with: without its gradient its step has no product."""
     steps = math.prod(input[:-1])
     back = steps if to.state else steps - math.prod(state[-2:-1])
-    # The first state has no output: without its own gradient nothing is added there, and no cell's gradient goes there.
+    # The initial state is no output of a cell: unless its gradient is asked for, none is computed or added for it.
     into_states = steps + (STATE_GRADIENTS[kind] - 1) * back
     unasked = (steps - back) * (kind == "lstm")
     of_gates = times(steps * hidden, GATE_GRADIENTS[kind])

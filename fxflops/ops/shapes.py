@@ -232,7 +232,7 @@ def viewed(input: Placed, sizes: Sequence[int]) -> Strides | None:
     if not input:
         return (1,) * len(sizes)
     strides, at = [0] * len(sizes), len(sizes) - 1
-    # From the last dimension on, those that lie as one dimension does are cut into the new ones.
+    # From the last dimension on: dimensions that are contiguous with each other are merged, then cut into the new ones.
     stride, elements, cut = input.strides[-1], 1, 1
     for dim in reversed(range(len(input))):
         elements *= input[dim]

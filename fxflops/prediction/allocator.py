@@ -607,7 +607,7 @@ class _Past:
         """Return where the region with an address starts."""
         start = max((start for start in self.regions if start <= address), default=None)
         if start is None or address >= start + self.regions[start].bytes:
-            raise InputError(f"the snapshot has no segment at {address}, where the recording got one")
+            raise InputError(f"the snapshot has no segment at {address}, where the recording has one")
         return start
 
 

@@ -301,7 +301,7 @@ class Search:
             if self._fits(trial):
                 best = trial
                 break
-            # The estimate was too low by this much, or more of what is reserved lies idle: aim lower.
+            # The estimate was too low by this much, or more of the reserved memory is unused: aim lower.
             too_much = max(trial.allocated - self._memory, trial.peak - self._limit, 1)
             memory = min(memory, self._levels.peak(chosen)) - too_much
         return self._with_fewer(best) if best is not None else None
@@ -686,7 +686,7 @@ class _Levels:
                 rest = [number for number in chosen if number not in out]
                 sets.append((flops - int(saved[at]), begin + at, -1, rest))
         sets.sort()
-        # Alike layers make thousands of sets with the same FLOPs, which fit or do not fit alike.
+        # Among identical layers, thousands of sets have the same FLOPs; either all of them fit or none does.
         alike = Counter[int]()
         tried = 0
         for cost_of_set, _, _, after in sets:

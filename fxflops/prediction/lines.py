@@ -13,7 +13,7 @@ def histories_on_lines(one: tuple[int, History], other: tuple[int, History]) -> 
     """Return a function of the batch that returns its history, by the histories of two batches; None if these do not run alike.
 
     They run alike if the same calls make and free the same storages in the same order. Each change in bytes is then taken to lie on the line
-    through the two: a batch for which one would not be a whole number of bytes gives None. Whether that is so shows when the batch is counted.
+    through the two: a batch for which one would not be a whole number of bytes gives None. To be sure of a batch, count it.
     """
     (batch, history), (batch2, history2) = one, other
     if not _run_alike(history, history2):

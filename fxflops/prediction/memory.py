@@ -157,10 +157,11 @@ def text(memory: Reserved, advised: Iterable[str]) -> str:
     """Return all lines as text, those of advice last."""
     lines = [wrapped(line, terminal_width(), 4) for line in [*summary(memory), *notes(memory), *advised]]
     rows, shown = memory.pools, memory.select(top=TOP)
+    title = "the allocator's segments when it reserves the most"
     if len(rows) > TOP:
         share = percent(sum(pool.reserved for pool in rows[:TOP]), memory.reserved) or 0
-        lines.insert(2, f"{TOP} of {len(rows)} segment sizes shown: {share:.0f}% of reserved")
-    return "\n".join([*lines[:2], printable(str(shown)), *lines[2:]])
+        title += f", {TOP} of {len(rows)} sizes: {share:.0f}% of reserved"
+    return "\n".join([*lines[:2], f"{title}:", printable(str(shown)), *lines[2:]])
 
 
 BATCH, CHECKPOINTS = (

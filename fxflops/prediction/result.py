@@ -10,7 +10,7 @@ from ..errors import InputError
 from ..records import prefixes
 from ..render.columns import Column
 from ..render.exports import Rows, Table, Tabular
-from ..render.fold import pattern
+from ..render.fold import pattern, place_of
 from ..render.text import printable, terminal_width, wrapped
 from ..roofline.devices import Device, listed
 from ..units import seconds as in_seconds
@@ -21,7 +21,14 @@ from .memory import counted_for_another
 BOUND = "bound"
 """The basis of a call that no calibrated family has: it is taken to be as fast as its bound."""
 TOP = 12
-HEADER = ("op", "where", "calls", "predicted(ms)", "bound(ms)", "basis")
+SHOWN = (
+    Column("op", "op"),
+    Column("where", "where"),
+    Column("calls", "calls", "number"),
+    Column("predicted", "predicted(ms)", "ms"),
+    Column("bound", "bound(ms)", "ms"),
+    Column("basis", "basis"),
+)
 COLUMNS = (
     Column("op", "op"),
     Column("module", "module"),
@@ -160,10 +167,10 @@ class Prediction(Tabular):
             if row.seconds
         ]
         hidden = {"operator": "where", "module": "op", "phase": "op", "call": "calls"}.get(by)
-        shown = [i for i, title in enumerate(HEADER) if title != hidden]
+        shown = [i for i, column in enumerate(SHOWN) if column.key != hidden]
         return printable(
             grid(
-                [HEADER[i] for i in shown],
+                [SHOWN[i] for i in shown],
                 [[row[i] for i in shown] for row in cells],
                 sort_by=sort_by,
                 top=top,
@@ -182,7 +189,7 @@ class Prediction(Tabular):
             return self.rows
         if by == "kind":
             groups = _grouped((f"{row.op}\n{pattern(row.path)}", row) for row in self.rows)
-            return [_together(op, path, "", rows) for key, rows in groups.items() for op, path in [key.split("\n")]]
+            return [_together(rows[0].op, place_of(row.path for row in rows), "", rows) for rows in groups.values()]
         sums = {"operator": self.by_operator, "module": self.by_module, "phase": self.by_phase}
         if by not in sums:
             raise InputError(f"cannot sum by {by!r}: one of 'call', 'kind', {', '.join(map(repr, sums))}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -116,6 +116,12 @@ def common_name(names: Sequence[str]) -> str:
 def pattern(path: str) -> str:
     """Return a path or name with ``*`` for numbers, but not in ``conv2d`` or ``3x3``: ``layer*.*.bn*``; the root is ``(root)``."""
     return re.sub(r"(?<!\dx)(?<!\d)\d+(?![A-Za-z\d])", "*", path) or ROOT
+
+
+def place_of(paths: Iterable[str]) -> str:
+    """Return the path that all of these are; the :func:`pattern` of alike ones."""
+    first, *others = dict.fromkeys(paths)
+    return pattern(first) if others else first or ROOT
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

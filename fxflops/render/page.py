@@ -268,10 +268,12 @@ def _graph() -> str:
 
 
 def _sections(page: Page, icicles: Sequence[Icicle]) -> list[str]:
-    """Return the charts, the steps and the graph, and the empty elements for the table that the script makes."""
+    """Return the charts, the steps and the graph, and the empty elements for the table that the script makes. A loop begins with
+    its steps."""
+    where = section("where", "Where", _where(icicles) + (_graph() if page.picture else ""))
+    steps = _steps(page.summary.steps)
     return [
-        section("where", "Where", _where(icicles) + (_graph() if page.picture else "")),
-        _steps(page.summary.steps),
+        *([steps, where] if len(page.summary.steps) > 1 else [where, steps]),
         section("speed", "How fast", _speed(page)),
         section("memory", "Memory over the run", _memory(page.memory)) if page.memory is not None else "",
         section("ops", "Operations", '<div id="ops-controls" class="controls"></div><div id="table" class="grid" tabindex="0" role="region" aria-label="operations, scrollable"></div>'

@@ -424,7 +424,9 @@ class Report(View):
     def __contains__(self, path: object) -> bool:
         return path in self._counted_run.modules(PHASES[0])
 
-    __iter__ = None  # which would otherwise ask for the modules 0, 1, 2 ...
+    def __iter__(self) -> NoReturn:
+        figures = "macs, params = report.total_macs, report.total_params"
+        raise TypeError(f"a Report is one result, not a tuple: {figures}; report.table has its operations")
 
     # Other rules, devices and runs
 
@@ -446,7 +448,8 @@ class Report(View):
         """
         if convention is None and self._convention.summary == NAME_ONLY:
             raise InputError(
-                f"the file has the name of the convention {self.convention!r}, not its rules: give recount(convention)"
+                f"the file has the name of the convention {self.convention!r}, not its rules",
+                advice="convention",
             )
         if self._data is not None:
             return self._with_torch().recount(convention, attention=attention, formulas=formulas)
@@ -755,7 +758,8 @@ class Report(View):
         try:
             return cls.from_dict(data, model)
         except InputError as error:
-            raise InputError(f"{os.fspath(path)}: {error}") from error
+            error.args = (f"{os.fspath(path)}: {error.problem}",)
+            raise
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole report as data that JSON can hold; :mod:`fxflops.report.saved` documents its schema."""
@@ -870,18 +874,18 @@ class Report(View):
         self,
         path: Path | None = None,
         *,
-        chart: str = "graph",
+        chart: str | None = None,
         by: str = "flops",
         depth: int | None = None,
         device: str | Device = "auto",
     ) -> str | None:
         """Return a picture as SVG, or write it to ``path``. ``chart`` is "graph": modules with the tensors between them, coloured
         by cost; "modules": an icicle of them; "memory": the bytes over the run by category; or "roofline": the calls under the ceilings of a ``device``.
+        By default it is the graph, and the modules of a run without one, as that of :func:`~fxflops.count` is.
 
         ``by`` is "flops", "macs", "time" or, in the graph, "memory"; identical modules that follow each other stand in one box.
         ``depth`` is the number of levels of modules, by default as many as give a picture that can be looked at. Raises
-        InputError for the graph of a run without one, as that of :func:`~fxflops.count` is, and for a chart of what is not
-        known.
+        InputError for the graph of a run without one, and for a chart of what is not known.
         """
         return written(self._picture(chart, by, depth, device), path)
 
@@ -889,7 +893,7 @@ class Report(View):
         self,
         path: Path | None = None,
         *,
-        chart: str = "graph",
+        chart: str | None = None,
         by: str = "flops",
         depth: int | None = None,
         device: str | Device = "auto",
@@ -897,7 +901,8 @@ class Report(View):
         """Return the picture of :meth:`to_svg` as PNG, in twice its size, or write it to ``path``: ``pip install resvg-py``."""
         return written_bytes(as_png(self._picture(chart, by, depth, device)), path)
 
-    def _picture(self, chart: str, by: str, depth: int | None, device: str | Device) -> str:
+    def _picture(self, chart: str | None, by: str, depth: int | None, device: str | Device) -> str:
+        chart = chart or ("graph" if self.nodes else "modules")
         if chart == "graph":
             return picture(self._counted_run, self._summary.root, by, depth)
         return charted(self._page(device), chart, by)

@@ -77,7 +77,6 @@ TOTALS = (
     "complete",
 )
 """The attributes of a Report that a file holds for other readers."""
-WRITES = "report.save('report.json') writes a report"
 NAME_ONLY = "known by name alone"
 """The summary of a convention that a file names and this process does not have."""
 OPERATION_VALUES = itemgetter("args", "kwargs", "out", "settings")
@@ -195,7 +194,7 @@ def data_in(path: Path) -> Any:
         try:
             return json.load(file)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{os.fspath(path)} is not JSON: {error}; {WRITES}") from error
+            raise InputError(f"{os.fspath(path)} is not JSON: {error}", advice="report") from error
 
 
 class Saved:
@@ -205,8 +204,7 @@ class Saved:
     def __init__(self, data: Any) -> None:
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             is_config = isinstance(data, dict) and "model_type" in data
-            instead = "it looks like a config of transformers, whose model is counted" if is_config else WRITES
-            raise InputError(f"this is not a report of fxflops: {instead}")
+            raise InputError("this is not a report of fxflops", advice="config" if is_config else "report")
         if data.get("schema_version") != VERSION:
             raise InputError(
                 f"the report has schema_version {data.get('schema_version')!r}, and this fxflops reads {VERSION}: "

@@ -67,7 +67,7 @@ def training_run(
     model, params = counted_run.run.model, totals.params(counted_run)
     backward_macs = totals.backward_macs(counted_run)
     if not backward_macs or not params:
-        raise InputError(f"no backward pass of {model} was counted: count(model, args, backward=True) counts it")
+        raise InputError(f"no backward pass of {model} was counted", advice="counted backward")
     hardware = find_device(device)
     largest_product = max(counted_run.counted, key=lambda counted: counted.macs)
     dtype = compute_dtype(largest_product.call)

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from ..errors import InputError
 from ..records import prefixes
-from ..render.columns import Column, column_of
+from ..render.columns import Column
 from ..render.exports import Rows, Table, Tabular
-from ..render.fold import pattern
+from ..render.fold import pattern, place_of
 from ..render.text import printable, terminal_width, wrapped
 from ..units import amount, seconds, size
 from .devices import Device
@@ -19,14 +19,30 @@ COMPUTE, MEMORY, LAUNCH, NOTHING = "compute", "memory", "launch", "nothing"
 KINDS = (COMPUTE, MEMORY, LAUNCH)
 NOT_MEASURED = "lower bound, not measured"
 TOP = 12
-HEADER = ("op", "where", "calls", "dtype", "flops", "bytes(B)", "FLOP/B", "bound(ms)", "binds")
+SHOWN = (
+    Column("op", "op"),
+    Column("where", "where"),
+    Column("calls", "calls", "number"),
+    Column("dtype", "dtype"),
+    Column("flops", "flops", "flops"),
+    Column("bytes", "bytes(B)", "B"),
+    Column("FLOP/B", "FLOP/B", "number"),
+    Column("bound", "bound(ms)", "ms"),
+    Column("binds", "binds"),
+)
 SAME_IN_ALL = {"call": "calls", "kind": "", "operator": "where", "module": "op"}
 """The column that has the same value in all rows, for each way to sum: it is left out."""
 DETAILS = ("dtype", "FLOP/B", "GFLOP/s", "GB/s")
 """Columns that a notebook has no room for, nor a narrow terminal."""
 MORE_DETAILS = ("peak%", "bytes", "flops")
 """Those that the narrowest has no room for."""
-TIMED = ("time(ms)", "GFLOP/s", "GB/s", "peak%", "efficiency%")
+TIMED = (
+    Column("time", "time(ms)", "ms"),
+    Column("GFLOP/s", "GFLOP/s", "number"),
+    Column("GB/s", "GB/s", "number"),
+    Column("peak%", "peak%", "%"),
+    Column("efficiency%", "efficiency%", "%"),
+)
 
 COLUMNS = (
     Column("op", "op"),
@@ -150,13 +166,12 @@ class Roofline(Tabular):
 
     def by_module(self) -> Rows[Row]:
         """Return the sums of the calls within each module, by its path; "" is the model."""
-        rows = _grouped(self.rows, lambda row: list(prefixes(row.path)), lambda path: ("all", path))
+        rows = _grouped(self.rows, lambda row: list(prefixes(row.path)), lambda path, _: ("all", path))
         return _as_rows(rows, "modules", self.provenance)
 
     def _by_kind(self) -> dict[str, Row]:
-        def named(key: str) -> tuple[str, str]:
-            op, _, path = key.partition("\n")
-            return op, path
+        def named(_: str, rows: Sequence[Row]) -> tuple[str, str]:
+            return rows[0].op, place_of(row.path for row in rows)
 
         return _grouped(self.rows, lambda row: [f"{row.op}\n{pattern(row.path)}"], named)
 
@@ -181,23 +196,23 @@ class Roofline(Tabular):
         """
         from ..render.table import grid
 
-        header, cells = self._longest(by)
+        chosen, cells = self._longest(by)
         shares = ("bound(ms)",) if self.is_prediction else ("time(ms)", "bound(ms)")
         return printable(grid(
-            header, cells, sort_by=sort_by, top=top, columns=columns, units=units,
+            chosen, cells, sort_by=sort_by, top=top, columns=columns, units=units,
             tablefmt=tablefmt, noun=f"{by}s", shares=() if by == "module" else shares, elidable=("where", "op"), expendable=(*DETAILS, *MORE_DETAILS),
         ))  # fmt: skip
 
-    def _longest(self, by: str) -> tuple[list[str], list[list[object]]]:
-        """Return the header and the cells of the rows that take time, the longest first."""
+    def _longest(self, by: str) -> tuple[list[Column], list[list[object]]]:
+        """Return the columns and the cells of the rows that take time, the longest first."""
         if by not in SAME_IN_ALL:
             raise InputError(f"cannot sum by {by!r}: one of {', '.join(map(repr, SAME_IN_ALL))}")
         sums = {"kind": self._by_kind, "operator": self.by_operator, "module": self.by_module}
         rows = sums[by]().values() if by in sums else self.rows
         longest = sorted((row for row in rows if row.binds != NOTHING), key=_longest_first)
-        header = HEADER if self.is_prediction else HEADER + TIMED
-        shown = [i for i, title in enumerate(header) if title != SAME_IN_ALL[by]]
-        return [header[i] for i in shown], [[found[i] for i in shown] for found in map(_cells, longest)]
+        columns = SHOWN if self.is_prediction else SHOWN + TIMED
+        shown = [i for i, column in enumerate(columns) if column.key != SAME_IN_ALL[by]]
+        return [columns[i] for i in shown], [[found[i] for i in shown] for found in map(_cells, longest)]
 
     def _text(self) -> str:
         head = (wrapped(line, terminal_width(), 4) for line in _summary(self))
@@ -207,12 +222,15 @@ class Roofline(Tabular):
     def _blocks(self) -> Iterable[str]:
         from ..render.html import cells_table, note
 
-        header, cells = self._longest("operator")
-        kept = [i for i, title in enumerate(header) if title not in DETAILS]
-        columns = [column_of(header[i], (row[i] for row in cells)) for i in kept]
+        columns, cells = self._longest("operator")
+        kept = [i for i, column in enumerate(columns) if column.key not in DETAILS]
         rest = "no room for {}: table() has them, for each call, operator or module".format(", ".join(DETAILS))
         rows = [[row[i] for i in kept] for row in cells]
-        return [*map(note, _summary(self)), cells_table(columns, rows, "auto"), *map(note, [*_notes(self), rest])]
+        return [
+            *map(note, _summary(self)),
+            cells_table([columns[i] for i in kept], rows, "auto"),
+            *map(note, [*_notes(self), rest]),
+        ]
 
 
 def _as_rows(rows: Mapping[str, Row], name: str, origin: str) -> Rows[Row]:
@@ -238,13 +256,13 @@ def _raw(row: Row) -> tuple[object, ...]:
 def _grouped(
     rows: Iterable[Row],
     keys: Callable[[Row], list[str]],
-    named: Callable[[str], tuple[str, str]] = lambda key: (key, ""),
+    named: Callable[[str, Sequence[Row]], tuple[str, str]] = lambda key, _: (key, ""),
 ) -> dict[str, Row]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
         for key in keys(row):
             groups.setdefault(key, []).append(row)
-    return {key: _together(*named(key), found) for key, found in groups.items()}
+    return {key: _together(*named(key, found), found) for key, found in groups.items()}
 
 
 def _together(op: str, path: str, rows: Sequence[Row]) -> Row:

@@ -35,7 +35,7 @@ def traffic_of(counted: Counted, each_row: bool = False) -> Traffic:
     call, reason = counted.call, counted.rule if isinstance(counted.rule, str) else ""
     out, inputs = list(specs_in(call.out)) or _written_lists(call), inputs_of(call)
     if reason == COMMUNICATION:
-        # It reads its second argument and writes the first, or reads one and returns one.
+        # Some read their second argument and write the first; the others read their argument and return the result.
         first, second = ([*specs_in(argument)] for argument in (*call.args, (), ())[:2])
         return Traffic(_sum(second), _sum(first)) if second else Traffic(_sum(first), _sum(out))
     if (lookup := looked_up(call)) is not None:

@@ -225,8 +225,8 @@ def time_nodes(
 
     ``repeats="auto"`` runs 5 times if there are several processes. Otherwise it runs at least 5 times, 3 if one takes 0.1 s, until the times of the model and of the sum of the nodes are stable
     (interquartile range under 5% of the median, without the first runs if they were slower), or until 2 s have passed.
-    ``inputs()`` returns fresh inputs, ``model()`` a function that runs the model on such, ``compiled()`` the same of the
-    compiled model; ``tick()`` is called before each run. ``backward`` times the model's backward pass too,
+    ``inputs()`` returns fresh inputs; ``model()`` returns a function that runs the model on fresh inputs, and ``compiled()`` one
+    that runs the compiled model; ``tick()`` is called before each run. ``backward`` times the model's backward pass too,
     ``graphs_backward`` that of the nodes. Without a time for ``compiled``, another thread's run made it run eagerly.
     """
     own, own_back, fast, fast_back = (list[Usage]() for _ in range(4))
@@ -336,13 +336,14 @@ def _timing(samples: list[Usage], device: torch.device) -> Timing | None:
 
 
 def run_error(
-    at: str, where: str, args: Any, kwargs: Any, error: Exception, advice: str = "", node: str = ""
+    at: str, where: str, args: Any, kwargs: Any, error: Exception, more: str = "", node: str = "", advice: str = ""
 ) -> RunError | OutOfMemoryError:
     """Return the error for a call that raised: ``at`` names it, ``where`` its module, and it was given these specs."""
     given = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
     where = where or "the model's own forward"
     return error_for(
         error,
-        f"the model raised at {at} in {where}\n  given {given or 'nothing'}\n  {type(error).__name__}: {error}{advice}",
+        f"the model raised at {at} in {where}\n  given {given or 'nothing'}\n  {type(error).__name__}: {error}{more}",
         node,
+        advice,
     )

@@ -60,7 +60,6 @@ from .watch import Watch, run_from_watch
 
 unoptimized = torch.jit.optimized_execution  # type: ignore[attr-defined]
 """TorchScript's optimizer computes, too, in the first calls of a module."""
-GIVE = ": give a model with real tensors"
 ON_META, ON_FAKE = "counted on the meta device", "counted on fake tensors"
 
 
@@ -252,7 +251,7 @@ def run_model(
         if has_meta or not why:
             return record_of(subject, watch, "predicted", ON_META)
     except (RunError, InputError, NotImplementedError) as error:
-        failed, why = error, str(error).replace(GIVE, "")
+        failed, why = error, error.problem if isinstance(error, FxflopsError) else str(error)
     # Outside that handler, so that an error on real tensors is not chained to the error on meta.
     if failed is None or not has_meta:
         failed = None  # the run on real tensors needs the memory that this error's traceback holds
@@ -285,7 +284,7 @@ def loaded_weights(subject: Subject, watch: Watch) -> bool:
 def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run | None:
     """Return a run on real tensors of a model whose weights are on meta until its calls load them, as an offloaded one's are.
 
-    On meta nobody can tell what it loads from what stands in for that. A model is tried that has real inputs, and hooks or a
+    On meta, loaded weights cannot be told from their stand-ins. A model is tried that has real inputs, and hooks or a
     forward of its own on a module with such weights; None if its result is on meta, too, or it raises.
     """
     inputs = [tensor for _, tensor in subject.held["inputs"]]
@@ -414,8 +413,9 @@ def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
             raise OwnBackwardError from error
         whole = type(subject.model).__name__, "", (spec_of(args), spec_of(kwargs))
         op, path, (given, named) = observer.failed or whole
-        where, advice = f"module {path!r}" if path else "", line_that_raised(error) + _advice(error)
-        raise run_error(op, where, given, named, error, advice) from error
+        where, missing = f"module {path!r}" if path else "", _what_meta_lacks(error)
+        more = line_that_raised(error) + missing
+        raise run_error(op, where, given, named, error, more, advice="real tensors" * bool(missing)) from error
 
 
 def _has_ended(observer: Observer, out: Any, subject: Subject) -> bool:
@@ -427,8 +427,8 @@ def _has_ended(observer: Observer, out: Any, subject: Subject) -> bool:
     return subject.backward and took and not requires_gradient(out)
 
 
-def _advice(error: Exception) -> str:
+def _what_meta_lacks(error: Exception) -> str:
     if "'Meta'" in str(error) or "no fake impl" in str(error):
-        return f"\n  it has no kernel on the meta device (torch.library.register_fake gives it one){GIVE}"
+        return "\n  it has no kernel on the meta device (torch.library.register_fake gives it one)"
     needs_values = "meta tensor" in str(error).lower() or "meta_nonzero" in str(error)
-    return f"\n  it needs values, which the meta device does not have{GIVE}" if needs_values else ""
+    return "\n  it needs values, which the meta device does not have" if needs_values else ""

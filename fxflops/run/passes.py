@@ -82,7 +82,7 @@ def analysis(
     except (RunError, OutOfMemoryError) as error:
         place = author_lines(subject, registry, trace).get(error.node) if error.node else None
         if place:
-            error.args = (f"{error}\n  at {place}",)
+            error.add(f"\n  at {place}")
         raise
 
 
@@ -311,7 +311,8 @@ def _matched(
             raise TraceError(
                 f"the symbolic graph of {type(subject.model).__name__} does not do what the model does: it calls "
                 f"{calls[0].op} on {', '.join(map(repr, calls[0].inputs()))} in {calls[0].path or 'the root'}, which the "
-                'model does not do there\nfxflops.analyze(model, args, trace="record") records a run of the model'
+                "model does not do there",
+                advice="record",
             )
         end = begun + len(wanted)
         found[name] = range(begun, end)

@@ -100,8 +100,8 @@ def running(
             if (shape := shape_given(args, named)) is not None:
                 raise shape from error
             batch = batch_advice(subject, positional, named) if subject is not None else ""
-            advice = batch or size_advice(error.__cause__)
-            error.args = (f"{error}{advice}",)
+            error.add(batch or size_advice(error.__cause__))
+            error.advice += ["batch dimension"] * bool(batch)
             raise
 
 

@@ -168,7 +168,7 @@ class Places:
                 continue
             for seen in ended.node.recorded:
                 seen.phase = RECOMPUTE
-            # A function that recomputes runs a backward pass of its own next, and often nothing after it.
+            # A function that recomputes its forward runs its own backward pass next, and often nothing else.
             if outer is not None and ended.node.ends_recorded is False:
                 outer.ends_recorded = False
 

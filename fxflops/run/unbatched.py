@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import nn
 
-from ..errors import UNBATCHED
 from ..model.pytree import fill, template_of
 from ..ops import BASE
 from ..records.tensors import spec_of
@@ -35,7 +34,7 @@ def batch_advice(subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]
     batched = [tensor.detach().unsqueeze(0) for tensor in tensors]
     if _works(subject, args, kwargs) or not _works(subject, *fill(template, *batched)):
         return ""
-    return f"\n  it runs with a batch dimension: give {' '.join(repr(spec_of(t)) for t in batched)}{UNBATCHED}"
+    return f"\n  it runs with a batch dimension: give {' '.join(repr(spec_of(t)) for t in batched)}"
 
 
 def _works(raised: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -256,8 +256,8 @@ class SizedCosts:
         if what == "memory" and (phase, module, operator) != ("forward", "", None):
             raise InputError("memory is the peak of the whole run: it has no phase, module or operator")
         if not {*PHASES[phase]} - {*PARTS["forward"]} <= {*self.phases}:
-            raise InputError(f"no {phase} was counted: closed_form(model, args, backward=True) counts it")
+            raise InputError(f"no {phase} was counted", advice="backward in a form")
         if what == "flops" and "backward" in PHASES[phase] and not self.has_backward_flops:
             raise InputError(
-                f"convention {self.convention!r} has no rules for the backward pass: its MACs are known alone"
+                f"convention {self.convention!r} has no rules for the backward pass: only its MACs are known"
             )

@@ -242,8 +242,8 @@ def _axis(samples: Samples, axis: int, others: Sequence[int], whats: Sequence[st
     if found is None:
         named = whats[0] if len(whats) == 1 else "costs"
         raise ClosedFormError(
-            f"no closed form of {samples.first.model}: its {named} are no polynomials in {size.name}, of a degree up to 4 "
-            f"and in up to 4 pieces, between {low} and {high}, nor are they in steps of any period that was tried"
+            f"no closed form of {samples.first.model}: between {size.name}={low} and {high} its {named} are not polynomials of degree 4 "
+            f"or less in 4 pieces or fewer, also not in steps of any period that was tried"
         )
     return found
 
@@ -330,7 +330,7 @@ def _check(
                     at = ", ".join(f"{size.name}={length}" for size, length in zip(samples.sizes, point, strict=True))
                     raise ClosedFormError(
                         f"no closed form of {samples.first.model}: the {name} of {op} in {path or 'the model'} ({phase}) "
-                        f"are no polynomial; at {at} they are {number:,}, not {known[id(polynomial)]}"
+                        f"are not a polynomial: at {at} they are {number:,}, not {known[id(polynomial)]}"
                     )
     return wrong
 

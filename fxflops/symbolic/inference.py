@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from torch import nn
 
-from ..errors import InputError, not_taken
+from ..errors import InputError, unknown_arguments
 from ..report.report import Report
 from ..roofline.devices import Device
 from ..roofline.measured_peaks import device_for
@@ -19,18 +19,6 @@ from ..units import amount, seconds, size
 from .generation import Steps
 
 TAKES = "it takes prompt, new_tokens, batch, device, attention, draft, draft_tokens, acceptance"
-SPLIT = """one device holds the whole model here; fxflops.distributed.simulate(...) runs a model that is split over several,
-and its result has what each computes and sends"""
-OF_SERVERS = {
-    **dict.fromkeys(("tp", "tensor_parallel_size", "pp", "pipeline_parallel_size", "gpus", "world_size"), SPLIT),
-    **dict.fromkeys(("max_new_tokens", "output_len", "max_tokens"), "new_tokens is the number of tokens to generate"),
-    **dict.fromkeys(("batch_size", "concurrency", "max_num_seqs"), "batch is the number of sequences"),
-    **dict.fromkeys(
-        ("input_len", "prompt_len", "prompt_tokens", "seq_len"), "prompt is the number of tokens of each prompt"
-    ),
-    **dict.fromkeys(("dtype", "quantization"), "the dtype is that of the model's weights: model.to(torch.bfloat16)"),
-}
-"""What to write for an argument of inference engines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +151,7 @@ def serving(
     Raises InputError for a model that keeps nothing between tokens, and for numbers out of range.
     """
     if unknown:
-        raise not_taken("serving", unknown, serving.__kwdefaults__ or (), TAKES, OF_SERVERS)
+        raise unknown_arguments("serving", unknown, serving.__kwdefaults__ or (), TAKES)
     if min(prompt, new_tokens, batch, draft_tokens) < 1 or not 0 <= acceptance <= 1:
         raise InputError(
             "serving() needs prompt, new_tokens, batch, draft_tokens of 1 or more, and acceptance from 0 to 1"

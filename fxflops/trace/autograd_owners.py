@@ -173,7 +173,9 @@ def roots_of(out: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         found = tensors_in(out) if loss is None else [loss]
         roots = list({id(tensor): tensor for tensor in found if tensor.requires_grad}.values())
         if not roots:
-            raise InputError("backward=True, but no output depends on a parameter or input that requires a gradient")
+            raise InputError(
+                "there is no backward pass: no output depends on a parameter or input that requires a gradient"
+            )
         roots = _not_passed(roots)
         return roots, [*map(_ones_for, roots)]
 

@@ -271,7 +271,7 @@ class MetaMirror:
     def holding_gradient(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments of a property's call; with the meta tensor, if it reads or sets a gradient of a backward pass on meta.
 
-        Such a pass, which the model's own code runs, leaves its gradients on the meta tensors.
+        A backward pass that the model's own code runs leaves its gradients on the meta tensors.
         """
         known = self._mirror.get(id(args[0]))
         if known is None or known[0]() is not args[0] or getattr(func.__self__, "__name__", "") != "grad":

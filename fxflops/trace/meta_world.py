@@ -377,7 +377,7 @@ class MetaWorld(World):
         # x.unsqueeze_(0) changed its own shape.
         if returns is FIRST_ARGUMENT and self._mirror.read(args[0]) is not forms_given[0]:
             return
-        # A call that leaves other bytes behind than its result keeps tensors that would not be made again.
+        # A call that leaves more memory behind than its result keeps tensors alive, which a remembered result would not.
         made = sum([form.nbytes for form in forms]) if returns is NEW else 0
         if not returns or ended.left != made or operation.op in EMPTY:
             return

@@ -1452,7 +1452,7 @@ class Observer:
                 out = launch() if computes else None
             with self.lock:
                 self._unwritten.wrote((args, kwargs))
-                # The parameters of a formula for the kernel itself go by position, of one for its name by their names.
+                # A formula for the kernel itself takes arguments by position; one for the kernel's name takes them by name.
                 names = () if own is not None else names_of(kernel)[: len(args)]
                 by_name = {**dict(zip(names, spec_of(args), strict=False)), **spec_of(kwargs)}
                 made = spec_of(args[len(names) :]), {**by_name, "grid": grid_of(kernel, grid, args, kwargs)}, None

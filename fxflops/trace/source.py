@@ -54,9 +54,11 @@ def modules_that_raised(error: BaseException) -> list[nn.Module]:
     return [owner for owner in owners if issubclass(type(owner), nn.Module)]
 
 
-def error_for(error: Exception, message: str, node: str = "") -> RunError | OutOfMemoryError:
+def error_for(error: Exception, message: str, node: str = "", advice: str = "") -> RunError | OutOfMemoryError:
     """Return our error for one that a run has raised: that its device has too little memory, or any other."""
-    return (OutOfMemoryError if isinstance(error, torch.OutOfMemoryError) else RunError)(message, node)
+    made = (OutOfMemoryError if isinstance(error, torch.OutOfMemoryError) else RunError)(message, node)
+    made.advice += [advice] * bool(advice)
+    return made
 
 
 def in_function() -> bool:

@@ -130,7 +130,8 @@ def symbolic(
         said = str(error).strip().partition("\n")[0]
         raise TraceError(
             f"torch.fx cannot trace {type(model).__name__} symbolically: {type(error).__name__}: {said}"
-            f'{line_that_raised(error)}\nfxflops.analyze(model, args, trace="record") records a run of it instead'
+            f"{line_that_raised(error)}",
+            advice="record",
         ) from error
     finally:
         # torch.fx leaves a tracer in reference cycles. Another thread may still be in a call that began while torch.fx had

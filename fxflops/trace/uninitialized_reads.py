@@ -76,7 +76,7 @@ class BeforeWriteMode(TorchFunctionMode):
     def __init__(self, before_write: Callable[..., None]) -> None:
         super().__init__()
         earlier: dict[int, Any] = {}
-        # No method of this object, which would hold itself, and what is to be restored, in a reference cycle.
+        # Not a method of this object: that would be a reference cycle, which keeps what is to be restored alive.
         self._announce = before_write_hook(before_write, lambda tensor: _is_new(tensor, earlier))
         self._earlier = earlier
         self._made: dict[int, weakref.ref[Any]] = {}

@@ -167,7 +167,7 @@ class World:
         return False
 
     def torch_settings(self, func: Any) -> tuple[Any, ...]:
-        """Return what else the key of a call of ``func`` has: settings of torch on which its record depends."""
+        """Return what the key of a call of ``func`` has besides its arguments: the settings of torch that change its record."""
         return order_now() if func is torch.einsum else ()
 
     def form(self, tensor: torch.Tensor) -> Any:

@@ -164,8 +164,8 @@ class Source:
             most = max(there, elements) if elements else sum(self.parameters.values())
             if abs(there - elements) > BIASES * most:
                 raise InputError(
-                    f"{trainer}'s formula does not fit this architecture, {self.text.model_type}: by its config it has {elements:,} "
-                    f"parameters in {term!r}, and the model has {there:,}; 6nd and the true count need no config"
+                    f"{trainer}'s formula does not fit this architecture, {self.text.model_type}: its config says {elements:,} "
+                    f"parameters in {term!r}, the model has {there:,}; 6nd and the true count need no config"
                 )
 
     def training_of(self, lengths: tuple[int, ...]) -> Iterator[Training]:
@@ -173,7 +173,10 @@ class Source:
         if isinstance(self._given, Report):
             given = self._given.recount("fxflops")
             if given.total_backward_flops is None:
-                raise InputError("trainers count forward and backward: give a report of count(..., backward=True)")
+                raise InputError(
+                    "trainers count forward and backward, and this report has no backward pass",
+                    advice="counted backward",
+                )
             if sorted(self.lengths) == sorted(lengths):
                 yield _training_in(given, 1)
                 return

@@ -41,7 +41,7 @@ def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
 def _delta_net(config: Any) -> int:
     """Return the multiply-accumulates of a token in a layer of gated delta net."""
     if not hasattr(config, "linear_num_key_heads"):
-        raise InputError(f"megatron's formula knows no linear attention such as that of {config.model_type}")
+        raise InputError(f"megatron's formula does not cover linear attention, which {config.model_type} has")
     state = config.linear_num_value_heads * config.linear_value_head_dim**2
     return linear_projections(config) + 4 * int(state)
 

@@ -160,7 +160,7 @@ def test_a_mesh_has_sizes(mesh: Any) -> None:
 
 
 def test_what_differs_is_in_the_mesh() -> None:
-    with pytest.raises(InputError, match="differs names 'pp', which the mesh has not: dp"):
+    with pytest.raises(InputError, match="differs names 'pp', which are not among the mesh's dimensions dp"):
         simulate(linear, {"dp": 2}, differs=["pp"])
     with pytest.raises(InputError, match=r"differs must be a list of dimensions, such as \['dp'\], not 'dp'"):
         simulate(linear, {"dp": 2}, differs="dp")

@@ -86,4 +86,9 @@ def test_charts_are_pictures_too(report: Report) -> None:
 
 def test_a_run_without_a_graph_says_what_makes_one() -> None:
     with pytest.raises(InputError, match=r"analyze\(model, args, repeats=0\)"):
-        count(nn.Linear(8, 8), torch.ones(4, 8)).to_svg()
+        count(nn.Linear(8, 8), torch.ones(4, 8)).to_svg(chart="graph")
+
+
+def test_a_run_without_a_graph_draws_its_modules() -> None:
+    report = count(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), torch.ones(4, 8))
+    assert report.to_svg() == report.to_svg(chart="modules")

@@ -1,0 +1,89 @@
+"""``fxflops profile``: what a script computes, and where its time goes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import InputError
+from .options import examples
+from .shown import write
+
+if TYPE_CHECKING:
+    from ..profiling import profile as Profile
+
+EXAMPLES = examples(
+    "fxflops profile train.py",
+    "fxflops profile train.py --epochs 1 --batch-size 8",
+    "fxflops profile --lines --save train.html train.py",
+)
+RUN = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+"""What stands behind the script's name is the script's."""
+
+
+def profile(
+    context: typer.Context,
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file; its own arguments follow it.")],
+    *,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Also show which lines of the script the time goes to, by pyinstrument.")
+    ] = False,
+    save: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Write the report to a file: .html, .json, .csv ...")
+    ] = None,
+) -> None:
+    """Run a script as python does, and show the FLOPs, time and memory of all that it computes with torch.
+
+    Nothing in the script changes. Modules are not told apart: `with fxflops.profile(model) as p:` in the script does that.
+    """
+    if not script.is_file():
+        raise InputError(f"there is no file {os.fspath(script)!r}; fxflops run MODEL counts and times a model")
+    from ..profiling import profile as profiled
+
+    with profiled(lines=lines) as run:
+        code = _exit_code(script, context.args)
+    _show(run, lines, save or [])
+    if code:
+        raise typer.Exit(code)
+
+
+def _exit_code(script: Path, arguments: list[str]) -> int:
+    """Run a script; return the code that it exits with."""
+    from runpy import run_path
+
+    with _as_main(script, arguments):
+        try:
+            run_path(os.fspath(script), run_name="__main__")
+        except SystemExit as left:
+            if left.code is None or isinstance(left.code, int):
+                return left.code or 0
+            typer.echo(left.code, err=True)
+            return 1
+    return 0
+
+
+@contextmanager
+def _as_main(script: Path, arguments: list[str]) -> Iterator[None]:
+    """Let a script see its own arguments, and import the files beside it."""
+    given, path = sys.argv, [*sys.path]
+    sys.argv = [os.fspath(script), *arguments]
+    sys.path.insert(0, os.fspath(script.resolve().parent))
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = given, path
+
+
+def _show(run: Profile, lines: bool, save: list[Path]) -> None:
+    report: Any = run.report
+    typer.echo(str(report))
+    if lines:
+        typer.echo(f"\n{report.by_line()}")
+    for path in save:
+        write(report, path)

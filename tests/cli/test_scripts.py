@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fxflops.cli.app import app
+from fxflops.report.report import Report
+
+SCRIPT = """
+import sys
+import torch
+import beside
+
+layer = torch.nn.Linear(8, 4, bias=False)
+for _ in range(int(sys.argv[sys.argv.index("--steps") + 1])):
+    layer(torch.ones(2, 8))
+sys.exit(beside.CODE)
+"""
+
+
+@pytest.mark.parametrize("code", ["None", "3", "'it went wrong'"])
+def test_a_script_runs_as_python_runs_it(code: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "beside.py").write_text(f"CODE = {code}\n")
+    saved = tmp_path / "report.json"
+    asked = ["profile", "--save", str(saved), str(tmp_path / "train.py"), "--steps", "5"]
+    try:
+        result = CliRunner().invoke(app, asked)
+    finally:
+        sys.modules.pop("beside", None)
+    assert result.exit_code == {"None": 0, "3": 3}.get(code, 1)
+    assert "MACs" in result.stdout
+    assert ("it went wrong" in result.output) == ("wrong" in code)
+    assert Report.load(saved).total_macs == 5 * 2 * 8 * 4
+
+
+def test_a_name_that_is_no_file_says_what_counts_a_model() -> None:
+    result = CliRunner().invoke(app, ["profile", "timm:resnet50"])
+    assert (result.exit_code, "fxflops run MODEL" in result.output) == (2, True)
