@@ -199,7 +199,9 @@ class Joined(nn.Module):
 
 
 def test_no_polynomial_is_refused_with_its_place() -> None:
-    with pytest.raises(ClosedFormError, match="no closed form of Powers: between n=1 and 400 its costs are not polynomials"):
+    with pytest.raises(
+        ClosedFormError, match="no closed form of Powers: between n=1 and 400 its costs are not polynomials"
+    ):
         closed_form(Powers(), torch.ones(8), dynamic_shapes={"x": {0: Dim("n", max=400)}})
     sizes = {"x": {0: Dim("n", max=90)}, "y": {0: Dim("m", max=90)}}
     with pytest.raises(ClosedFormError, match="the flops of exp in the model"):
