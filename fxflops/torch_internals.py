@@ -719,7 +719,7 @@ def expression_of(size: Any) -> Any:
 def programs_in(path: Path) -> dict[str, Any]:
     """Return the programs of torch.export in an archive, by name.
 
-    Purpose: ``torch.export.load`` reads the one that is named "model"; archives may name theirs otherwise. Torch before 2.8 writes
+    Purpose: ``torch.export.load`` reads the one that is named "model"; archives may use other names. Torch before 2.8 writes
     no others.
     """
     from torch.export.pt2_archive import _package

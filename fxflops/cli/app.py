@@ -257,7 +257,7 @@ def predict(
         bool,
         typer.Option(
             "--what-fits",
-            help="Also find the largest batch that fits, and, where training does not fit, the modules to checkpoint: many counts, 5 s to 2 minutes.",
+            help="Also find the largest batch that fits and, if training does not fit, the modules to checkpoint. It takes 5 s to 2 minutes.",
         ),
     ] = False,
     json: option.TableAsJson = False,

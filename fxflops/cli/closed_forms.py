@@ -30,7 +30,7 @@ def closed_form(
         str,
         typer.Option(
             metavar="NAME,NAME,...",
-            help="A name for each dim of the inputs, in order, _ for one that is fixed; seq:8192 with the largest size to check.",
+            help="A name for each dim of the inputs, in order; _ for a fixed one; seq:8192 also sets the largest size to check.",
         ),
     ],
     python: Annotated[

@@ -11,13 +11,11 @@ from ..render.columns import check_units
 from ..render.exports import Table
 from ..render.table import grid
 from ..render.text import printable
-from ..report.comparison import Comparison, figure_keys
+from ..report.comparison import SUFFIXES, Comparison, figure_keys
 from ..report.report import Report
 from .options import Asked
 from .reports import is_saved, report_of
 from .shown import Shown
-
-SUFFIXES = (".csv", ".json", ".md", ".tex", ".html", ".svg")
 
 
 def check(shown: Shown, save: Iterable[Path]) -> None:

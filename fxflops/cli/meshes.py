@@ -42,7 +42,7 @@ def mesh(
         str,
         typer.Option(
             metavar="DEVICE",
-            help="The card, with its peaks and links: H100, H200, B200, A100 ...; cuda is the one here.",
+            help="The card, with its peaks and links: H100, H200, B200, A100 ..., or cuda for the one here.",
         ),
     ] = "H100",
     memory: Annotated[
@@ -50,7 +50,7 @@ def mesh(
         typer.Option(
             metavar="BYTES",
             parser=SIZE,
-            help="Bytes for tensors on a device, such as 70GiB. Default: the card's, without CUDA's context and NCCL's buffers.",
+            help="Memory for tensors on each device, such as 70GiB. Default: the card's, minus CUDA's context and NCCL's buffers.",
         ),
     ] = None,
     seq: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens of a sequence.")] = 8192,
@@ -60,7 +60,7 @@ def mesh(
         typer.Option(
             min=1,
             metavar="N",
-            help="Sequences of a step on all ranks together, in place of --batch. Gradients are not accumulated.",
+            help="Sequences per step over all ranks, instead of --batch. Gradients are not accumulated.",
         ),
     ] = None,
     within: Annotated[
@@ -73,14 +73,14 @@ def mesh(
     ] = None,
     across: Annotated[
         int | None,
-        typer.Option(metavar="BYTES", parser=SIZE, help="Link speed of a device between nodes, as --within: 50GB."),
+        typer.Option(metavar="BYTES", parser=SIZE, help="Link speed between nodes, per device: 50GB."),
     ] = None,
     node: Annotated[int | None, typer.Option(min=1, metavar="N", help="Devices in a node. Default: 8.")] = None,
     checkpoint: Annotated[
         bool | None,
         typer.Option(
             "--checkpoint/--no-checkpoint",
-            help="Checkpoint each layer (keep only its input), or keep all activations. Default: checkpoint on meshes that do not fit without.",
+            help="Checkpoint every layer (keep only its input), or keep all activations. Default: checkpoint only on meshes that do not fit otherwise.",
         ),
     ] = None,
     json: option.TableAsJson = False,

@@ -156,7 +156,7 @@ class Asked:
         typer.Option(
             "--autocast",
             metavar="bf16|f16",
-            help="Count the forward as under torch.autocast in this dtype, by torch's lists for the device.",
+            help="Count the forward as under torch.autocast with this dtype.",
             autocompletion=lambda: ["bf16", "f16"],
         ),
     ] = None
@@ -178,14 +178,14 @@ class Asked:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Count a step of it too, after --backward: a class of torch.optim, such as AdamW. It is not run.",
+            help="Also count a step of this optimizer after --backward: a class of torch.optim, such as AdamW. It does not run.",
         ),
     ] = None
     convention: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The counter whose rules to count by; see fxflops conventions. Default: fxflops.",
+            help="Count by this counter's rules; see fxflops conventions. Default: fxflops.",
             autocompletion=conventions,
         ),
     ] = None
@@ -202,7 +202,7 @@ class Asked:
         bool,
         typer.Option(
             "--unsafe",
-            help="Load a pickled model (torch.save) too, which runs code that its file names: for files that you trust.",
+            help="Also load a pickled model (torch.save). This runs code that the file names: only for files that you trust.",
         ),
     ] = False
 

@@ -47,7 +47,7 @@ def conv_transpose(
 ) -> Cost:
     """input[n, i, *s], weight[i, o, *k] -> out: 2 (o // g) prod(k) per input; a bias 1 per output of the plain convolution.
 
-    An image without a batch is taken for a batch, whose images have a dimension less than the kernel.
+    An unbatched image is taken for a batch of images that have one dimension fewer than the kernel.
     """
     n, _, *sizes = input
     outputs, *kernel = weight[1:]

@@ -331,7 +331,7 @@ class Search:
             without = self._trial(self.effects[number].name for number in needed)
             if without is not None and self._fits(without):
                 trial, chosen = without, needed
-        # Then without one after the other. Peaks rise along the way, so few of these sets need be counted.
+        # Then leave out one after the other. Peaks rise along the way, so few of these sets need be counted.
         while len(smaller) < DOUBTFUL:
             sets = [[other for other in chosen if other != number] for number in chosen]
             likely = [each for each in sets if may_fit(each)]

@@ -21,6 +21,7 @@ FORMATS = {
     ".html": "to_html",
     ".svg": "to_svg",
     ".png": "to_png",
+    ".pdf": "to_pdf",
     ".pickle": "to_memory_snapshot",
 }
 """The method of a report that writes a file with this suffix."""

@@ -12,9 +12,13 @@ from ..conventions import CONVENTIONS, OF_MACS, check_convention, title_of
 from ..errors import InputError, of_kind
 from ..render.columns import Column, pick, titled
 from ..render.exports import Table, Tabular
-from ..render.files import Path, method_for, written
+from ..render.files import Path, method_for, written, written_bytes
+from .picture import as_pdf
 from .report import Report
 from .tables import COUNTS
+
+SUFFIXES = ".csv", ".json", ".md", ".tex", ".html", ".svg", ".pdf"
+"""Of the files that a comparison is written into."""
 
 Figure = Callable[[Report], Any]
 FIGURES: dict[str, tuple[Column, Figure]] = {
@@ -92,11 +96,15 @@ class Comparison(Tabular):
                 raise InputError(f"no axis {column.key!r}: it is unknown for {', '.join(unknown)}")
         return written(scatter_svg(points, *axes, figures.provenance), path)
 
+    def to_pdf(self, path: Path | None = None, *, x: str = "flops", y: str | None = None) -> bytes | None:
+        """Return the figure of :meth:`to_svg` as PDF, or write it to ``path``: ``pip install cairosvg``."""
+        return written_bytes(as_pdf(self.to_svg(x=x, y=y) or ""), path)
+
     def save(self, path: Path) -> None:
-        """Write the comparison in the format that the suffix of ``path`` names: .csv, .json, .md, .tex, .html or .svg."""
+        """Write the comparison in the format that the suffix of ``path`` names, one of :data:`SUFFIXES`."""
         method = getattr(self, method_for(path), None)
         if method is None:
-            raise InputError(f"{os.fspath(path)!r}: a comparison is written as .csv, .json, .md, .tex, .html or .svg")
+            raise InputError(f"{os.fspath(path)!r}: a comparison is written as one of {', '.join(SUFFIXES)}")
         method(path)
 
 

@@ -18,6 +18,7 @@ from .graph import COSTS, costed_nodes
 CHARTS = "graph", "modules", "memory", "roofline"
 SIZES = "flops", "macs", "time"
 """The values that size a module in its chart, by the names of :data:`~fxflops.report.graph.COSTS`."""
+NO_OUTLINES = ".chart text{stroke:none !important}"
 ZOOM = 2
 """The pixels of a PNG for each pixel of its SVG."""
 
@@ -29,9 +30,10 @@ class Picture:
     svg: str
 
     def save(self, path: Path) -> None:
-        """Write the picture to a file, as SVG or, if its name ends in ``.png``, as PNG in twice the size."""
-        if os.fspath(path).lower().endswith(".png"):
-            written_bytes(as_png(self.svg), path)
+        """Write the picture to a file: as PDF or, in twice the size, as PNG if its name ends so, else as SVG."""
+        converted = {".png": as_png, ".pdf": as_pdf}.get(os.fspath(path)[-4:].lower())
+        if converted is not None:
+            written_bytes(converted(self.svg), path)
         else:
             written(self.svg, path)
 
@@ -89,3 +91,15 @@ def as_png(svg: str) -> bytes:
     except ImportError as error:
         raise FxflopsError("PNG is made by resvg, which is not installed:\n  pip install resvg-py") from error
     return bytes(svg_to_bytes(svg_string=svg, zoom=ZOOM))
+
+
+def as_pdf(svg: str) -> bytes:
+    """Return a picture as PDF, whose text stays text. Raises FxflopsError if cairosvg or the library cairo is not installed."""
+    try:
+        from cairosvg import svg2pdf
+    except (ImportError, OSError) as error:  # OSError: cairosvg is there and cairo is not
+        raise FxflopsError(
+            f"PDF is made by cairosvg, which is not installed:\n  pip install cairosvg  ({error})"
+        ) from error
+    # Outlines of text are drawn first in an SVG, but cairosvg draws them last, over the text.
+    return bytes(svg2pdf(bytestring=svg.replace("</style>", f"{NO_OUTLINES}</style>", 1).encode()))

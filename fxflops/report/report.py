@@ -41,7 +41,7 @@ from .gathered import GatheredReport, collective_table, gathered
 from .html import notebook, page_of
 from .model_explorer import graph, node_data
 from .per_token import PerToken, per_token
-from .picture import as_png, charted, picture
+from .picture import as_pdf, as_png, charted, picture
 from .saved import NAME_ONLY, TOTALS, Saved, data_in, to_json_data
 from .tables import (
     COUNTS,
@@ -740,7 +740,7 @@ class Report(View):
 
         ``.json`` holds the whole report, for :meth:`load`; ``.csv`` the table of operations; ``.md``
         and ``.tex`` that of the modules that cost most; ``.html`` the page of :meth:`to_html`; ``.trace.json`` and ``.perfetto`` a Chrome trace, ``.pickle`` a memory
-        snapshot, ``.svg`` and ``.png`` a picture of the graph.
+        snapshot, ``.svg``, ``.png`` and ``.pdf`` a picture of the graph.
         """
         getattr(self, method_for(path))(path)
 
@@ -900,6 +900,18 @@ class Report(View):
     ) -> bytes | None:
         """Return the picture of :meth:`to_svg` as PNG, in twice its size, or write it to ``path``: ``pip install resvg-py``."""
         return written_bytes(as_png(self._picture(chart, by, depth, device)), path)
+
+    def to_pdf(
+        self,
+        path: Path | None = None,
+        *,
+        chart: str | None = None,
+        by: str = "flops",
+        depth: int | None = None,
+        device: str | Device = "auto",
+    ) -> bytes | None:
+        """Return the picture of :meth:`to_svg` as PDF, or write it to ``path``: ``pip install cairosvg``."""
+        return written_bytes(as_pdf(self._picture(chart, by, depth, device)), path)
 
     def _picture(self, chart: str | None, by: str, depth: int | None, device: str | Device) -> str:
         chart = chart or ("graph" if self.nodes else "modules")

@@ -211,7 +211,7 @@ def _launch(where: str, threads: int) -> float:
 
 
 def _on_device(queue: FullQueue, run: Callable[[], object], host_seconds: float) -> float:
-    """Return the device's seconds for a kernel of several, which are all in its queue before it starts the first."""
+    """Return the device's seconds per kernel of several, all of them queued before the first starts."""
     accelerator = queue.accelerator
     start, end = accelerator.event(), accelerator.event()
     # The host is slower where the queue was empty before: hold the device for twice as long.

@@ -12,7 +12,7 @@ GROUPED, ROUTER = "grouped_mm", "topk"
 
 
 class Experts:
-    """The experts in a run of so many tokens. Their weights are parameters with a matrix for each, by the first dim."""
+    """The experts in a run of so many tokens. Their weights are parameters whose first dim is the expert."""
 
     def __init__(self, report: Report, tokens: int) -> None:
         self._tokens = tokens

@@ -261,7 +261,7 @@ def _recurrence(costs: Costs, pieces: Sequence[Piece], period: int, is_whole: bo
     for before, few, after in zip(pieces, pieces[1:], followers, strict=False):
         is_few = len(before.nodes) > 1 and few.last - few.first < FEW * period
         if is_few and (after is None or all(agrees(costs, before.nodes, node) for node in after.nodes)):
-            # Beside both pieces there may be the next such one.
+            # The next such length may be just outside these two pieces.
             first, last = (before.first, few.first) if after is None else (before.first - period, after.last + period)
             far = [d for d in range((WINDOW + 1) * period, MAX_PERIOD + 1, period) if few.first % d == 0]
             for distance in (*range(period, (WINDOW + 1) * period, period), *far):

@@ -230,7 +230,7 @@ class Observer:
         self._is_learning_function = False
         # The backward of a library's function is under way: what its nodes call is part of it.
         self._in_library = False
-        # The function without formula that dispatches operators now, and functions whose bodies run under observation.
+        # The function without a formula that is dispatching operators, and the functions whose bodies run observed.
         self._inside: Any = None
         self._bodies_under_way: set[Any] = set()
         # The operators in the call under way, kept in case that checkpoint stops it halfway: see _call_raised.
@@ -1185,7 +1185,7 @@ class Observer:
         if is_control_flow(func) or self._registry.find(func) is not None or not calls_others:
             # All modes are off around its functions, which turn them on again for themselves.
             args, kwargs = with_callables((args, kwargs), self._observed_inside)
-            # What it makes itself, the rows and their stack, it makes by functions.
+            # The rows and their stack, which it makes itself, come from functions that are observed.
             tracked = is_control_flow(func)
             with (
                 EnableTorchFunction() if tracked else nullcontext(),

@@ -130,7 +130,7 @@ def test_files_have_the_table(tmp_path: Path) -> None:
         report.total_flops for report in comparison.reports.values()
     ]
     assert r"\toprule" in (tmp_path / "table.tex").read_text()
-    with pytest.raises(InputError, match=r"written as \.csv"):
+    with pytest.raises(InputError, match=r"written as one of \.csv"):
         comparison.save(tmp_path / "table.pickle")
 
 

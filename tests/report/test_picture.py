@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fxflops import FxflopsError, InputError, Report, analyze, count
-from fxflops.report.picture import Picture
+from fxflops.report.picture import Picture, as_pdf
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -55,6 +55,22 @@ def test_a_picture_is_saved_and_shown_in_a_notebook(tmp_path: Path) -> None:
     pytest.importorskip("resvg_py", reason="no resvg to make a PNG")
     shown.save(tmp_path / "form.PNG")
     assert (tmp_path / "form.PNG").read_bytes().startswith(PNG)
+
+
+def test_a_pdf_has_the_text_of_the_picture(report: Report, tmp_path: Path) -> None:
+    cairosvg = pytest.importorskip("cairosvg", reason="no cairosvg to make a PDF", exc_type=(ImportError, OSError))
+    report.save(tmp_path / "net.pdf")
+    # Two files differ in their date.
+    assert (tmp_path / "net.pdf").read_bytes()[:4] == (report.to_pdf() or b"")[:4] == b"%PDF"
+    shares = '<svg xmlns="http://www.w3.org/2000/svg" class="chart" width="90" height="30"><style>.chart .share{stroke:#fff;stroke-width:13px}</style><text class="share" y="20">99%</text></svg>'
+    outlined, plain = cairosvg.svg2pdf(bytestring=shares.encode()), as_pdf(shares)
+    assert len(plain) < len(outlined)  # without the outline that would cover the text
+
+
+def test_without_cairo_the_error_says_what_to_install(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cairosvg", None)
+    with pytest.raises(FxflopsError, match="pip install cairosvg"):
+        report.to_pdf()
 
 
 def test_without_resvg_the_error_says_what_to_install(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
