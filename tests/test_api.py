@@ -504,7 +504,7 @@ def test_a_summary_says_where_its_figures_are() -> None:
         ({"input_size": (0, 4)}, "sizes of 1 or more"),
         (
             {"input_size": (1, 4), "dtypes": [torch.long] * 2},
-            "dtypes has one dtype, such as torch.long, for each of 1 inputs",
+            "dtypes needs one dtype, such as torch.long, for each of the 1 inputs",
         ),
         ({"input_size": (1, 4), "row_settings": []}, "torchinfo's own arguments: fxflops.adapters.torchinfo.summary$"),
         ({"input_size": (1, 4), "col_names": ["output_size"]}, 'columns="inputs, output, params" chooses columns'),

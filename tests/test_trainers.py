@@ -207,7 +207,7 @@ def test_what_is_missing_is_said() -> None:
         trainers.estimate("6nd", {"model_type": "vit"}, [8])
     bert = {**SMALL, "model_type": "bert"}
     with pytest.raises(
-        InputError, match="megatron's formula does not fit this architecture, bert: by its config it has 9,216"
+        InputError, match="megatron's formula does not fit this architecture, bert: its config says 9,216"
     ):
         trainers.estimate("megatron", bert, [8])
     with pytest.raises(InputError, match=r"verl.s formula reads what the config has not.*num_hidden_layers"):
