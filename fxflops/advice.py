@@ -37,7 +37,7 @@ SUMMARY = {
     "inputs": """; inputs go in input_size=[(1, 3), (1, 5)], or in input_data=[a, b] by position, {"name": a, ...} by name""",
     "token ids": "\n  its input is token ids: give dtypes=[torch.long], a dtype for each input",
 }
-"""Those of ``summary``, ours and torchinfo's."""
+"""The words of ``summary``, ours and torchinfo's."""
 
 COMMAND = {
     **WORDS,
@@ -48,7 +48,7 @@ COMMAND = {
     "counted backward": ": --backward counts it",
     "batch dimension": "",
     "cap": ": give a smaller input, or use fxflops run without --counts-only, which has no cap",
-    "cast": "\n  --dtype is that of the weights, --input SHAPE:DTYPE that of an input",
+    "cast": "\n  --dtype sets the dtype of the weights, --input SHAPE:DTYPE the dtype of an input",
     "config": ": it looks like a config of transformers, whose model is hf:path/to/config.json",
     "convention": ": give --convention",
     "meta": "\n  --counts-only takes a model on meta, with inputs on any device",
@@ -57,7 +57,7 @@ COMMAND = {
     "token ids": "\n  its input is token ids: give integers: --input-ids 1,128 or --input 1,128:i64",
     "unsafe": "; --unsafe does so for a file that you trust",
 }
-"""Those of the command line."""
+"""The words of the command line."""
 
 
 _RUNS = "runs that are not timed come first by themselves; repeats=10 is the number of those that are"
@@ -104,7 +104,7 @@ _OTHERS: dict[str, dict[tuple[str, ...], str]] = {
         ("max_new_tokens", "output_len", "max_tokens"): "new_tokens is the number of tokens to generate",
         ("batch_size", "concurrency", "max_num_seqs"): "batch is the number of sequences",
         ("input_len", "prompt_len", "prompt_tokens", "seq_len"): "prompt is the number of tokens of each prompt",
-        ("dtype", "quantization"): "the dtype is that of the model's weights: model.to(torch.bfloat16)",
+        ("dtype", "quantization"): "it takes the dtype of the model's weights: model.to(torch.bfloat16)",
     },
 }
 

@@ -567,7 +567,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py:exits", "model.py:exits() raised SystemExit: 3\n  at "),
         (
             "run model.py:halved --input 1,4:f32 --counts-only",
-            "\n  --dtype is that of the weights, --input SHAPE:DTYPE",
+            "\n  --dtype sets the dtype of the weights, --input SHAPE:DTYPE",
         ),
         ("summary model.py:make_model --input-size 3,64,a", "write a shape, such as 1,3,224,224"),
         ("summary timm:resnet18 --input-size 3,64,64", "\n  it runs with a batch dimension: give f32[1,3,64,64]\n"),

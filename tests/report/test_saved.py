@@ -481,7 +481,8 @@ def test_suffixes(tmp_path: Path) -> None:
         assert (tmp_path / name).read_text(encoding="utf8").startswith(begin), name
     for name in ("report", "report.xlsx", "report.json.gz"):
         with pytest.raises(
-            InputError, match=r"\.trace\.json, \.perfetto, \.json, \.csv, \.md, \.tex, \.html, \.svg, \.png, \.pickle"
+            InputError,
+            match=r"\.trace\.json, \.perfetto, \.json, \.csv, \.md, \.tex, \.html, \.svg, \.png, \.pdf, \.pickle",
         ):
             report.save(tmp_path / name)
         assert not (tmp_path / name).exists()
