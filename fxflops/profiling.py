@@ -268,7 +268,9 @@ class profile:
         self._storages.hold_earlier()
         mode = ("train" if is_training(self._model) else "eval") if self._parts else ""
         run = self._watch.finished(self._name, mode, self._compiled, Inventory(self._model), self._steps, raised, why)
-        run = replace(run, workers=tuple(sorted(self._workers)), lines=by_time(self._lines))
+        run = replace(
+            run, workers=tuple(sorted(self._workers)), lines=by_time(self._lines) if self._samples_lines else None
+        )
         return Report(run, self._convention, self._registry, weakref.ref(self._model), self._attention)
 
     def _stepping(self, optimizer: Optimizer) -> None:

@@ -83,7 +83,7 @@ def _as_main(script: Path, arguments: list[str]) -> Iterator[None]:
 def _show(run: Profile, lines: bool, save: list[Path]) -> None:
     report: Any = run.report
     typer.echo(str(report))
-    if lines:
-        typer.echo(f"\n{report.by_line()}")
+    if lines and (table := report.by_line()).rows:
+        typer.echo(f"\n{table}")
     for path in save:
         write(report, path)

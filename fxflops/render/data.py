@@ -129,7 +129,7 @@ class Summary:
     on_accelerator: bool = False
     steps: Mapping[str, StepTime] = field(default_factory=dict)
     workers: Sequence[int] = ()
-    lines: Sequence[CodeLine] = ()
+    lines: Sequence[CodeLine] | None = None
     instruments: float | None = None
     device_seconds: float | None = None
     unsteady: str = ""

@@ -114,7 +114,8 @@ def facts(data: Summary) -> list[Fact]:
         found.append(_latency("backward", data.backward_latency, seconds, flops, data.on_accelerator))
     if data.steps:
         found += _block(data.steps, data.instruments, data.device_seconds, data.workers)
-        found += _lines(data.lines)
+    if data.lines is not None:
+        found.append(_code(data.lines))
     if data.unsteady:
         found.append(Fact("unsteady", "", [*data.unsteady.split("; "), "measure again on an idle machine"], "; "))
     if data.compiled_run is not None:
@@ -313,14 +314,16 @@ def _block(
     return facts
 
 
-def _lines(lines: Sequence[CodeLine]) -> list[Fact]:
+def _code(lines: Sequence[CodeLine]) -> Fact:
     """Return the line for where the host's time went in the user's code."""
+    if not lines:
+        return Fact("code", "-", ["too short for a sample of the lines: one is taken each millisecond"])
     whole = sum(line.seconds for line in lines)
     details = [
         f"{PurePath(line.place).name}{f' {line.function}()' * line.function.isidentifier()} {units.seconds(line.seconds)} ({line.seconds / whole:.0%})"
         for line in lines[:MOST_LINES]
     ]
-    return [Fact("code", units.seconds(whole), details)] if lines else []
+    return Fact("code", units.seconds(whole), details)
 
 
 def _repeats(of: Timing) -> str:

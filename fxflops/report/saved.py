@@ -20,7 +20,7 @@ The schema, version 1. Counts are ints, times are seconds, memory is bytes; null
 - ``aliases``: the further paths of modules, each with the first.
 - ``nodes``: the graph's nodes, each a :class:`~fxflops.meters.nodes.Node`; ``calls`` is ``[first, last + 1]``.
 - ``latency``, ``backward_latency``: ``{median, low, high, repeats}`` or null. ``steps``: ``[name, first, last + 1,
-  seconds by phase]``; ``instruments``: the seconds of observing them; ``device_busy``: those for which an accelerator worked; ``workers``: the numbers of workers of its DataLoaders; ``lines``: ``[file and line, function, seconds]``; ``captured``: the number of calls that were captured into a
+  seconds by phase]``; ``instruments``: the seconds of observing them; ``device_busy``: those for which an accelerator worked; ``workers``: the numbers of workers of its DataLoaders; ``lines``: ``[file and line, function, seconds]``, null if they were not sampled; ``captured``: the number of calls that were captured into a
   graph of the device.
 - ``compiled``: the compiled model's own run, a :class:`~fxflops.run.outcome.Compiled`, or null.
 - ``memory``: ``peak``, ``at`` (a module and a phase), ``source``, ``categories``, ``live_at_peak``, ``timeline``; ``live``
@@ -238,7 +238,7 @@ class Saved:
             interrupted=data.get("interrupted", ""),
             captured=data.get("captured", 0),
             workers=tuple(data.get("workers", ())),
-            lines=tuple(CodeLine(*line) for line in data.get("lines", ())),
+            lines=_lines_from(data.get("lines")),
             compiled=_compiled_from(data.get("compiled")),
             modules=tuple(Module(**{**m, "keeps": frozenset(map(target_of, m["keeps"]))}) for m in data["modules"]),
             aliases=dict(data.get("aliases", {})),
@@ -329,6 +329,10 @@ def _compiled_from(data: dict[str, Any] | None) -> Compiled | None:
     records = {name: tuple(kind(**each) for each in data[name]) for name, kind in COMPILED_RECORDS.items()}
     kernels = tuple(kernel._replace(paths=tuple(kernel.paths)) for kernel in records["kernels"])
     return Compiled(**{**data, **times, **records, "kernels": kernels})
+
+
+def _lines_from(data: list[list[Any]] | None) -> tuple[CodeLine, ...] | None:
+    return None if data is None else tuple(CodeLine(*line) for line in data)
 
 
 def _timing_from(data: dict[str, Any] | None) -> Timing | None:

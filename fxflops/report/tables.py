@@ -253,7 +253,7 @@ def kernel_table(counted_run: CountedRun) -> Table:
 def line_table(counted_run: CountedRun) -> Table:
     """Return a table with a row for each line of the user's code, the longest first. InputError if lines were not sampled."""
     lines = counted_run.run.lines
-    if not lines:
+    if lines is None:
         raise InputError("the lines of code were not sampled: fxflops.profile(model, lines=True) samples them")
     whole = sum(line.seconds for line in lines)
     rows = tuple((line.place, line.function, line.seconds, 100 * line.seconds / whole) for line in lines)

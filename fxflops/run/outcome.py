@@ -112,7 +112,7 @@ class Run:
     graph, if it has one. ``peak`` is in bytes, parameters, buffers and inputs included; ``source`` is that of
     :class:`Memory`. ``steps`` are those of a block under ``profile``, ``instruments`` the seconds that observing it took,
     which are in no other time, ``device_busy`` those for which its accelerator worked, ``interrupted`` the words on other work that ran meanwhile. ``workers`` are the numbers of
-    workers of the DataLoaders that were read in it, ``lines`` where its host's time went in the user's code. ``captured`` is the number of calls that did not run, but were
+    workers of the DataLoaders that were read in it, ``lines`` where its host's time went in the user's code, None if they were not sampled. ``captured`` is the number of calls that did not run, but were
     captured into a graph of the device. ``compiled`` has the times of a
     model that is compiled as a whole. ``peak`` and ``params`` are None where a trace does not tell them. ``trace_reason``
     says why the model was not traced symbolically, or not at all, or not counted on meta, or what ended a profiled block.
@@ -141,7 +141,7 @@ class Run:
     interrupted: str = ""
     captured: int = 0
     workers: tuple[int, ...] = ()
-    lines: tuple[CodeLine, ...] = ()
+    lines: tuple[CodeLine, ...] | None = None
     compiled: Compiled | None = None
 
     @cached_property

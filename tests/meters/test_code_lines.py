@@ -47,6 +47,14 @@ def test_the_profiler_of_the_process_is_as_before() -> None:
     assert sys.getprofile() is before
 
 
+def test_a_block_shorter_than_a_sample_has_an_empty_table() -> None:
+    with fxflops.profile(lines=True) as p:
+        torch.ones(2)
+    short = fxflops.Report.from_dict({**p.report.to_dict(), "lines": []})
+    assert short.by_line().to_dicts() == []
+    assert "too short for a sample" in str(short)
+
+
 def test_without_samples_there_is_no_table() -> None:
     with fxflops.profile(nn.Linear(4, 4)) as p:
         pass
