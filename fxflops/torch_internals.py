@@ -91,6 +91,13 @@ get_current_dispatch_mode_stack = torch.utils._python_dispatch._get_current_disp
 get_current_function_mode_stack: Callable[[], list[Any]] = torch.overrides._get_current_function_mode_stack
 # The function mode of a default device, which changes factories alone; other modes may make any call of any. Necessary.
 DeviceContext = _device.DeviceContext
+
+
+def default_device_mode() -> Any:
+    """Return the mode of torch.set_default_device in this thread, which torch keeps below all others; None without one. Necessary."""
+    return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+
+
 # The number of dispatch modes that are on. It is read at each call, and faster than the list. Necessary.
 len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
 # The FakeTensorMode that is on: DTensor turns one on to find shapes. Necessary.

@@ -19,6 +19,7 @@ FLOORS = [
     ["symbolic"],
     ["notebook", "distributed", "what_fits"],
     ["calibrating", "testing"],
+    ["profiled_script"],
     ["api", "profiling"],
     ["report"],
     ["prediction"],

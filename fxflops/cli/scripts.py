@@ -16,7 +16,7 @@ from .options import examples
 from .shown import write
 
 if TYPE_CHECKING:
-    from ..profiling import profile as Profile
+    from ..profiled_script import ScriptProfile
 
 EXAMPLES = examples(
     "fxflops profile train.py",
@@ -38,15 +38,15 @@ def profile(
         list[Path] | None, typer.Option(metavar="FILE", help="Write the report to a file: .html, .json, .csv ...")
     ] = None,
 ) -> None:
-    """Run a script as python does, and show the FLOPs, time and memory of all that it computes with torch.
+    """Run a script as python does, and show the FLOPs, time and memory of its models.
 
-    Nothing in the script changes. Modules are not told apart: `with fxflops.profile(model) as p:` in the script does that.
+    Nothing in the script changes. It is profiled from its first call of a model.
     """
     if not script.is_file():
         raise InputError(f"there is no file {os.fspath(script)!r}; fxflops run MODEL counts and times a model")
-    from ..profiling import profile as profiled
+    from ..profiled_script import ScriptProfile
 
-    with profiled(lines=lines) as run:
+    with ScriptProfile(lines) as run:
         code = _exit_code(script, context.args)
     _show(run, lines, save or [])
     if code:
@@ -80,7 +80,7 @@ def _as_main(script: Path, arguments: list[str]) -> Iterator[None]:
         sys.argv, sys.path[:] = given, path
 
 
-def _show(run: Profile, lines: bool, save: list[Path]) -> None:
+def _show(run: ScriptProfile, lines: bool, save: list[Path]) -> None:
     report: Any = run.report
     typer.echo(str(report))
     if lines and (table := report.by_line()).rows:

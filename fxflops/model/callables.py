@@ -9,7 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -149,6 +149,32 @@ def state_of(model: nn.Module) -> tuple[list[nn.Module], list[Any]]:
     return (model.unnamed, model.reached) if isinstance(model, Called) else ([], [])
 
 
+def modules_of_frame(frame: FrameType | None) -> dict[str, nn.Module]:
+    """Return the modules that the variables of running code lead to, by name: of a frame and its callers, those of the script first.
+
+    The variables of installed packages are left out, and of an object's own, ``self``, its attributes have their bare names.
+    """
+    search = Search(None)
+    callers = deque[FrameType]()
+    while frame is not None:
+        callers.appendleft(frame)
+        frame = frame.f_back
+    for each in callers:
+        if not _is_installed(each.f_code.co_filename):
+            search.look_into_variables(_variables_of(each))
+    search.run()
+    return search.roots()
+
+
+def _variables_of(frame: FrameType) -> dict[str, Any]:
+    """Return the local variables of a frame. Until Python 3.13 a function's frame keeps the copy of them that it gives, and so every tensor in it."""
+    given = frame.f_locals
+    variables = dict(given)
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(given) is dict:
+        given.clear()
+    return variables
+
+
 class Search:
     """A search, nearest first, for what a callable leads to, in which no code of the user's runs.
 
@@ -177,6 +203,17 @@ class Search:
             for steps, part in walk(value):
                 if issubclass(type(part), nn.Module):
                     self._enter((str(name), *(str(key) for _, key in steps)), part, 0)
+
+    def look_into_variables(self, variables: Mapping[str, Any]) -> None:
+        """Enter the values of the local variables of running code."""
+        for name, value in variables.items():
+            if name != "self":
+                self._enter((name,), value, 1)
+            elif issubclass(type(value), nn.Module):
+                self._enter((type(value).__name__,), value, 1)
+            else:
+                for attribute, held in _held_by(value):
+                    self._enter((attribute,), held, 1)
 
     def run(self) -> None:
         while self._queue and len(self._seen) < MOST:

@@ -20,6 +20,7 @@ from ..torch_internals import (
     DeviceContext,
     DispatchMode,
     current_graph_task_id,
+    default_device_mode,
     disabled_torch_dispatch_impl,
     dual_level,
     fake_mode,
@@ -153,6 +154,11 @@ def modes_of_others() -> list[TorchFunctionMode]:
     ]
 
 
+def is_on_top() -> bool:
+    """Return whether no dispatch mode of this thread's own is on top of ours, if there is one, or would be beneath it."""
+    return all(isinstance(mode, AtenMode) for mode in get_current_dispatch_mode_stack())
+
+
 def are_others_on() -> bool:
     """Return whether there are :func:`modes_of_others`, in a run: what a leaf computes follows from its class no longer."""
     return len_torch_function_stack() > 1 and bool(modes_of_others())  # one of them is ours
@@ -160,17 +166,13 @@ def are_others_on() -> bool:
 
 @contextmanager
 def beneath_others(mode: FunctionMode) -> Iterator[None]:
-    """Turn a function mode on beneath those that the user has turned on around it.
+    """Turn a function mode on beneath those that the user has turned on around it, but for a default device.
 
-    It sees the calls that they make. On top of them it would see those that they replace.
+    It sees the calls that they make. On top of them it would see those that they replace. And each may be turned off first: the
+    profile of a script begins and ends where its code does not.
     """
-    others = modes_of_others()
-    if not others:
-        with mode:
-            yield
-        return
     modes = popped()
-    first = next(i for i, each in enumerate(modes) if each is others[0])
+    first = 1 if modes and modes[0] is default_device_mode() else 0
     push([*modes[:first], mode, *modes[first:]])
     try:
         yield

@@ -1,0 +1,81 @@
+"""A profile of a script, which makes its own models: these are found when it first calls one."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from torch import nn
+
+from .model.callables import modules_of_frame
+from .model.modules import all_modules
+from .profiling import profile
+from .report.report import Report
+from .torch_internals import original_of
+from .trace.modes import is_on_top
+
+
+class ScriptProfile:
+    """Profiles the ``with`` block as :class:`fxflops.profile` does, with the models that its code makes.
+
+    The first call of a module with parameters shows which: those that the variables of the calling code lead to. From there on
+    they are profiled, so ``report`` covers neither the imports nor the making of the models. It covers everything if no such
+    module is called. ``lines`` is that of ``profile``.
+    """
+
+    def __init__(self, lines: bool = False) -> None:
+        self._lines = lines
+        self._profile = profile(lines=lines)
+        self._thread = os.getpid(), threading.get_ident()
+        self._call: Callable[..., Any] = nn.Module.__call__
+
+    @property
+    def report(self) -> Report:
+        """The Report of the block, after its end. Raises FxflopsError before."""
+        return self._profile.report
+
+    def __enter__(self) -> ScriptProfile:
+        self._profile.__enter__()
+        call = self._call
+
+        def first_call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            self._begin_with(module, sys._getframe(1))
+            return call(module, *args, **kwargs)
+
+        nn.Module.__call__ = first_call  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        nn.Module.__call__ = self._call  # type: ignore[method-assign]
+        self._profile.__exit__(*error)
+
+    def _begin_with(self, module: nn.Module, caller: FrameType) -> None:
+        """Begin to profile the models of the calling code, if ``module`` has parameters.
+
+        Below a dispatch mode that the script has turned on (a FLOP counter of torch's, say) ours can neither end nor begin, and
+        what another thread or a worker process calls is its own: a later call shows the models then.
+        """
+        is_main = self._thread == (os.getpid(), threading.get_ident())
+        if not is_main or next(module.parameters(), None) is None or not is_on_top():
+            return
+        nn.Module.__call__ = self._call  # type: ignore[method-assign]
+        self._profile.__exit__(None, None, None)
+        self._profile = profile(_models(module, caller), lines=self._lines)
+        self._profile.__enter__()
+
+
+def _models(module: nn.Module, caller: FrameType) -> nn.Module | dict[str, nn.Module]:
+    """Return the models that the calling code's variables lead to, by name; only ``module`` if they lead to no other."""
+    original = original_of(module)  # of a compiled model
+    models = {
+        name: module if model is original else model
+        for name, model in modules_of_frame(caller).items()
+        if next(model.parameters(), None) is not None
+    }
+    if not any(part in (module, original) for model in models.values() for part in all_modules(model)):
+        models = {type(original).__name__: module, **models}
+    return next(iter(models.values())) if len(models) == 1 else models
