@@ -87,7 +87,7 @@ def main() -> None:
     taken(lambda: print(counted, counted.tree(depth=3), sep="\n\n"), "ViT-B/16", "terminal")
     report = fxflops.analyze(model, image, progress=False)
     page(report)
-    report.to_svg(PICTURES / "graph.svg")
+    report.to_svg(PICTURES / "graph.svg", chart="graph")
     meshes()
 
 

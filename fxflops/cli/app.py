@@ -189,6 +189,7 @@ def run(
         shown.check()
     else:
         comparisons.check(shown, save or ())
+        rows = comparisons.by_name(models, shown.names)
     for path in save or ():
         check_suffix(path)
     card = asked.card
@@ -209,7 +210,7 @@ def run(
         raise InputError(f"--repeats {repeats!r}: auto or a whole number from 0")
     timed = {"trace": trace, "repeats": repeats if repeats == "auto" else int(repeats)}
     if not is_one:
-        reports = comparisons.reports_of(models, asked, None if counts_only else timed)
+        reports = comparisons.reports_of(rows, asked, None if counts_only else timed)
         comparison = compare(reports, shown.columns)
         typer.echo(comparisons.text(comparison, shown))
         for path in save or ():

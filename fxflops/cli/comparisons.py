@@ -33,16 +33,28 @@ def check(shown: Shown, save: Iterable[Path]) -> None:
             raise InputError(f"--save {path}: a table of several models is written as one of {', '.join(SUFFIXES)}")
 
 
-def reports_of(models: Sequence[str], asked: Asked, timed: Mapping[str, Any] | None) -> dict[str, Report]:
-    """Return the report of each model by its name; options that name inputs are for the models that are not saved reports."""
-    reports: dict[str, Report] = {}
-    for model in models:
-        if model in reports:
-            raise InputError(f"{model} is given twice")
-        reports[model] = report_of(
-            model, asked.of_saved() if is_saved(model) else asked, None if is_saved(model) else timed
-        )
-    return reports
+def reports_of(models: Mapping[str, str], asked: Asked, timed: Mapping[str, Any] | None) -> dict[str, Report]:
+    """Return the report of each model by the name of its row; options for inputs do not apply to saved reports."""
+    return {
+        name: report_of(model, asked.of_saved(), None) if is_saved(model) else report_of(model, asked, timed)
+        for name, model in models.items()
+    }
+
+
+def by_name(models: Sequence[str], names: str | None) -> dict[str, str]:
+    """Return the models by the names of their rows: the ``--names``, or the models' own, of a saved report that of its file."""
+    if names is None:
+        own = [Path(model).stem if is_saved(model) else model for model in models]
+        rows = own if len({*own}) == len(own) else [*models]
+    else:
+        rows = [name.strip() for name in names.split(",")]
+        if len(rows) != len(models):
+            raise InputError(f"--names {names}: {len(rows)} names for {len(models)} models")
+    by_row = dict(zip(rows, models, strict=True))
+    if len(by_row) < len(rows):
+        twice = next(row for i, row in enumerate(rows) if row in rows[:i])
+        raise InputError(f"{twice} is given twice")
+    return by_row
 
 
 def text(comparison: Comparison, shown: Shown) -> str:

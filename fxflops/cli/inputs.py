@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..errors import InputError
 
-WRITTEN = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:[,x]\d+)*)(?::(?P<dtype>[\w.]+))?")
+WRITTEN = re.compile(r"(?:(?P<name>[A-Za-z_][\w.]*)=)?(?P<shape>\d+(?:[,x]\d+)*)(?::(?P<dtype>[\w.]+))?")
 TOKENS = "tokens"
 """Given in place of a dtype: random token ids below the size of the model's vocabulary."""
 

@@ -131,7 +131,7 @@ class Asked:
             "--input",
             "--input-size",
             metavar="[NAME=]SHAPE[:DTYPE]",
-            help="The size of an input, with its batch: 1,3,224,224 or mask=1,128:bool. Repeat it for more, in order. Default: inputs that fit the model.",
+            help="The size of an input, with its batch: 1,3,224,224 or mask=1,128:bool; batch.ids=1,128 is a dict's entry. Repeat it for more, in order. Default: inputs that fit the model.",
         ),
     ] = None
     input_ids: Annotated[

@@ -246,7 +246,7 @@ def _inputs(
         model,
         args,
         kwargs,
-        "--input SHAPE is for the next of its parameters, --input NAME=SHAPE for the one of that name",
+        "--input SHAPE is for the next of its parameters, --input NAME=SHAPE for the one of that name, --input NAME.KEY=SHAPE for a dict's entry",
     )
     return args, kwargs
 
@@ -281,7 +281,8 @@ def _none_wanted(name: str, model: nn.Module) -> tuple[Given, ...]:
     names = ", ".join([*list(parameters)[:8], *(["..."] if len(parameters) > 8 else [])])
     raise InputError(
         f"{name} has no default inputs: give --input 1,3,224,224, --input NAME=1,80,3000 or --input-ids 1,128\n"
-        f"  {class_name(model)}.forward takes ({names})"
+        f"  {class_name(model)}.forward takes ({names}); a dict's entries are given as --input NAME.KEY=SHAPE, and in FILE.py:NAME the\n"
+        "  function may return (model, inputs)"
     )
 
 

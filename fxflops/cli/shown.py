@@ -46,6 +46,9 @@ class Shown:
         str | None, typer.Option(metavar="COLUMN", help="Column to sort by, largest first: flops, time, memory ...")
     ] = None
     columns: Annotated[str | None, typer.Option(metavar="A,B,...", help="The columns to show.")] = None
+    names: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="The names of the rows, in order, for several models.")
+    ] = None
     units: Annotated[str | None, typer.Option(metavar="UNIT", help="One unit for all rows: G, M, ms, MiB ...")] = None
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON on stdout, and nothing else.")] = False
 
@@ -53,6 +56,8 @@ class Shown:
         """Raise InputError for options that do not fit together, before a model is run."""
         if self.json and (self.tree or self.table):
             raise InputError("--json prints the report as data and nothing else: leave out --tree and --table")
+        if self.names is not None:
+            raise InputError("--names names the rows of several models, and there is one")
         of = {"tree": self.tree, "table": self.table, "tree or --table": self.tree or self.table}
         for name, value, view in (
             ("--depth", self.depth, "tree"),

@@ -93,11 +93,25 @@ def tensors_of(
     inputs: Iterable[Given], device: torch.device, dtype: torch.dtype, vocabulary: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Make the positional and the named inputs, as those of a summary: random numbers from 0 to 1, booleans True, integers 0
-    (1 in a mask); tokens are random. Raises InputError for an input that cannot be made, or that has no room in memory.
+    (1 in a mask); tokens are random. The name ``batch.ids`` is that of an entry of the dict ``batch``. Raises InputError for an
+    input that cannot be made, or that has no room in memory.
     """
     generator = torch.Generator("cpu").manual_seed(0)
-    made = [(each.name, _made(each, device, dtype, vocabulary, generator)) for each in inputs]
-    return tuple(tensor for name, tensor in made if not name), {name: tensor for name, tensor in made if name}
+    args: list[torch.Tensor] = []
+    kwargs: dict[str, Any] = {}
+    for given in inputs:
+        tensor = _made(given, device, dtype, vocabulary, generator)
+        *outer, last = given.name.split(".")
+        entries = kwargs
+        for name in outer:
+            entries = entries.setdefault(name, {})
+            if not isinstance(entries, dict):
+                raise InputError(f"--input {given.name}: {name} is already an input of its own")
+        if last:
+            entries[last] = tensor
+        else:
+            args.append(tensor)
+    return tuple(args), kwargs
 
 
 def _made(

@@ -132,7 +132,7 @@ def unsteady(run: Run, nodes: float | None) -> str:
     waits = any(node.host_timing is not None for node in run.nodes)
     least = 0.0 if waits else 1 / TOO_FAR_APART
     if latency > LONG_RUN and nodes and not least < nodes / latency < TOO_FAR_APART:
-        reasons.append(f"{labels[FORWARD]}the operations took {nodes / latency:.1f}x the time of the model")
+        reasons.append(f"{labels[FORWARD]}the operations add up to {nodes / latency:.1f}x the time of the model")
     return "; ".join(filter(None, [*reasons, run.interrupted]))
 
 

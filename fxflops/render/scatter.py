@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from .axes import Axis
 from .charts import LETTER, Chart, label, percent, picture, without_zeros, x_ticks, y_ticks
@@ -14,21 +14,37 @@ LINE = 13
 """The height of a line of text, about, in pixels."""
 
 
-def scatter_svg(points: Mapping[str, Sequence[float]], x: Column, y: Column, origin: str) -> str:
-    """Return a picture with a named point for each entry of ``points``: its figures in the columns ``x`` and ``y``."""
+def scatter_svg(
+    points: Mapping[str, Sequence[float]],
+    x: Column,
+    y: Column,
+    origin: str,
+    about: str = "",
+    doubtful: Collection[str] = (),
+) -> str:
+    """Return a picture with a named point for each entry of ``points``: its figures in the columns ``x`` and ``y``.
+
+    ``about`` follows the title. The points of ``doubtful`` names are hollow, and the legend says that their times are unsteady.
+    """
     flat = Axis.around([point[0] for point in points.values()], x.kind == "B")
     up = Axis.around([point[1] for point in points.values()], y.kind == "B")
-    chart = Chart(f"{y.header} against {x.header}", (), "")
+    title = " · ".join(filter(None, [f"{y.header} against {x.header}", about]))
+    chart = Chart(title, [("○", "unsteady times: measure again on an idle machine", DOT)] if doubtful else (), "")
     dots = {name: (flat.place(point[0]), 100 - up.place(point[1])) for name, point in points.items()}
     body = [
         *x_ticks((flat.place(value), _shown(x, value)) for value in flat.ticks()),
         *y_ticks((up.place(value), _shown(y, value)) for value in up.ticks()),
-        *(f'<circle cx="{percent(x)}" cy="{percent(y)}" r="5" fill="{DOT}"/>' for x, y in dots.values()),
+        *(_dot(*place, name in doubtful) for name, place in dots.items()),
         *_names(dots, chart),
         label(50, 100, x.header, dy=36),
         label(0, 0, y.header, "end", dx=-8, dy=-12),
     ]
     return picture(chart._replace(body="".join(body)), origin)
+
+
+def _dot(x: float, y: float, is_hollow: bool) -> str:
+    look = f'fill="none" stroke="{DOT}" stroke-width="2"' if is_hollow else f'fill="{DOT}"'
+    return f'<circle cx="{percent(x)}" cy="{percent(y)}" r="5" {look}/>'
 
 
 def _names(dots: Mapping[str, tuple[float, float]], chart: Chart) -> Iterator[str]:

@@ -104,7 +104,9 @@ def facts(data: Summary) -> list[Fact]:
             )
         )
     if data.optimizer_flops is not None:
-        found.append(Fact("opt step", units.count(data.optimizer_flops), [f"{data.unit} of the optimizer"]))
+        found.append(
+            Fact("opt step", units.count(data.optimizer_flops), [f"{data.unit} of the optimizer", *_whole_step(data)])
+        )
     if data.params is not None:
         found.append(_params(data.params))
     if data.latency is not None or data.nodes_seconds is not None:
@@ -219,6 +221,14 @@ def _params(params: Params) -> Fact:
         units.size(params.bytes),
     ]
     return Fact("params", units.billions(params.total), [*filter(None, details)])
+
+
+def _whole_step(data: Summary) -> list[str]:
+    """Return the sum of all phases, if there was a backward pass."""
+    if data.backward_flops is None:
+        return []
+    whole = data.root.flops + data.backward_flops + (data.recompute_flops or 0) + (data.optimizer_flops or 0)
+    return [f"{units.count(whole)} with forward and backward"]
 
 
 def _training(data: Summary, backward: int) -> Fact:

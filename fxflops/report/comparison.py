@@ -34,6 +34,7 @@ FIGURES: dict[str, tuple[Column, Figure]] = {
         (Column("flops", "FLOPs", "flops"), lambda report: report.total_flops),
         (Column("backward_flops", "backward FLOPs", "flops"), lambda report: report.total_backward_flops),
         (Column("training_flops", "training FLOPs", "flops"), lambda report: report.total_training_flops),
+        (Column("recompute_flops", "recompute FLOPs", "flops"), lambda report: report.total_recompute_flops or None),
         (Column("int_ops", "int ops", "flops"), lambda report: report.total_int_ops),
         (Column("activations", "MAC outputs", "elements"), lambda report: report.total_activations),
         (Column("latency", "latency", "s"), lambda report: report.latency),
@@ -49,7 +50,7 @@ FIGURES: dict[str, tuple[Column, Figure]] = {
     )
 }
 """The columns that a comparison may have, each with the report's figure for it, by key."""
-MEASURED = "training_flops", "latency", "backward_latency", "block_time", "memory", "missing"
+MEASURED = "training_flops", "recompute_flops", "latency", "backward_latency", "block_time", "memory", "missing"
 """The columns that are shown where any of the reports has a figure for them."""
 SHARED = "inputs", "device"
 """The columns that are shown where the reports differ in them."""
@@ -79,7 +80,7 @@ class Comparison(Tabular):
         """Return a figure as SVG, or write it to ``path``: each model is a point, at the figures of two columns.
 
         ``y`` is by default the latency if all models were timed, else the parameters. Axes that span a factor of 20 or more
-        are logarithmic. Raises InputError for a column without numbers.
+        are logarithmic. Models whose times are unsteady are hollow points. Raises InputError for a column without numbers.
         """
         from ..render.scatter import scatter_svg
 
@@ -94,7 +95,9 @@ class Comparison(Tabular):
             unknown = [name for name, point in points.items() if point[i] is None]
             if unknown:
                 raise InputError(f"no axis {column.key!r}: it is unknown for {', '.join(unknown)}")
-        return written(scatter_svg(points, *axes, figures.provenance), path)
+        is_time = any(column.kind == "s" for column in axes)
+        unsteady = [name for name, report in self.reports.items() if is_time and report.unsteady]
+        return written(scatter_svg(points, *axes, figures.provenance, _common_inputs(self.reports), unsteady), path)
 
     def to_pdf(self, path: Path | None = None, *, x: str = "flops", y: str | None = None) -> bytes | None:
         """Return the figure of :meth:`to_svg` as PDF, or write it to ``path``: ``pip install cairosvg``."""
@@ -103,7 +106,7 @@ class Comparison(Tabular):
     def save(self, path: Path) -> None:
         """Write the comparison in the format that the suffix of ``path`` names, one of :data:`SUFFIXES`."""
         method = getattr(self, method_for(path), None)
-        if method is None:
+        if method is None or not os.fspath(path).lower().endswith(SUFFIXES):
             raise InputError(f"{os.fspath(path)!r}: a comparison is written as one of {', '.join(SUFFIXES)}")
         method(path)
 
@@ -127,7 +130,7 @@ def compare(
     Args:
         reports: reports, or a mapping from the name of each row to its report. All must be counted under one convention.
         columns: the columns to show, in this order, as names or in one string: model, inputs, device, params, trainable, params_bytes,
-            macs, flops, backward_flops, training_flops, int_ops, activations, latency, backward_latency, block_time, memory, mfu,
+            macs, flops, backward_flops, training_flops, recompute_flops, int_ops, activations, latency, backward_latency, block_time, memory, mfu,
             missing, convention, or the name of a convention: "fvcore" is what that tool counts. By default those that the reports have
             figures for.
         conventions: further conventions, such as "fvcore" and "thop"; each adds a column with the FLOPs or MACs that it counts.
@@ -218,11 +221,18 @@ def _figure(key: str, report: Report) -> Any:
     return FIGURES[key][1](report) if key in FIGURES else report.recount(key).total_flops
 
 
+def _common_inputs(reports: Mapping[str, Report]) -> str:
+    """Return the inputs in words if all reports have the same, else ""."""
+    inputs = {report.inputs for report in reports.values()} - {""}
+    return f"inputs {inputs.pop()}" if len(inputs) == 1 else ""
+
+
 def _notes(reports: Mapping[str, Report], are_inputs_shown: bool) -> tuple[str, ...]:
     """Return what is said below the table: the common inputs, and what to know about single figures."""
-    inputs = {report.inputs for report in reports.values()} - {""}
-    notes = [f"inputs {inputs.pop()}"] if len(inputs) == 1 and not are_inputs_shown else []
-    notes += [f"{name}: {report.unsteady}" for name, report in reports.items() if report.unsteady]
+    common = "" if are_inputs_shown else _common_inputs(reports)
+    convention = next(iter(reports.values())).convention
+    notes = [" · ".join(filter(None, [common, f"convention {convention}"]))]
+    notes += [f"{name}: unsteady times, {report.unsteady}" for name, report in reports.items() if report.unsteady]
     if any(not report.complete for report in reports.values()):
         notes.append("missing: calls without a formula; FLOPs and MACs of their models are lower bounds")
     return tuple(notes)

@@ -740,7 +740,7 @@ class Report(View):
 
         ``.json`` holds the whole report, for :meth:`load`; ``.csv`` the table of operations; ``.md``
         and ``.tex`` that of the modules that cost most; ``.html`` the page of :meth:`to_html`; ``.trace.json`` and ``.perfetto`` a Chrome trace, ``.pickle`` a memory
-        snapshot, ``.svg``, ``.png`` and ``.pdf`` a picture of the graph.
+        snapshot, ``.svg``, ``.png`` and ``.pdf`` a picture of the modules.
         """
         getattr(self, method_for(path))(path)
 
@@ -874,18 +874,19 @@ class Report(View):
         self,
         path: Path | None = None,
         *,
-        chart: str | None = None,
+        chart: str = "modules",
         by: str = "flops",
         depth: int | None = None,
         device: str | Device = "auto",
     ) -> str | None:
-        """Return a picture as SVG, or write it to ``path``. ``chart`` is "graph": modules with the tensors between them, coloured
-        by cost; "modules": an icicle of them; "memory": the bytes over the run by category; or "roofline": the calls under the ceilings of a ``device``.
-        By default it is the graph, and the modules of a run without one, as that of :func:`~fxflops.count` is.
+        """Return a picture as SVG, or write it to ``path``.
 
-        ``by`` is "flops", "macs", "time" or, in the graph, "memory"; identical modules that follow each other stand in one box.
-        ``depth`` is the number of levels of modules, by default as many as give a picture that can be looked at. Raises
-        InputError for the graph of a run without one, and for a chart of what is not known.
+        ``chart`` is "modules": an icicle, with each module as wide as its share; "graph": modules with the tensors between them,
+        coloured by cost; "memory": the bytes over the run by category; or "roofline": the calls under the ceilings of a ``device``.
+
+        ``by`` is "flops", "macs", "time" or, in the graph, "memory". In the graph, identical modules that follow each other stand in
+        one box, and ``depth`` is the number of levels of modules, by default as many as give a picture that can be looked at. Raises
+        InputError for the graph of a run without one (only :func:`~fxflops.analyze` makes it), and for a chart of what is not known.
         """
         return written(self._picture(chart, by, depth, device), path)
 
@@ -893,7 +894,7 @@ class Report(View):
         self,
         path: Path | None = None,
         *,
-        chart: str | None = None,
+        chart: str = "modules",
         by: str = "flops",
         depth: int | None = None,
         device: str | Device = "auto",
@@ -905,7 +906,7 @@ class Report(View):
         self,
         path: Path | None = None,
         *,
-        chart: str | None = None,
+        chart: str = "modules",
         by: str = "flops",
         depth: int | None = None,
         device: str | Device = "auto",
@@ -913,8 +914,7 @@ class Report(View):
         """Return the picture of :meth:`to_svg` as PDF, or write it to ``path``: ``pip install cairosvg``."""
         return written_bytes(as_pdf(self._picture(chart, by, depth, device)), path)
 
-    def _picture(self, chart: str | None, by: str, depth: int | None, device: str | Device) -> str:
-        chart = chart or ("graph" if self.nodes else "modules")
+    def _picture(self, chart: str, by: str, depth: int | None, device: str | Device) -> str:
         if chart == "graph":
             return picture(self._counted_run, self._summary.root, by, depth)
         return charted(self._page(device), chart, by)

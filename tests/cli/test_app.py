@@ -415,6 +415,17 @@ def test_diff_of_two_models_and_of_saved_reports() -> None:
     assert {row["module"] for row in told["modules"]} == {"", "0", "1", "2", "3"}
 
 
+def test_the_rows_of_several_models_have_the_names_given_or_those_of_their_files(tmp_path: Path) -> None:
+    for width in (8, 16):
+        fxflops.count(torch.nn.Linear(8, width), torch.ones(2, 8)).save(tmp_path / f"net{width}.json")
+    files = f"{tmp_path}/net8.json {tmp_path}/net16.json"
+    assert {"net8", "net16"} <= {*out(f"run {files}").split()}
+    assert {"narrow", "wide"} <= {*out(f"run {files} --names narrow,wide").split()}
+    for names, said in (("narrow", "1 names for 2 models"), ("a,a", "a is given twice")):
+        assert said in invoke(f"run {files} --names {names}").output
+    assert "there is one" in invoke(f"run {tmp_path}/net8.json --names a").output
+
+
 def test_several_models_are_the_rows_of_one_table(tmp_path: Path) -> None:
     models = "model.py:before model.py:after"
     text = out(f"run {models} --input 1,3,64,64 --counts-only --sort-by params")

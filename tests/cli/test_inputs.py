@@ -85,3 +85,12 @@ def test_an_input_larger_than_the_memory_is_not_tried() -> None:
     with pytest.raises(InputError, match=r"4\.00 PiB, more than this machine's memory"):
         tensors_of([Given("", (2**25, 2**25))], CPU, torch.float32, 2)
     assert tensors_of([Given("", (2**25, 2**25))], META, torch.float32, 2)[0][0].numel() == 2**50
+
+
+def test_a_name_with_a_dot_is_that_of_an_entry_of_a_dict() -> None:
+    written = ["batch.ids=2,3:int64", "batch.more.x=4", "y=5"]
+    made, named = tensors_of([read_input(text) for text in written], CPU, torch.float32, 2)
+    assert (made, {*named}, {*named["batch"]}) == ((), {"batch", "y"}, {"ids", "more"})
+    assert (named["batch"]["ids"].shape, named["batch"]["more"]["x"].shape) == ((2, 3), (4,))
+    with pytest.raises(InputError, match="y is already an input"):
+        tensors_of([read_input("y=5"), read_input("y.x=5")], CPU, torch.float32, 2)

@@ -138,8 +138,8 @@ def test_a_report_says_why_its_times_are_unsteady() -> None:
     ("latency", "nodes", "said"),
     [
         (0.06, 0.0625, ""),
-        (0.06, 0.1, "the operations took 1.7x the time of the model"),
-        (0.06, 0.03, "the operations took 0.5x the time of the model"),
+        (0.06, 0.1, "the operations add up to 1.7x the time of the model"),
+        (0.06, 0.03, "the operations add up to 0.5x the time of the model"),
         (0.002, 0.004, ""),
     ],
 )

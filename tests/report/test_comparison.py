@@ -139,10 +139,22 @@ def test_a_figure_names_each_model_and_refuses_what_is_not_known() -> None:
     picture = comparison.to_svg() or ""
     assert ">narrow</text>" in picture
     assert ">wide</text>" in picture
+    assert "inputs f32[4,8]" in picture
     with pytest.raises(InputError, match="no axis 'latency': it is unknown for narrow, wide"):
         comparison.to_svg(y="latency")
     with pytest.raises(InputError, match="no axis 'model'"):
         comparison.to_svg(x="model")
+
+
+def test_the_point_of_unsteady_times_is_hollow_and_the_legend_says_why() -> None:
+    one = analyze(nn.Linear(8, 16), torch.rand(4, 8), repeats=1)
+    data = one.to_dict()
+    shaky = Report.from_dict({**data, "latency": {**data["latency"], "unsteady": "the runs differ by 90%"}})
+    assert shaky.unsteady
+    picture = compare({"steady": one, "shaky": shaky}).to_svg() or ""
+    assert (picture.count("<circle"), picture.count('fill="none"')) == (2, 1 + bool(one.unsteady))
+    assert "unsteady times: measure again" in picture
+    assert "unsteady times" not in (compare({"shaky": shaky}).to_svg(y="params") or "")
 
 
 def test_a_comparison_of_reports_from_files_is_the_same(tmp_path: Path) -> None:
