@@ -43,6 +43,8 @@ def profile(
     Nothing in the script changes. It is profiled from its first call of a model.
     """
     if not script.is_file():
+        if str(script).startswith("-"):
+            raise InputError(f"no such option: {script}; fxflops profile --help lists them")
         raise InputError(f"there is no file {os.fspath(script)!r}; fxflops run MODEL counts and times a model")
     from ..profiled_script import ScriptProfile
 
@@ -50,6 +52,10 @@ def profile(
         code = _exit_code(script, context.args)
     _show(run, lines, save or [])
     if code:
+        if own := [each for each in context.args if each.partition("=")[0] in ("--lines", "--save")]:
+            typer.echo(
+                f"fxflops: {own[0]} behind {script} went to the script; options of fxflops stand before it", err=True
+            )
         raise typer.Exit(code)
 
 

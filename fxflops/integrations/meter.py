@@ -24,7 +24,7 @@ from ..roofline.measured_peaks import is_cpu
 from ..symbolic.forms import ClosedForm
 from ..torch_internals import current_graph_task_id, original_of
 from ..trace.autocast import autocast_state
-from ..units import size
+from ..units import amount, size
 from .clock import LapClock
 from .work import Work, work_by_form, work_of
 
@@ -52,7 +52,9 @@ class Reading(dict[str, float]):
         if "tokens_per_second" in self:
             parts.append(f"{self['tokens_per_second']:,.0f} tokens/s")
         if "tflops_per_device" in self:
-            parts += [f"{self['tflops_per_device']:.3g} TFLOP/s", f"MFU {self['mfu']:.1%}"]
+            parts.append(amount(1e12 * self["tflops_per_device"], "FLOP/s"))
+        if "mfu" in self:
+            parts.append(f"MFU {self['mfu']:.1%}")
         if self.memory is not None:
             parts.append(f"memory {size(self.memory)} ({self.share_of_memory:.0%})")
         if "seconds_left" in self:
@@ -122,7 +124,7 @@ class Meter:
         self._known: dict[Key, Work | None] = {}
         self._handles: list[Any] = []
         self._depth = 0
-        self._is_counting = self._is_unknown = self._has_tokens = self._has_called = False
+        self._is_counting = self._is_unknown = self._has_tokens = self._has_called = self._has_exceeded = False
         self._window = [0.0] * 5
         self._total = [0.0] * 2
         self._steps = 0
@@ -152,7 +154,7 @@ class Meter:
         Printed, they are a line, on which ``loss`` is shown too; the meter's ``repr`` is the line of its last reading.
 
         ``tokens_per_second`` is that of all ranks, ``tflops_per_device`` the mean of the ranks'. ``mfu`` and ``hfu`` are shares of
-        1; the second includes what checkpointing computes again. ``flops_so_far`` are those of all ranks' forward and
+        1, left out above it; the second includes what checkpointing computes again. ``flops_so_far`` are those of all ranks' forward and
         backward. ``seconds_left`` is the time until ``target_tokens``. ``counting_seconds`` is this rank's.
         """
         *window, unknown, ranks = self._over_ranks([*self._window, self.clock.take(), self._is_unknown, 1.0])
@@ -169,13 +171,22 @@ class Meter:
             reading["flops_so_far"] = self._total[1]
             if seconds:
                 reading["tflops_per_device"] = flops / seconds / 1e12
-                reading["mfu"], reading["hfu"] = at_peak / seconds, (at_peak + again_at_peak) / seconds
+                self._add_utilization(reading, at_peak / seconds, (at_peak + again_at_peak) / seconds)
         place = self._parameters[0].device if self._parameters else None
         if place is not None and place.type == "cuda":
             reading.memory = torch.cuda.max_memory_reserved(place)
             reading.share_of_memory = reading.memory / torch.cuda.get_device_properties(place).total_memory
         self._last = reading
         return reading
+
+    def _add_utilization(self, reading: Reading, mfu: float, hfu: float) -> None:
+        """Add the shares of the device's peak; none above 1, which shows that the peak is too low."""
+        if hfu <= 1:
+            reading["mfu"], reading["hfu"] = mfu, hfu
+        elif not self._has_exceeded:
+            self._has_exceeded = True
+            why = "given too low, or measured while other work slowed the machine"
+            warnings.warn(f"MFU would be {mfu:.0%}, so it is left out: the device's peak is {why}", stacklevel=3)
 
     def add_tokens(self, batch: Any) -> None:
         """Add the tokens of a batch."""

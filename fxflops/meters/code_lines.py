@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import PACKAGE, InputError, not_installed
+from ..model.installed import is_installed
 
 INTERVAL = 0.001
 """Seconds between two samples, as pyinstrument takes them by default."""
-LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 NOWHERE = "(libraries)"
 """The place of time in which no code of the user's was on the stack."""
 
@@ -70,6 +69,6 @@ def _place(stack: Sequence[str]) -> tuple[str, str] | None:
         if is_ours is None:
             is_ours = Path(file).is_relative_to(PACKAGE)
         number = next((each[1:] for each in attributes if each.startswith("l")), "")
-        if number and not file.startswith(LIBRARIES) and not Path(file).is_relative_to(PACKAGE):
+        if number and not is_installed(file):
             return None if is_ours else (f"{file}:{number}", function)
     return None if is_ours else (NOWHERE, "")

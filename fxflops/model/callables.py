@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dis
 import inspect
-import sysconfig
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,6 +18,7 @@ from ..errors import InputError, of_kind
 from ..records.containers import MAPPINGS, SEQUENCES, SETS, items_of, pairs_of
 from ..torch_internals import original_of, script_module_of
 from .inputs import as_module, checked_model, named_inputs
+from .installed import TORCH, is_installed
 from .modules import Called, all_modules, unique
 from .outside import names_of
 from .pytree import attributes_in, value_at, walk
@@ -160,7 +160,7 @@ def modules_of_frame(frame: FrameType | None) -> dict[str, nn.Module]:
         callers.appendleft(frame)
         frame = frame.f_back
     for each in callers:
-        if not _is_installed(each.f_code.co_filename):
+        if not is_installed(each.f_code.co_filename):
             search.look_into_variables(_variables_of(each))
     search.run()
     return search.roots()
@@ -289,7 +289,7 @@ class Search:
             self._enter((*around, name), value, depth + 1)
         if vars(function):
             self.reached.append(vars(function))
-        if depth and _is_installed(code.co_filename):
+        if depth and is_installed(code.co_filename):
             return  # a library's own variables are not the user's
         names, bound = _names_in(code), function.__globals__
         self.reached += [Variable(bound, name) for name in names_of(code)[1]]
@@ -302,12 +302,12 @@ class Search:
         """Enter the value of a global variable; of a file of the user's and of a class what else the code names."""
         kind = type(value)
         if kind is ModuleType:
-            if not _is_installed(getattr(value, "__file__", None) or "<built-in>"):
+            if not is_installed(getattr(value, "__file__", None) or "<built-in>"):
                 for name in [name for name in names if name in vars(value) and depth < DEPTH]:
                     self._enter_global((*path[:-1], name), vars(value)[name], names, depth + 1)
         elif issubclass(kind, type):
             self._enter_members(value, names, path, depth)
-        elif not (kind is FunctionType and _is_installed(value.__code__.co_filename)):
+        elif not (kind is FunctionType and is_installed(value.__code__.co_filename)):
             self._enter(path, value, depth + 1)
 
     def _enter_members(self, cls: type, names: Iterable[str], path: Path, depth: int) -> None:
@@ -319,7 +319,7 @@ class Search:
                 value = vars(base)[name]
                 value = value.fget if type(value) is property else getattr(value, "__func__", value)
                 if type(value) is FunctionType:
-                    if depth == 0 or not _is_installed(value.__code__.co_filename):
+                    if depth == 0 or not is_installed(value.__code__.co_filename):
                         self._enter((*path, name), value, depth + (name != "__call__"), cls)
                 else:
                     self._enter((*path, name), value, depth + 1)
@@ -381,15 +381,3 @@ def _collides(path: str, found: Mapping[str, nn.Module], groups: set[str]) -> bo
     """Return whether a path is taken, by a module or by what holds some, or lies inside a module that was found."""
     first = path.partition(".")[0]
     return path in found or path in groups or (first != path and first in found)
-
-
-def _is_installed(file: str) -> bool:
-    """Return whether a file belongs to Python, an installed package or generated code, and not to the user."""
-    if file.startswith("<"):
-        return file.startswith(("<frozen", "<built-in", "<string>", "<eval"))
-    return file.startswith(_INSTALLED)
-
-
-TORCH = str(torch.__file__).rpartition("/")[0] + "/"
-_FOLDERS = {sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-_INSTALLED = (TORCH, __file__.rpartition("/model/")[0] + "/", *_FOLDERS)

@@ -69,7 +69,8 @@ class Prediction(Tabular):
 
     ``families`` are the calibrated ones that were used, with their errors, by name and dtype. ``missing`` is the number of
     calls without a formula, of which only the bytes are known: then ``seconds`` is a lower bound. ``counted_for`` is the type of device
-    that the report was counted for: another one than "cuda" decides otherwise about kernels, such as attention's.
+    that the report was counted for: another one than "cuda" decides otherwise about kernels, such as attention's. ``steps`` are those of
+    a profiled block, 0 for another report; ``loading_seconds`` the time that it waited for data where it was profiled.
     """
 
     device: Device
@@ -79,6 +80,8 @@ class Prediction(Tabular):
     counted_for: str = "cuda"
     launch: str = "graph"
     provenance: str = field(default="", compare=False)
+    steps: int = 0
+    loading_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -245,9 +248,14 @@ def summary(prediction: Prediction) -> list[str]:
     if bounds >= 0.005:
         trust += f"; {bounds:.0%} is only a lower bound"
     return [
-        f"{name}: {duration(prediction)} {how} (lower bound {in_seconds(prediction.bound_seconds)})",
+        f"{name}: {duration(prediction)} {how}{_per_step(prediction)} (lower bound {in_seconds(prediction.bound_seconds)})",
         f"error: {trust}",
     ]
+
+
+def _per_step(prediction: Prediction) -> str:
+    steps = prediction.steps
+    return f" for {steps} steps, {in_seconds(prediction.seconds / steps)} each" if steps > 1 else ""
 
 
 def duration(prediction: Prediction) -> str:
@@ -258,7 +266,17 @@ def duration(prediction: Prediction) -> str:
 
 def notes(prediction: Prediction) -> list[str]:
     """Return the lines below the table: which measurements the families were fitted to."""
-    lines = [f"{name}: {family.note()}" for name, family in prediction.families.items()]
+    lines = []
+    if waited := prediction.loading_seconds:
+        share = waited / (waited + prediction.seconds)
+        lines.append(
+            f"data loading: {in_seconds(waited)} where this was profiled; if it takes as long there, it is {share:.0%} of the time"
+        )
+    if prediction.steps and prediction.launch == "graph":
+        lines.append(
+            'the host\'s time is not included; launch="eager" adds it, for a loop that launches kernel by kernel'
+        )
+    lines += [f"{name}: {family.note()}" for name, family in prediction.families.items()]
     if prediction.counted_for != "cuda" and listed(prediction.device.name) is not None:
         lines.append(counted_for_another(prediction.counted_for))
     if prediction.missing:

@@ -305,7 +305,7 @@ def _block(
     ]
     facts = [Fact("block", units.seconds(whole.seconds), details)]
     if whole.loading >= WAITS * whole.seconds and 0 in workers:
-        facts.append(Fact("", "", ["DataLoader(num_workers=4) would load batches while the model computes"]))
+        facts.append(Fact("", "", ["a DataLoader with num_workers=1 or more loads batches while the model computes"]))
     if device is not None and whole.seconds:
         said = [f"busy for {device / whole.seconds:.0%} of the block"]
         if device < WORKING * whole.seconds:
@@ -313,10 +313,11 @@ def _block(
                 'otherwise it waits for the host, which profiling slows: detail="steps" times the loop as it is'
             )
         facts.append(Fact("device", units.seconds(device), said))
-    taken = [time.seconds for name, time in steps.items() if name != OUTSIDE]
-    if taken:
-        flops = sum(time.flops for time in steps.values())
-        rate = [units.amount(flops / sum(taken), "FLOP/s")] if flops else []
+    timed = [time for name, time in steps.items() if name != OUTSIDE and time.seconds]
+    if timed:
+        taken = [time.seconds for time in timed]
+        rates = [time.flops / time.seconds for time in timed if time.flops]
+        rate = [units.amount(statistics.median(rates), "FLOP/s")] if rates else []
         median = statistics.median(taken)
         label = "step" if len(taken) == 1 else f"{len(taken)} steps"
         spread = [f"median, {_spread(median, min(taken), max(taken))}"] if len(taken) > 1 else []

@@ -39,9 +39,9 @@ def budgets_of(
     max_time: float | None = None,
 ) -> tuple[Budget, ...]:
     """Return a Budget for each limit given, in this order: FLOPs (under the report's convention), MACs, parameters, bytes
-    at the peak, seconds of the model's own run.
+    at the peak, seconds of the model's own run, or of a profiled block.
 
-    Raises InputError for ``max_time`` if the report has no latency. Check ``report.complete`` yourself: FLOPs and MACs
+    Raises InputError for ``max_time`` if nothing was timed. Check ``report.complete`` yourself: FLOPs and MACs
     of an incomplete report are lower bounds.
 
     >>> all(budget.kept for budget in budgets_of(report, max_flops=10**10))  # doctest: +SKIP
@@ -52,7 +52,7 @@ def budgets_of(
         ("MACs", report.total_macs, max_macs),
         ("params", report.total_params, max_params),
         ("memory", report.max_memory, max_memory),
-        ("time", report.latency, max_time),
+        ("time", report.block_time if report.latency is None else report.latency, max_time),
     )
     checked = [(name, value, limit) for name, value, limit in limits if limit is not None]
     for name, value, _ in checked:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..counting import totals
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import by_operator
-from ..counting.steps import NO_OPERATION
+from ..counting.steps import NO_OPERATION, unsteady
 from ..errors import InputError
 from ..records import PARTS, grouped, prefixes
 from ..render.columns import Column, Kind
@@ -47,6 +47,11 @@ TOTALS: dict[str, tuple[Callable[[CountedRun], float | None], Readable]] = {
     "latency": (lambda of: totals.latency(of.run), seconds),
     "backward latency": (lambda of: totals.backward_latency(of.run), seconds),
     "block time": (totals.block_seconds, seconds),
+    "forward time": (lambda of: _phase_seconds(of, "forward"), seconds),
+    "backward time": (lambda of: _phase_seconds(of, "backward"), seconds),
+    "optimizer time": (lambda of: _phase_seconds(of, "optimizer"), seconds),
+    "data loading": (lambda of: _phase_seconds(of, "loading"), seconds),
+    "outside time": (lambda of: _phase_seconds(of, "between"), seconds),
     "sum of operations": (lambda of: totals.nodes_seconds(of.run), seconds),
     "peak memory": (lambda of: of.run.peak, size),
 }
@@ -55,6 +60,11 @@ COMPARED: dict[str, Readable] = {"flops": count, "params": count, "seconds": sec
 """The quantities in which modules and operators are compared, in this order: the first one that differs."""
 TOP_MODULES, TOP_OPERATORS = 10, 5
 NUMBERS = ("a", "b", "difference", "ratio")
+
+
+def _phase_seconds(of: CountedRun, phase: str) -> float | None:
+    """Return the seconds of a phase of a profiled block; None if there is none."""
+    return sum(getattr(time, phase) for time in of.step_times.values()) or None
 
 
 class Change(NamedTuple):
@@ -111,6 +121,7 @@ class Diff(Tabular):
     modules: tuple[DiffRow, ...]
     operators: tuple[DiffRow, ...]
     provenance: str = field(default="", compare=False)
+    phase: str = "forward"
 
     def by_module(self, sort_by: str = "flops") -> Rows[DiffRow]:
         """Return the modules of both by path, the largest difference first. ``sort_by`` is "flops", "macs", "params",
@@ -164,7 +175,12 @@ class Diff(Tabular):
             lines = [[*_line(name, largest[name], COMPARED[key]), _whereabouts(groups[name])] for name in names[:top]]
             rest = [largest[name].difference or 0 for name in names[top:]]
             more = f"{len(rest)} more: {_signed(sum(rest), COMPARED[key])}" if rest else ""
-            yield [f"{TITLES[key][0]} by {title}", *NUMBERS, ""], lines, more
+            yield [self._heading(key, title), *NUMBERS, ""], lines, more
+
+    def _heading(self, key: str, kind: str) -> str:
+        """Return ``FLOPs by module``; with the phase if there are others."""
+        has_others = self.totals["backward FLOPs"] != (None, None)
+        return f"{TITLES[key][0]} by {kind}{f', {self.phase}' * has_others}"
 
     def _groups(self) -> Iterator[tuple[str, Mapping[str, Sequence[DiffRow]], int]]:
         """Yield the modules by their paths, with ``*`` for the numbers of several, then the operators: in words, grouped, and how
@@ -189,7 +205,7 @@ class Diff(Tabular):
             if change != (None, None)
         ]
         parts = {
-            f"{TITLES[key][0]} by {kind}": [
+            self._heading(key, kind): [
                 Compared(_line(name, change, readable), *change, _whereabouts(groups[name]))
                 for name, change in _changed(groups, key).items()
             ]
@@ -212,7 +228,7 @@ def diff(a: CountedRun, b: CountedRun, phase: str = "forward") -> Diff:
     modules = _both(_modules(a, phase), _modules(b, phase))
     operators = _both(_operators(a, phase), _operators(b, phase))
     origin = f"a: {a.provenance}; b: {b.provenance}"
-    return Diff(_named(a), _named(b), changes, tuple(modules), tuple(operators), origin)
+    return Diff(_named(a), _named(b), changes, tuple(modules), tuple(operators), origin, phase)
 
 
 def _named(side: CountedRun) -> str:
@@ -220,7 +236,8 @@ def _named(side: CountedRun) -> str:
     run = side.run
     where = " · ".join(filter(None, [run.environment.device, run.environment.mode]))
     incomplete = "   INCOMPLETE, a lower bound" if side.missing else ""
-    return f"{side.name}   {run.inputs}   {where}   ({side.rules}){incomplete}"
+    doubt = "   unsteady times" if unsteady(run, totals.nodes_seconds(run)) else ""
+    return f"{side.name}   {run.inputs}   {where}   ({side.rules}){incomplete}{doubt}"
 
 
 Numbers = tuple[float | None, ...]

@@ -17,7 +17,7 @@ from ..counting import totals
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, OperatorRow, check_phase
 from ..counting.saved_module import module_finder
-from ..counting.steps import StepTime, timing_of, unsteady
+from ..counting.steps import OUTSIDE, StepTime, timing_of, unsteady
 from ..counting.uncounted import Missing, incomplete, recipe
 from ..errors import FormulaError, InputError, MissingFormulaError, did_you_mean, renamed
 from ..meters.history import LiveTensor, Moment
@@ -528,7 +528,14 @@ class Report(View):
         phases = [phase for phase in PHASES if phase != "gradient" and any(c.call.phase in PARTS[phase] for c in exact)]
         rooflines = [self._bounds(device, phase, expected) for phase in phases]
         found = predict(exact, rooflines, device, calibration, launch)
-        return replace(found, counted_for=self._counted_for, provenance=self.provenance)
+        times = self.step_times()
+        return replace(
+            found,
+            counted_for=self._counted_for,
+            provenance=self.provenance,
+            steps=sum(name != OUTSIDE for name in times),
+            loading_seconds=sum(time.loading for time in times.values()),
+        )
 
     def reserved(self, device: str | Device, *, gpus: int = 1, allocator: CachingAllocator | None = None) -> Reserved:
         """Predict the memory that CUDA's caching allocator reserves for the run on a device, in bytes, and whether it fits.
@@ -569,7 +576,8 @@ class Report(View):
     def mfu(self, device: str | Device = "auto") -> float | None:
         """Return the model FLOPs utilization: 2 x MACs of forward and backward, as a share of the most that the device
         can do in the time they took; under ``profile``, in the time of the block. None, and a warning that says why, if they
-        were not timed on it. A value above 1 is not cut off; a warning then says that the device's peak is given too low.
+        were not timed on it, or if a peak that was measured is less than what the run reached. A value above 1 of a listed or given
+        device is not cut off; a warning then says that its peak is given too low.
         """
         return self._mfu(device, asked=True)
 

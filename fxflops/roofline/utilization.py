@@ -67,7 +67,7 @@ def mfu(
     took. Measured peaks that were exceeded are measured again. ``timings`` are those of the forward and the backward. None
     if one of them ran and was not timed, or ran on another device; a warning says so if it was ``asked`` for. ``block`` are the seconds of a profiled block, loading
     data and the optimizer's step included, to which its work is then compared. A value above 1 is not cut off, but
-    warned of. ``executed`` adds the forward work that gradient checkpointing computes again: the hardware FLOPs utilization.
+    warned of; above a peak that was measured, the utilization is None, with a warning. ``executed`` adds the forward work that gradient checkpointing computes again: the hardware FLOPs utilization.
     """
     if block is not None:  # calls without a time were captured into a graph, and did not run in the block
         counted = [each for each in counted if each.call.seconds is not None]
@@ -88,6 +88,10 @@ def mfu(
     if share > 1 and found.measured:
         distrust_peaks()
         share = _utilization(work, _device(device, place, work)[0], block or sum(known))
+    if share > 1 and found.measured:
+        said = f"the peak of {found.name}, measured now, is {1 / share:.0%} of what the run reached: other work slows the machine"
+        warn(f"no utilization is known: {said}; name a device, or measure while nothing else runs")
+        return None
     if share > 1:
         warn(f"a utilization of {share:.2f}: {too_low(found)}")
     else:

@@ -19,6 +19,7 @@ from fxflops.adapters.deepspeed import FlopsProfiler
 from fxflops.integrations import Meter
 from fxflops.integrations.clock import LapClock
 from fxflops.roofline.devices import Device
+from fxflops.units import amount
 from tests.standin import StandIn
 
 ROWS, IN, HIDDEN, OUT = 4, 8, 16, 3
@@ -370,10 +371,26 @@ def test_a_reading_prints_as_a_line_which_the_meter_repeats() -> None:
             model(torch.randn(ROWS, IN)).sum().backward()
         reading = meter.read(loss=loss)
     # The second step took one second by the clock.
-    rate, mfu = ROWS * TRAINED / 1e12, ROWS * TRAINED / 1e6
+    rate, mfu = amount(ROWS * TRAINED, "FLOP/s"), ROWS * TRAINED / 1e6
     left = timedelta(seconds=8)
-    line = f"step 2  loss 0.5000  {ROWS} tokens/s  {rate:.3g} TFLOP/s  MFU {mfu:.1%}  {left} left"
+    line = f"step 2  loss 0.5000  {ROWS} tokens/s  {rate}  MFU {mfu:.1%}  {left} left"
     assert str(reading) == repr(meter) == line
+
+
+def test_a_share_above_a_peak_that_is_too_low_is_left_out_and_said_once() -> None:
+    model = Net()
+    meter = Meter(model, device=Device("slow", {"f32": 1.0}, bandwidth=1e9))
+
+    def reading() -> Any:
+        with meter.step():
+            model(torch.randn(ROWS, IN)).sum().backward()
+        return meter.read()
+
+    with pytest.warns(UserWarning, match="it is left out: the device's peak is given too low"):
+        first = reading()
+    assert "mfu" not in first
+    assert "MFU" not in str(first)
+    assert "mfu" not in reading()  # without another warning, which would be an error
 
 
 @pytest.mark.cuda

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fxflops import count
+from fxflops import count, profile
 from fxflops.errors import InputError
 from fxflops.prediction import Calibration
 from fxflops.prediction.borrowed import Borrowed, family_of
@@ -175,6 +176,27 @@ def test_a_calibration_may_be_of_any_card() -> None:
     report = linear(8192, 8192, 8192)
     ratio = report.predict(half, calibration=calibration).seconds / report.predict(whole).seconds
     assert ratio == pytest.approx(2, rel=0.1)
+
+
+def test_a_loop_is_predicted_by_step_and_says_what_it_waited_for() -> None:
+    class Sleeping(torch.utils.data.Dataset[torch.Tensor]):
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            time.sleep(0.01)
+            return torch.ones(8)
+
+    net = nn.Linear(8, 8)
+    with profile(net) as p:
+        for batch in torch.utils.data.DataLoader(Sleeping(), batch_size=2):
+            net(batch)
+    found = p.report.predict("H100")
+    assert found.steps == 3
+    assert found.loading_seconds >= 0.06
+    assert " for 3 steps, " in str(found)
+    assert 'launch="eager" adds it' in str(found)
+    assert "launch=" not in str(p.report.predict("H100", launch="eager"))
 
 
 def test_an_unknown_device_is_an_error() -> None:

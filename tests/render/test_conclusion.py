@@ -86,7 +86,10 @@ def test_of_an_incomplete_count_the_shares_are_of_what_was_counted(vit):
             {"backward_flops": 1, "latency": Timing(1, 1, 1, 1), "backward_latency": Timing(3, 3, 3, 1)},
             "75% of time in the backward",
         ),
-        ({"backward_flops": 1, "steps": {"step 1": StepTime(10, 1, 3, 4, 0, 2, 7)}}, "40% of time in the optimizer"),
+        (
+            {"backward_flops": 1, "steps": {"step 1": StepTime(20, 1, 9, 8, 2, 0, 7)}, "workers": (0,)},
+            "backward 9.00 s (45%), optimizer 8.00 s (40%), data loading 2.00 s (10%, num_workers=0)",
+        ),
     ],
 )
 def test_the_phase_of_training_that_takes_most(vit, change, phase):
@@ -97,7 +100,8 @@ def test_the_phase_of_training_that_takes_most(vit, change, phase):
 def test_a_block_that_waits_for_its_data(vit):
     steps = {"step 1": StepTime(10, 1, 3, 0, 0, 6, 7)}
     said = conclusion(replace(vit, backward_flops=1, steps=steps))
-    assert said.startswith("60% of time outside model and optimizer (loss, Python); forward: 63%")
+    parts = "outside model and optimizer (loss, Python) 6.00 s (60%), backward 3.00 s (30%), forward 1.00 s (10%)"
+    assert said.startswith(f"{parts}; forward: 63%")
 
 
 @pytest.mark.parametrize(("called", "of"), [(True, "forward and outside"), (False, "work outside")])

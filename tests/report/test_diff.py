@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset
 
-from fxflops import InputError, Report, analyze, count
+from fxflops import InputError, Report, analyze, count, profile
 from fxflops.report.diff import Change, Diff
 
 
@@ -168,6 +170,39 @@ def test_another_optimizer_and_what_is_computed_again() -> None:
     assert "; ;" not in str(found)
     with pytest.raises(InputError, match=r"report.diff\(other, phase='backward'\) compares that phase"):
         found.by_module("backward")
+
+
+class Slow(Dataset[torch.Tensor]):
+    """Samples that take a while."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(self.seconds)
+        return torch.ones(8)
+
+
+def test_two_loops_differ_in_the_phases_of_their_time() -> None:
+    def profiled(seconds: float) -> Report:
+        net = nn.Linear(8, 4)
+        with profile(net) as p:
+            for batch in DataLoader(Slow(seconds), batch_size=2):
+                net(batch).sum().backward()
+        return p.report
+
+    slow, fast = profiled(0.05), profiled(0.0)
+    found = slow.diff(fast)
+    loading = sum(step.loading for step in slow.step_times().values())
+    assert found.totals["data loading"].a == loading >= 0.2
+    first, *_ = str(found).splitlines()
+    assert re.search(r"block time 0\.\d+x; data loading -\d", first)
+    assert "time by module, forward" in str(found)
+    assert found.totals["data loading"].b is not None
+    assert count(nn.Linear(8, 4), torch.ones(1, 8)).diff(slow).totals["forward time"].a is None
 
 
 def test_what_is_no_report() -> None:

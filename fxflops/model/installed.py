@@ -1,0 +1,33 @@
+"""Whose a file of code is: the user's, or that of Python or an installed package. It needs no torch."""
+
+from __future__ import annotations
+
+import sysconfig
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..errors import PACKAGE
+
+PACKAGES = "/site-packages/", "/dist-packages/"
+"""The folders of installed packages, also those of another environment."""
+
+
+def is_installed(file: str) -> bool:
+    """Return whether a file belongs to Python, an installed package, torch or fxflops, or is generated code, and not the user's."""
+    if file.startswith("<"):
+        return file.startswith(("<frozen", "<built-in", "<string>", "<eval"))
+    return file.startswith(FOLDERS) or any(folder in file for folder in PACKAGES)
+
+
+def _folder_of(package: str) -> str:
+    """Return the folder of a package, which may be installed from a checkout."""
+    spec = find_spec(package)
+    return f"{Path(spec.origin).parent}/" if spec is not None and spec.origin else f"{PACKAGE}/"
+
+
+TORCH = _folder_of("torch")
+FOLDERS = (
+    TORCH,
+    f"{PACKAGE}/",
+    *{f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+)
