@@ -35,11 +35,26 @@ else:
             "FlopCountAnalysis": "fvcore",
             "FlopsProfiler": "deepspeed",
             "clever_format": "thop",
+            "flop_count": "fvcore",
+            "flop_count_str": "fvcore",
+            "flop_count_table": "fvcore",
+            "parameter_count": "fvcore",
+            "parameter_count_table": "fvcore",
             "get_model_complexity_info": "ptflops",
             "get_model_profile": "deepspeed",
         }
+        ours = {
+            "load": "Report.load('report.json') reads a saved report",
+            "load_report": "Report.load('report.json') reads a saved report",
+            "diff": "report.diff(other) compares two reports, fxflops.compare([...]) several",
+            "check": "the command fxflops check compares a model with budgets, or with a saved report",
+            "flops": "count(model, args).total_flops",
+            "macs": "count(model, args).total_macs",
+        }
         if name in tools:
             advice = f": {__name__}.adapters.{tools[name]} has it"
+        elif name in ours:
+            advice = f": {ours[name]}"
         else:
             advice = import_module(".errors", __name__).did_you_mean(name, __getattr__("__all__"))
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice}")

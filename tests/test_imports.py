@@ -85,6 +85,14 @@ def test_names_of_other_tools_are_told_where_they_are(name: str, where: str) -> 
     assert hasattr(importlib.import_module(f"fxflops.adapters.{where}"), name)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"), [("load", "Report.load"), ("diff", "report.diff"), ("check", "fxflops check")]
+)
+def test_names_that_might_be_ours_say_what_is(name: str, said: str) -> None:
+    with pytest.raises(AttributeError, match=f"no attribute '{name}': .*{said}"):
+        getattr(fxflops, name)
+
+
 def test_no_module_has_the_name_of_a_public_name() -> None:
     modules = {module.name for module in pkgutil.iter_modules(fxflops.__path__)}
     assert not modules & set(fxflops.__all__)

@@ -11,6 +11,7 @@ from torch import nn
 
 from ..errors import InputError, of_kind, warn
 from ..model.modules import parameters_of
+from ..records import prefixes
 from ..report.report import Report
 
 T = TypeVar("T")
@@ -39,8 +40,21 @@ def refuse_scripts(tool: str, modules: Iterable[nn.Module], *kinds: type[Excepti
             raise of_kind(InputError(f"{wrong}: {instead}"), *kinds)
 
 
-def warn_of_unseen(tool: str, report: Report) -> None:
-    """Warn of operators that the tool does not see, and that are not in its number therefore."""
+RECIPE = "fxflops.count(model, args).recipe() has the lines that count them"
+
+
+def warn_of_uncounted(report: Report, handled: Collection[str] = ()) -> None:
+    """Warn of operators that are not in the tool's number: the tool does not see them, or nobody knows what they compute.
+
+    What is called in modules of the paths ``handled`` is counted by a function of the user's.
+    """
+    unknown = {
+        each.call.op
+        for each in report.counted
+        if each.missing and not each.call.origin and not any(path in handled for path in prefixes(each.call.path))
+    }
+    if unknown:
+        warn(lower_bound(unknown))
     unseen = [each for each in report.counted if each.missing and each.call.origin]
     if unseen:
         ops = ", ".join(dict.fromkeys(each.call.op for each in unseen))
@@ -48,6 +62,11 @@ def warn_of_unseen(tool: str, report: Report) -> None:
             f"the number is a lower bound: {unseen[0].missing}. These are {len(unseen)} of {len(report.counted)} calls ({ops:.200}); "
             f"fxflops.count(model, args) counts them"
         )
+
+
+def lower_bound(unknown: Iterable[str]) -> str:
+    """Return the sentence for operations of which nobody knows what they compute."""
+    return f"the number is a lower bound: not counted are {', '.join(sorted(unknown)):.200}; {RECIPE}"
 
 
 def classes_in(given: Iterable[type] | None) -> tuple[type, ...]:
@@ -71,5 +90,10 @@ def inputs_of(
 
 def filled(model: nn.Module, shape: tuple[int, ...], value: float) -> torch.Tensor:
     """Return a tensor filled with ``value``, with the dtype and device of the model's first parameter."""
+    if not all(isinstance(size, int) for size in shape):
+        given = ", ".join(type(size).__name__ for size in shape)
+        raise of_kind(
+            InputError(f"a shape is a tuple of whole numbers, such as (1, 3, 224, 224), not ({given})"), TypeError
+        )
     like = next(iter(parameters_of(model)), torch.empty(0))
     return torch.full(shape, value, dtype=like.dtype, device=like.device)

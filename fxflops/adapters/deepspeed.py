@@ -27,7 +27,7 @@ from ..model.snapshot import holding, threads_counting
 from ..report.report import Report
 from ..run.uncompiled import uncompiled
 from . import _deepspeed_text
-from ._arguments import checked_shape, classes_in, filled, refuse_scripts
+from ._arguments import RECIPE, checked_shape, classes_in, filled, refuse_scripts
 from ._deepspeed_recording import Recording, Usage
 from ._deepspeed_text import (
     DEFAULT_PRECISION,
@@ -53,8 +53,6 @@ __all__ = [
     "number_to_string",
     "params_to_string",
 ]
-
-RECIPE = "fxflops.count(model, args).recipe() has the lines that count them"
 
 
 class FlopsProfiler:

@@ -25,6 +25,7 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula
 from ..conventions import find_convention
 from ..conventions.torch import COUNTED
 from ..counting.counts import count_calls
+from ..errors import warn
 from ..model.pytree import tensors_in
 from ..ops import BASE, QUERY
 from ..records import Call, Operation
@@ -38,6 +39,7 @@ from ..torch_internals import (
 )
 from ..trace.autograd_owners import node_of
 from ..trace.modes import has_own_dispatch
+from ._arguments import lower_bound
 
 __all__ = ["FlopCounterMode", "flop_registry", "register_flop_formula"]
 
@@ -85,6 +87,7 @@ class FlopCounterMode:
         self.display = display
         self.skip_unsupported = skip_unsupported
         self._unsupported: Counter[str] = Counter()
+        self._unknown: set[str] = set()
         wrapped: Callable[[Any], Any] = flop_counter.shape_wrapper
         custom = {op: f if getattr(f, "_get_raw", False) else wrapped(f) for op, f in (custom_mapping or {}).items()}
         self.flop_registry = {**flop_registry, **custom}
@@ -93,6 +96,7 @@ class FlopCounterMode:
     def __enter__(self) -> FlopCounterMode:
         self.flop_counts.clear()
         self._unsupported.clear()
+        self._unknown.clear()
         self._modules = _Modules()
         self._open.enter_context(register_module_forward_pre_hook(self._modules.enter))
         self._open.enter_context(register_module_forward_hook(self._modules.leave, always_call=True))
@@ -101,6 +105,8 @@ class FlopCounterMode:
 
     def __exit__(self, *error: Any) -> None:
         self._open.__exit__(*error)
+        if self._unknown:
+            warn(lower_bound(self._unknown))
         if self.display:
             print(self.get_table(self.depth))
 
@@ -170,6 +176,8 @@ class _FlopCounterMode(TorchDispatchMode):
             (counted,) = count_calls([ran], find_convention("torch"), BASE, lambda path: nn.Module())
             if counted.flops:
                 self.counter._add(packet, counted.flops)
+        elif entry is None:
+            self.counter._unknown.add(str(packet))
         return out
 
     def _higher_order(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -24,7 +24,7 @@ from ..model.modules import children_of, named_modules
 from ..ops import BASE
 from ..ops._apply import tensors
 from ..records import Scope
-from ._arguments import checked_shape, inputs_of, one_of, refuse_scripts, warn_of_unseen
+from ._arguments import checked_shape, inputs_of, one_of, refuse_scripts, warn_of_uncounted
 from ._module_text import annotated_copy, innermost_first, scaled, trainable
 from ._ptflops_aten import Dispatched
 
@@ -111,7 +111,7 @@ def get_model_complexity_info(
         traceback.print_exception(error)
         return None, None
     if report is not None:
-        warn_of_unseen("ptflops", report)
+        warn_of_uncounted(report)
     if not as_strings:
         return int(macs), params
     return (

@@ -14,13 +14,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..advice import WORDS
 from ..api import count
 from ..conventions import thop as rules
+from ..errors import worded
 from ..model.inputs import checked_model
 from ..model.modules import ByIdentity, all_modules, children_of, modules_of, named_children, unique
 from ..model.snapshot import Snapshot, holding
 from ..ops import BASE
-from ._arguments import refuse_scripts, warn_of_unseen
+from ._arguments import refuse_scripts, warn_of_uncounted
 from ._module_text import innermost_first, params_of
 
 __all__ = ["clever_format", "default_dtype", "profile", "profile_origin"]
@@ -129,11 +131,12 @@ def _charges(
 ) -> ByIdentity[tuple[float, float | None]]:
     """Return MACs and parameters of each of these modules; None for the parameters if its class has no handler and no rule."""
     refuse_scripts("thop", model.modules(), RuntimeError, AttributeError)
-    report = count(model, tuple(inputs), convention=rules.CONVENTION)
-    warn_of_unseen("thop", report)
+    with worded({**WORDS, "inputs": "; inputs go in a tuple, inputs=(a, b)"}):
+        report = count(model, tuple(inputs), convention=rules.CONVENTION)
     rows = report.by_module()
     handled = _handled(model, inputs, handlers, [module for module in modules if type(module) in handlers])
     paths, _ = modules_of(model)
+    warn_of_uncounted(report, {paths[module] for module in modules if type(module) in handlers})
     charges = ByIdentity[tuple[float, float | None]]()
     for module in modules:
         row, has_rule = rows[paths[module]], type(module) in handlers or rule_of(type(module))

@@ -26,7 +26,7 @@ from ..model.pytree import replaced
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction
 from ..trace.leaves import Hooks
-from ._arguments import one_of, refuse_scripts, warn_of_unseen
+from ._arguments import one_of, refuse_scripts, warn_of_uncounted
 from .torchinfo_statistics import (
     ColumnSettings,
     FormattingOptions,
@@ -202,7 +202,7 @@ def _called(
     hooks = Hooks()
     hooks.attach([module for module in place_of if not isinstance(module, torch.jit.ScriptModule)], enter, leave)
     try:
-        warn_of_unseen("torchinfo", count(model, args, kwargs, mode=mode, convention="torchinfo"))
+        warn_of_uncounted(count(model, args, kwargs, mode=mode, convention="torchinfo"))
     finally:
         hooks.detach()
     return rows

@@ -22,7 +22,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..advice import COMMAND
-from ..conventions import check_convention, list_conventions
+from ..conventions import BASE_CONVENTION, check_convention, list_conventions
 from ..errors import FxflopsError, InputError, MissingFormulaError
 from ..render.exports import as_json
 from ..report.comparison import compare
@@ -31,7 +31,7 @@ from . import answers, closed_forms, comparisons, meshes, scripts, summaries
 from . import options as option
 from .libraries import model_named
 from .options import Asked, Limits, examples, spread
-from .reports import both, gathered, is_saved, report_of
+from .reports import baseline_for, both, gathered, is_saved, report_of
 from .shown import (
     IN_HALF,
     WHAT_FITS,
@@ -354,7 +354,9 @@ def explain(
             autocompletion=option.conventions,
         ),
     ],
-    b: Annotated[str, typer.Argument(metavar="OTHER", help="Another convention.", autocompletion=option.conventions)],
+    b: Annotated[
+        str, typer.Argument(metavar="OTHER", help="Another convention.", autocompletion=option.conventions)
+    ] = BASE_CONVENTION,
     *,
     asked: Asked,
 ) -> None:
@@ -412,6 +414,7 @@ def _labelled(name: str, report: Report, text: str) -> str:
         "fxflops check model.py:make_model --input 1,3,64,64 --max-macs 50M",
         "fxflops check model.py:make_model --input 1,3,64,64 --max-time 2s",
         "fxflops check report.json --max-flops 4.2G",
+        "fxflops check model.py:make_model --input 1,3,64,64 --baseline main.json --tolerance 1%",
         "fxflops check timm:resnet50 --batch 64 --train --backward --optimizer AdamW --device L4",
     ),
 )
@@ -420,6 +423,18 @@ def check(
     model: option.Model,
     *,
     limits: Limits,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="REPORT", help="A saved report whose FLOPs, MACs, params and predicted memory are the limits."
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PERCENT", parser=option.PERCENT, help="How much above the --baseline is allowed, such as 1%."
+        ),
+    ] = None,
     allow_incomplete: Annotated[
         bool,
         typer.Option(
@@ -435,10 +450,14 @@ def check(
     memory. A model that is not fully counted fails.
     """
     card = asked.card
-    if limits == Limits() and card is None:
+    if limits == Limits() and card is None and baseline is None:
         names = ", ".join(f"--{field.name.replace('_', '-')}" for field in fields(Limits))
-        raise InputError(f"no budget is given: one or more of {names}, or a card to fit on, --device H100")
-    from ..report.budget import budgets_of
+        raise InputError(
+            f"no budget is given: one or more of {names}, a saved report, --baseline main.json, or a card to fit on, --device H100"
+        )
+    if tolerance is not None and baseline is None:
+        raise InputError(f"--tolerance {tolerance:g}% is allowed above a --baseline, and there is none")
+    from ..report.budget import above, budgets_of
 
     if card and limits.max_time is not None:
         raise InputError(f"--max-time runs the model, and --device {asked.device} only counts it for that card")
@@ -451,7 +470,11 @@ def check(
             f"--optimizer {asked.optimizer} is counted after a backward pass: give --backward, without --max-time"
         )
     report = report_of(model, asked, None if limits.max_time is None else {})
-    budgets = budgets_of(report, **asdict(limits))
+    given = asdict(limits)
+    if baseline is not None:
+        allowed = above(baseline_for(report, baseline), tolerance or 0.0)
+        given = {name: allowed.get(name) if value is None else value for name, value in given.items()}
+    budgets = budgets_of(report, **given)
     memory = None if card is None else report.reserved(card)
     if memory is not None and memory.fits is None:
         raise InputError(f"the memory of {memory.device.name} is not known: give --max-memory")

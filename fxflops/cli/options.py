@@ -6,6 +6,7 @@ Options that belong together are the fields of a dataclass; :func:`spread` gives
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable
 from copy import copy
@@ -96,6 +97,17 @@ def conventions() -> list[str]:
 
 
 COUNT, SIZE, SECONDS = (read_by(read) for read in (units.read_count, units.read_size, units.read_seconds))
+
+
+def read_percent(text: str) -> float:
+    """Read a percentage from 0, such as 1% or 0.5; ValueError for other text."""
+    percent = float(text.strip().removesuffix("%"))
+    if not 0 <= percent < math.inf:
+        raise ValueError(f"{text!r} is no percentage: write 1% or 0.5")
+    return percent
+
+
+PERCENT = read_by(read_percent)
 
 HELP_MODEL = (
     "timm:NAME, torchvision:NAME, hf:TYPE or hf:CLASS or hf:CONFIG.json, FILE.py:NAME or PACKAGE.MODULE:NAME; "

@@ -72,6 +72,18 @@ def _loaded(target: str, asked: Asked) -> Report:
     return report.recount(asked.convention, attention=asked.attention)
 
 
+def baseline_for(report: Report, path: Path) -> Report:
+    """Return the saved report that a report is checked against, counted as that is."""
+    if not is_saved(str(path)) or _is_trace(str(path)):
+        raise InputError(
+            f"--baseline {path}: it is no saved report; fxflops run MODEL --counts-only --save main.json writes one"
+        )
+    earlier = Report.load(path)
+    if (earlier.convention, earlier.attention) == (report.convention, report.attention):
+        return earlier
+    return earlier.recount(report.convention, attention=report.attention)
+
+
 def _is_trace(target: str) -> bool:
     """Return whether a file is a trace of torch.profiler, which names its events after a header of less than a MiB."""
     opened = gzip.open if target.endswith(".gz") else open

@@ -5,6 +5,7 @@ A file is imported when its convention is asked for; their names and summaries a
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 
 from ..errors import InputError, did_you_mean
@@ -50,6 +51,17 @@ GONE = ("pytorch_profiler", "flowflops_eager", "flowflops_graph")
 """The conventions of tools that can no longer be installed; they come last."""
 
 
+TOOLS = {
+    "flopcounter": "torch",
+    "flopcountermode": "torch",
+    "pytorch": "torch",
+    "flopcountanalysis": "fvcore",
+    "flopsprofiler": "deepspeed",
+    "torchflopsbyfx": "torch_flops",
+}
+"""Other names of tools, in small letters, with their conventions."""
+
+
 class Conventions(dict[str, str]):
     """The conventions by name, each with a line on what it counts; printed in two groups, tools that can no longer be installed last."""
 
@@ -70,10 +82,17 @@ def check_attention(attention: str) -> str:
 def check_convention(name: str) -> str:
     """Return ``name``. Raises InputError for an unknown convention, which lists them all."""
     if name not in CONVENTIONS:
-        raise InputError(
-            f"unknown convention {name!r}{did_you_mean(str(name), CONVENTIONS)}; one of {', '.join(map(repr, CONVENTIONS))}"
-        )
+        raise InputError(f"unknown convention {name!r}{_meant(str(name))}; one of {', '.join(map(repr, CONVENTIONS))}")
     return name
+
+
+def _meant(name: str) -> str:
+    """Return what an unknown name may mean: a convention by a name of its tool, or one whose name is alike."""
+    word = re.sub("[^a-z]", "", name.lower())
+    if word in ("torchprofiler", "withflops"):
+        return ": torch.profiler's with_flops has none, as it counts products and convolutions of some shapes; fxflops.read_trace counts its traces"
+    convention = TOOLS.get(word)
+    return did_you_mean(name, CONVENTIONS) if convention is None else f" (did you mean {convention}?)"
 
 
 def find_convention(name: str | Convention) -> Convention:

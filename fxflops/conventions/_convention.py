@@ -74,7 +74,7 @@ def macs_alone(cost: Cost, ran: Operation) -> Cost:
 CONVENTIONS = {
     "fxflops": "every arithmetic operation of the forward, however it is written; a normalization's mean and variance are not counted",
     "torch_flops": "the totals torch_flops publishes: like fxflops, except for int kernel sizes of max pools and torch._assert",
-    "torch": "torch.utils.flop_counter.FlopCounterMode: 2 per multiply-accumulate of products, convolutions, attention",
+    "torch": "torch.utils.flop_counter.FlopCounterMode: 2 per multiply-accumulate of products, convolutions, attention (also on a CPU)",
     "fvcore": "fvcore's FlopCountAnalysis: 1 per multiply-accumulate, plus normalizations, adaptive pooling and upsampling",
     "thop": "thop 0.1.1 (not ultralytics-thop): the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element",
     "deepspeed": "DeepSpeed's flops profiler: 2 per multiply-accumulate, plus its own charges for torch functions",

@@ -33,7 +33,7 @@ def by_parameters(scope: Scope) -> int | None:
 
 
 def dense(scope: Scope) -> int | None:
-    """params -> out: its weight and bias times the first size of its output, others times the first two."""
+    """params -> out: (weight + bias) times the batch size; any other parameter times the first two sizes of the output."""
     return by_parameters(scope)
 
 

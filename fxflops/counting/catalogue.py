@@ -208,6 +208,7 @@ last digit. These are the exceptions known. `x` is `torch.ones(4, 4)`, `s = nn.L
 
 | tool | a forward that shows it | the tool | here |
 | --- | --- | --- | --- |
+| torch | `return F.scaled_dot_product_attention(q, q, q)` on a CPU | 0: it has no formula for the CPU's kernel, unlike for the meta device and for GPUs | its two products |
 | fvcore | `y = x @ x`<br>`return x + 1` | 0: what no output needs is not in its trace | 64 |
 | fvcore | `class Double(torch.autograd.Function): forward = staticmethod(lambda ctx, x: x @ x)`<br>`return Double.apply(x)` | 0: not traced | 64 |
 | fvcore | `f = torch.jit.script_if_tracing(lambda x: x @ x)`<br>`return f(x)` | 0: scripted | 64 |

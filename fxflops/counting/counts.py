@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from ..conventions import BASE_CONVENTION, IN_MACS, Convention, find_convention, macs_alone
+from ..conventions import BASE_CONVENTION, BASE_MACS, IN_MACS, Convention, find_convention, macs_alone
 from ..errors import FormulaError, did_you_mean, warn
 from ..names import name_of
 from ..ops import ESCAPE, Formula, FormulaRegistry, apply
@@ -208,9 +208,10 @@ class _Counts:
 
 
 def _users_count(count: Count, ran: Operation, convention: Convention) -> Count:
-    """Return a count by a user's formula in the unit of a convention: one that counts MACs takes those that are stated."""
+    """Return a count by a user's formula in the unit of a convention: a tool's that counts MACs takes those that are stated, and
+    what the formula returns if there are none; ours takes MACs alone."""
     cost = count.cost
-    if cost is None or not cost.macs or convention.name not in IN_MACS:
+    if cost is None or convention.name not in IN_MACS or not (cost.macs or convention is BASE_MACS):
         return count
     return count._replace(cost=macs_alone(cost, ran))
 

@@ -17,6 +17,8 @@ class Budget:
     name: str
     value: float
     limit: float
+    is_bound: bool = False
+    """Whether the value is a lower bound, as some operations are not counted."""
 
     @property
     def kept(self) -> bool:
@@ -24,6 +26,7 @@ class Budget:
 
     def __str__(self) -> str:
         value, limit = (_text(self.name, number) for number in (self.value, self.limit))
+        value = f">= {value}" if self.is_bound else value
         share = units.percent(self.value, self.limit)
         used = "" if share is None else f"  {share:.1f}%" if share < 1000 else f"  {share / 100:,.0f}x"
         return f"{'ok  ' if self.kept else 'OVER'}  {self.name:<6}  {value} of {limit}{used}"
@@ -58,7 +61,22 @@ def budgets_of(
     for name, value, _ in checked:
         if value is None:
             raise InputError(f"no {name} was measured: the report is of a count, or of a device without a clock")
-    return tuple(Budget(name, value, limit) for name, value, limit in checked if value is not None)
+    counts = () if report.complete else ("FLOPs", "MACs")
+    return tuple(Budget(name, value, limit, name in counts) for name, value, limit in checked if value is not None)
+
+
+def above(earlier: Report, percent: float) -> dict[str, float]:
+    """Return the limits for :func:`budgets_of` that an earlier report gives, so many percent above its own figures.
+
+    They are of FLOPs, MACs and parameters, and of memory if that was predicted (by a count), not measured.
+    """
+    figures = {
+        "max_flops": earlier.total_flops,
+        "max_macs": earlier.total_macs,
+        "max_params": earlier.total_params,
+        "max_memory": earlier.max_memory if earlier.latency is None and earlier.block_time is None else None,
+    }
+    return {name: figure * (100 + percent) / 100 for name, figure in figures.items() if figure is not None}
 
 
 def _text(name: str, number: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -61,7 +61,8 @@ class Explanation(Tabular):
     """The difference between the totals of conventions ``a`` and ``b``: a table, the largest difference first.
 
     The differences of all rows add up to ``total_b - total_a``; ``same`` are the FLOPs of the other calls, which both
-    conventions count alike.
+    conventions count alike. ``missing_a`` and ``missing_b`` are the ops that each cannot count, with their numbers of calls: its total
+    is then a lower bound.
     """
 
     a: str
@@ -70,6 +71,8 @@ class Explanation(Tabular):
     total_b: int
     rows: tuple[Difference, ...]
     provenance: str = field(default="", compare=False)
+    missing_a: Mapping[str, int] = field(default_factory=dict)
+    missing_b: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def same(self) -> int:
@@ -83,7 +86,8 @@ class Explanation(Tabular):
 
     def _text(self) -> str:
         limit = terminal_width()
-        top, bottom = self._around()
+        top, *bottom_lines = self._around()
+        bottom = "\n".join(wrapped(line, limit, 4) for line in bottom_lines)
         if not self.rows:
             return f"{wrapped(top, limit, 4)}\n{bottom}"
         table = grid(self.table.columns, self._brief(), elidable=("where",))
@@ -94,17 +98,30 @@ class Explanation(Tabular):
     def _blocks(self) -> Iterable[str]:
         from ..render.html import cells_table, note
 
-        top, bottom = map(note, self._around())
-        return top, cells_table(self.table.columns, self._brief(), None) if self.rows else "", bottom
+        top, *bottom = map(note, self._around())
+        return top, cells_table(self.table.columns, self._brief(), None) if self.rows else "", *bottom
 
-    def _around(self) -> tuple[str, str]:
-        """Return the lines above and below the table."""
-        totals = f"{self.a} {self.total_a:,}   {self.b} {self.total_b:,}   {self.total_b - self.total_a:+,}"
+    def _around(self) -> list[str]:
+        """Return the line above the table, and those below it."""
+        bound_a, bound_b = (">= " if missing else "" for missing in (self.missing_a, self.missing_b))
+        totals = f"{self.a} {bound_a}{self.total_a:,}   {self.b} {bound_b}{self.total_b:,}   {self.total_b - self.total_a:+,}"
         in_macs = [name for name in (self.a, self.b) if name in IN_MACS]
         if in_macs:
             totals += "   in MACs" if len(in_macs) == 2 else f"   {in_macs[0]} counts MACs, the other counts FLOPs"
-        same = f"equal under both: {readable(self.same)}" if self.rows else "no call is valued differently"
-        return totals, same
+        same = f"equal under both: {readable(self.same)}" if self.rows else "both count every call alike"
+        if not self.rows and (self.missing_a or self.missing_b):
+            same = "both count all other calls alike"
+        return [totals, same, *self._not_counted()]
+
+    def _not_counted(self) -> Iterator[str]:
+        """Yield a line on what neither convention counts, or else for each convention on what it does not."""
+        if self.missing_a == self.missing_b:
+            sides = [("", self.missing_a)]
+        else:
+            sides = [(f" by {self.a}", self.missing_a), (f" by {self.b}", self.missing_b)]
+        for whose, missing in sides:
+            if missing:
+                yield f"not counted{whose}: {', '.join(f'{plain(op)} x{calls}' for op, calls in missing.items())}"
 
     def _brief(self) -> list[Cells]:
         return [(*row[:-2], *map(_brief, row[-2:])) for row in self.table.rows]
@@ -139,7 +156,10 @@ def explain(a: CountedRun, b: CountedRun, phase: str) -> Explanation:
         rows.append(Difference(op, tuple(dict.fromkeys(paths)), len(calls_alike), sum(of_a), sum(of_b), how_a, how_b))
     total_a, total_b = (sum(each.flops for each in counted) for counted in (counted_a, counted_b))
     largest_first = tuple(sorted(rows, key=lambda row: -abs(row.difference)))
-    return Explanation(a.convention, b.convention, total_a, total_b, largest_first, a.provenance)
+    missing_a, missing_b = (
+        Counter(each.call.op for each in counted if each.cost is None) for counted in (counted_a, counted_b)
+    )
+    return Explanation(a.convention, b.convention, total_a, total_b, largest_first, a.provenance, missing_a, missing_b)
 
 
 def _pairs(a: Sequence[Counted], b: Sequence[Counted], calls: int) -> Iterator[tuple[Counted | None, Counted | None]]:

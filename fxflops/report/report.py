@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..conventions import BASE_CONVENTION, BASE_MACS, OF_MACS, Convention, check_attention, find_convention
+from ..conventions import BASE_CONVENTION, BASE_MACS, CONVENTIONS, OF_MACS, Convention, check_attention, find_convention
 from ..counting import totals
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, OperatorRow, check_phase
@@ -66,6 +66,17 @@ if TYPE_CHECKING:
 
     from ..ops import FormulaRegistry
     from ..prediction import CachingAllocator, Calibration, Prediction, Reserved
+
+OF_OTHER_TOOLS = {
+    "uncalled_modules": ": print(report.tree()) marks modules that were not called; fvcore's method is that of fxflops.adapters.fvcore",
+    "unsupported_ops": ": report.missing lists what is not counted; fvcore's method is that of fxflops.adapters.fvcore",
+    "unsupported": ": report.missing lists what is not counted",
+    "by_module_and_operator": ": report.by_module() and report.by_operator(); fvcore's method is that of fxflops.adapters.fvcore",
+    "total": ": report.total_flops, report.total_macs",
+    "from_json": ": fxflops.Report.load('report.json') reads what report.save('report.json') wrote",
+    "key_averages": ": report.by_operator() sums the calls of each operator",
+}
+"""What to use for names that other counters have."""
 
 
 class Report(View):
@@ -473,6 +484,8 @@ class Report(View):
 
         >>> print(report.explain("fvcore", "deepspeed"))  # doctest: +SKIP
         """
+        if phase in CONVENTIONS and phase not in PHASES:
+            raise InputError(f"explain() compares two conventions, not {a!r}, {b!r} and {phase!r}: compare each pair")
         check_phase(phase)
         one, other = (self, self.recount(a)) if b is None else (self.recount(a), self.recount(b))
         if {one.convention, other.convention} & OF_MACS.keys():
@@ -933,7 +946,8 @@ class Report(View):
             if hasattr(type(self), name):  # a property that raised AttributeError: here it raises it again
                 return object.__getattribute__(self, name)
             public = [each for each in dir(self) if not each.startswith("_")]
-            advice = f"a Report has no {name!r}{did_you_mean(name, public)}; print(report) shows its summary"
+            told = OF_OTHER_TOOLS.get(name) or f"{did_you_mean(name, public)}; print(report) shows its summary"
+            advice = f"a Report has no {name!r}{told}"
             raise AttributeError(advice, name=name, obj=self)
 
     def __eq__(self, other: object) -> bool:

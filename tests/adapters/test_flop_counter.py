@@ -235,3 +235,8 @@ def test_it_leaves_no_hooks_and_hears_no_other_thread() -> None:
     with counter:
         torch.ones(2, 2) @ torch.ones(2, 2)
     assert set(counter.get_flop_counts()) == {"Global"}
+
+
+def test_an_operator_without_a_formula_is_named(own_operator: Any) -> None:
+    with pytest.warns(UserWarning, match="not counted are fxflops_counter.double"), FlopCounterMode(display=False):
+        own_operator(torch.ones(2))

@@ -402,6 +402,20 @@ def test_explain() -> None:
     assert text.splitlines()[0] == "torch_flops 48   fvcore 24   -24   fvcore counts MACs, the other counts FLOPs"
 
 
+def test_a_model_is_checked_against_a_saved_report() -> None:
+    out("run model.py:before --input 1,3,64,64 --counts-only --save main.json")
+    assert "ok    FLOPs" in out("check model.py:before --input 1,3,64,64 --baseline main.json")
+    larger = invoke("check model.py:after --input 1,3,64,64 --baseline main.json --tolerance 1%")
+    assert (larger.exit_code, "OVER  params  618" in larger.output) == (1, True)
+    assert out("check model.py:after --input 1,3,64,64 --baseline main.json --tolerance 900%")
+    for wrong, said in (
+        ("--tolerance 1% --max-flops 1G", "there is none"),
+        ("--baseline model.py", "it is no saved report"),
+        ("--baseline main.json --tolerance much", "could not convert"),
+    ):
+        assert said in invoke(f"check model.py:before --input 1,3,64,64 {wrong}").output
+
+
 def test_diff_of_two_models_and_of_saved_reports() -> None:
     text = out("diff model.py:before model.py:after --input 1,3,64,64")
     assert re.search(r"^params +314 +618 +\+304 ", text, re.M)

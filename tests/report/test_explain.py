@@ -56,7 +56,7 @@ def test_both_directions_and_the_same() -> None:
     there, back = REPORT.explain("torch", "torch_flops"), REPORT.explain("torch_flops", "torch")
     assert [row.difference for row in there.rows] == [-row.difference for row in back.rows]
     assert REPORT.explain("torch", "torch").rows == ()
-    assert "no call is valued differently" in str(REPORT.explain("torch", "torch"))
+    assert "both count every call alike" in str(REPORT.explain("torch", "torch"))
 
 
 def test_modules_that_one_convention_charges() -> None:
@@ -125,7 +125,11 @@ def test_a_tool_that_counts_macs_is_compared_with_macs() -> None:
     found = LAYERS.explain("torchinfo")
     assert (found.a, found.total_a) == ("fxflops MACs", LAYERS.total_macs)
     assert found.total_b == LAYERS.recount("torchinfo").total_flops
-    n, length, first = 2, 16, "its weight and bias times the first size of its output, others times the first two"
+    n, length, first = (
+        2,
+        16,
+        "(weight + bias) times the batch size; any other parameter times the first two sizes of the output",
+    )
     rows = {row.op: (row.flops_a, row.flops_b, row.how_b) for row in found.rows}
     assert rows["linear"] == (n * length * 6 * 4, n * (6 * 4 + 4), first)
     assert rows["batch_norm"] == (0, n * (8 + 8), first)
@@ -154,3 +158,40 @@ def test_the_head_says_what_is_compared() -> None:
     for (a, b), said in heads.items():
         found = LAYERS.explain(a, b)
         assert str(found).splitlines()[0].endswith(f"   {found.total_b - found.total_a:+,}{said}")
+
+
+@torch.library.custom_op("fxflops_explained::scan", mutates_args=())
+def scan(x: torch.Tensor) -> torch.Tensor:
+    return x.cumsum(0)
+
+
+@scan.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_what_neither_counts_is_named_and_the_totals_are_bounds() -> None:
+    class Scanned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return scan(self.layer(x))
+
+    report = fxflops.count(Scanned(), torch.ones(2, 4))
+    first, second, last = str(report.explain("fvcore")).splitlines()
+    assert first.startswith("fxflops MACs >= 32   fvcore >= 32   +0")
+    assert (second, last) == ("both count all other calls alike", "not counted: fxflops_explained::scan x1")
+    # A formula that returns a number states no MACs: ours stay what the report says; a tool that counts MACs takes the number.
+    counted = fxflops.count(
+        Scanned(), torch.ones(2, 4), formulas={"fxflops_explained::scan": lambda *, out: out.numel()}
+    )
+    found = counted.explain("fvcore")
+    assert (counted.total_macs, found.total_a, found.total_b) == (32, 32, 40)
+    assert (found.missing_a, found.missing_b) == ({}, {})
+
+
+def test_three_conventions_are_too_many() -> None:
+    with pytest.raises(fxflops.InputError, match="compares two conventions, not 'thop', 'fvcore' and 'torch'"):
+        LAYERS.explain("thop", "fvcore", "torch")

@@ -86,3 +86,9 @@ def test_a_number_has_the_name_that_its_tool_gives_it(convention: str, name: str
     assert f"{label} · convention {convention} · " in shown
     assert "MACs     16.38 k     16,384\n" in shown
     assert f"100% of {name.split()[-1]} in linear" in shown
+
+
+def test_names_of_other_counters_say_what_a_report_has() -> None:
+    report = fxflops.count(nn.Linear(2, 2), torch.ones(1, 2))
+    with pytest.raises(AttributeError, match=r"no 'unsupported_ops': report\.missing lists what is not counted"):
+        report.unsupported_ops  # noqa: B018
