@@ -35,7 +35,7 @@ def unknown_device(name: str) -> InputError:
     close = did_you_mean(name, [device.name for device in DEVICES])
     return InputError(
         f"unknown device {name!r}{close}; give cpu, cuda, cuda:1 or meta, or a card, such as H100, A100, L4, RTX 4090; "
-        f"a card that is not listed: report.predict(fxflops.roofline.devices.Device(...)) in Python"
+        "a card that is not listed is given by its figures: --device name=Mine,bf16=400T,bandwidth=2TB,memory=96GB"
     )
 
 
@@ -156,7 +156,7 @@ class Asked:
         typer.Option(
             "--device",
             metavar="DEVICE",
-            help="cpu, cuda, cuda:1 or meta: where to run, or count for; or a card, such as H100: counted for it, without running. Default: the CPU.",
+            help="cpu, cuda, cuda:1 or meta: where to run, or count for; or a card, such as H100: counted for it, without running; one that is not listed by its figures: bf16=400T,bandwidth=2TB,memory=96GB. Default: the CPU.",
         ),
     ] = None
     dtype: Annotated[

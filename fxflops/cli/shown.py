@@ -25,7 +25,7 @@ from ..render.text import align, plain, printable, terminal_width, wrapped
 from ..report.comparison import Comparison
 from ..report.report import Report
 from ..roofline.devices import Device
-from ..units import count
+from ..units import billions
 
 if TYPE_CHECKING:
     from ..ops.packages import Package
@@ -216,7 +216,7 @@ def subject_line(report: Report, asked: Asked) -> str:
     ]
     parts = [
         data.title,
-        f"{count(data.params.total)} parameters in {' and '.join(sorted(dtypes))}" if data.params and dtypes else "",
+        f"{billions(data.params.total)} parameters in {' and '.join(sorted(dtypes))}" if data.params and dtypes else "",
         f"input {data.inputs}" if data.inputs else "",
         " + ".join(phases),
         f"autocast {asked.autocast}" if asked.autocast else "",

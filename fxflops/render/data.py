@@ -130,6 +130,7 @@ class Summary:
     steps: Mapping[str, StepTime] = field(default_factory=dict)
     workers: Sequence[int] = ()
     lines: Sequence[CodeLine] | None = None
+    active_params: float | None = None
     instruments: float | None = None
     device_seconds: float | None = None
     unsteady: str = ""

@@ -108,7 +108,7 @@ def facts(data: Summary) -> list[Fact]:
             Fact("opt step", units.count(data.optimizer_flops), [f"{data.unit} of the optimizer", *_whole_step(data)])
         )
     if data.params is not None:
-        found.append(_params(data.params))
+        found.append(_params(data.params, data.active_params))
     if data.latency is not None or data.nodes_seconds is not None:
         found.append(_latency("latency", data.latency, data.nodes_seconds, data.root.flops, data.on_accelerator))
     if data.backward_latency is not None:
@@ -212,13 +212,14 @@ def _exact(number: int, bound: str = "") -> list[str]:
     return [f"{bound}{number:,}"] if " " in units.count(number) else []
 
 
-def _params(params: Params) -> Fact:
+def _params(params: Params, active: float | None) -> Fact:
     details = [
         *_exact(params.total),
+        f"{units.billions(active)} active per token" if active else "",
         f"{params.frozen:,} of them frozen" if params.frozen else "all trainable" if params.total else "",
-        f"buffers {params.buffers:,}" if params.buffers else "",
         f"parts of larger ones {params.sharded:,}" if params.sharded else "",
         units.size(params.bytes),
+        f"{params.buffers:,} in buffers" if params.buffers else "",
     ]
     return Fact("params", units.billions(params.total), [*filter(None, details)])
 

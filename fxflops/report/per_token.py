@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from ..counting import totals
@@ -11,6 +12,8 @@ from ..records import Scope, Spec
 
 TOKENS = "input_ids", "decoder_input_ids"
 """The names under which models of transformers take tokens."""
+EXPERTS_PATH = re.compile(r"(^|\.)experts(\.|$)")
+"""What the path of a module of experts has in it."""
 
 
 class PerToken(NamedTuple):
@@ -47,6 +50,27 @@ def per_token(counted_run: CountedRun, tokens: int | None) -> PerToken:
         None if training is None else training / tokens,
         None if seconds is None else seconds / tokens,
     )
+
+
+def active_params(counted_run: CountedRun, tokens: int | None = None) -> float | None:
+    """Return the parameters that a token meets in a mixture of experts: of the experts', as many as its products with them take.
+
+    None for a model without experts, or if the tokens of the run are not known.
+    """
+    experts = {
+        module.path: module.params
+        for module in counted_run.run.modules
+        if module.params and EXPERTS_PATH.search(module.path)
+    }
+    params = totals.params(counted_run)
+    if not experts or params is None:
+        return None
+    try:
+        tokens = per_token(counted_run, tokens).tokens
+    except InputError:
+        return None
+    macs = sum(each.macs for each in counted_run.counted if each.call.phase == "forward" and each.call.path in experts)
+    return params - sum(experts.values()) + macs / tokens
 
 
 def _tokens(scope: Scope) -> int:

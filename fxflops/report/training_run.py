@@ -9,13 +9,15 @@ from ..counting.counted_run import CountedRun
 from ..errors import InputError, of_kind
 from ..roofline.devices import Device, find_device
 from ..units import amount, read_tokens
-from .per_token import per_token
+from .per_token import active_params, per_token
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
     """The GPU-hours of training on ``tokens``: ``flops_per_token`` are 2 x MACs of forward and backward, ``peak`` is that of
-    the device in FLOP/s in ``dtype``. ``six_nd_hours`` are the same with 6 x ``params`` FLOPs a token."""
+    the device in FLOP/s in ``dtype``. ``six_nd_hours`` are the same with 6 x ``params`` FLOPs a token; of a mixture of experts with
+    the ``active_params``, those that a token meets.
+    """
 
     tokens: float
     flops_per_token: float
@@ -24,6 +26,7 @@ class TrainingRun:
     peak: float
     mfu: float
     params: int
+    active_params: float | None = None
 
     @property
     def hours(self) -> float:
@@ -31,13 +34,19 @@ class TrainingRun:
 
     @property
     def six_nd_hours(self) -> float:
-        return 6 * self.params * self.tokens / (self.mfu * self.peak) / 3600
+        return 6 * (self.active_params or self.params) * self.tokens / (self.mfu * self.peak) / 3600
+
+    @property
+    def _n(self) -> str:
+        if self.active_params is None:
+            return f"{self.params:,} parameters"
+        return f"{self.active_params:,.0f} of {self.params:,} parameters, those that a token meets"
 
     def __str__(self) -> str:
         at = f"({self.mfu:g} MFU x {amount(self.peak, 'FLOP/s')} of {self.device.name} in {self.dtype}) / 3600"
         return (
             f"{self.hours:,.0f} GPU-hours = {amount(self.flops_per_token, 'FLOPs')}/token x {self.tokens:.4g} tokens / {at}\n"
-            f"{self.six_nd_hours:,.0f} GPU-hours by 6ND, with N = {self.params:,} parameters: "
+            f"{self.six_nd_hours:,.0f} GPU-hours by 6ND, with N = {self._n}: "
             f"{self.six_nd_hours / self.hours - 1:+.1%}"
         )
 
@@ -59,11 +68,11 @@ def training_run(
             tokens = float(read_tokens(tokens))
         except ValueError as error:
             raise InputError(f"training_run(): tokens {error}") from None
-    if not (tokens > 0 and 0 < mfu <= 1):
-        raise of_kind(
-            InputError(f"training_run() needs tokens above 0 and an mfu from 0 to 1, not {tokens!r}, {mfu!r}"),
-            ValueError,
-        )
+    if not tokens > 0:
+        raise of_kind(InputError(f"training_run() needs tokens above 0, not {tokens!r}"), ValueError)
+    if not 0 < mfu <= 1:
+        percent = f": {mfu:g}% is {mfu / 100:g}" if 1 < mfu <= 100 else ""
+        raise of_kind(InputError(f"the mfu is a share of 1, not {mfu!r}{percent}"), ValueError)
     model, params = counted_run.run.model, totals.params(counted_run)
     backward_macs = totals.backward_macs(counted_run)
     if not backward_macs or not params:
@@ -72,5 +81,6 @@ def training_run(
     largest_product = max(counted_run.counted, key=lambda counted: counted.macs)
     dtype = compute_dtype(largest_product.call)
     flops_per_step = 2 * (counted_run.forward.macs + backward_macs)
-    flops_per_token = flops_per_step / per_token(counted_run, tokens_per_step).tokens
-    return TrainingRun(tokens, flops_per_token, hardware, dtype, hardware.peak(dtype), mfu, params)
+    in_step = per_token(counted_run, tokens_per_step).tokens
+    active, peak = active_params(counted_run, in_step), hardware.peak(dtype)
+    return TrainingRun(tokens, flops_per_step / in_step, hardware, dtype, peak, mfu, params, active)

@@ -20,6 +20,7 @@ from ..render.exports import Table, Tabular
 from ..render.fold import work_name
 from ..render.tree import Options, check_options, notes_on, rows_of, tree
 from .compiled import compiled_view
+from .per_token import active_params
 from .tables import PARTS, checked_modules, highest
 
 
@@ -180,6 +181,7 @@ def summary_of(counted_run: CountedRun, root: TreeRow, utilization: float | None
         counted_calls=len(counted) - sum(op.calls for op in counted_run.missing),
         calls=len(counted),
         params=run.params,
+        active_params=active_params(counted_run),
         latency=run.latency,
         nodes_seconds=nodes_seconds,
         backward_latency=run.backward_latency,

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..errors import InputError, did_you_mean
+from ..units import read_count, read_size
 
 LAUNCH = 0.9e-6
 """Seconds that a GPU needs for the smallest kernel, where the host keeps its queue full. No datasheet says it. An H100 SXM
@@ -110,7 +111,9 @@ def near_or_all(name: str) -> str:
 
 def listed(name: str) -> Device | None:
     """Return the device of this name from the table, with the memory of the variant that the name is of; None if it is not
-    listed."""
+    listed. Of any other device the figures may be given: "bf16=400T,bandwidth=2TB,memory=96GB"; InputError for ones that are wrong."""
+    if "=" in name:
+        return of_figures(name)
     found = next((device for device in DEVICES if device.is_called(name)), None)
     if found is None and (bare := _without_memory(name)) is not None and (found := listed(bare)) is not None:
         return found if _has_memory(found, name) else None  # "RTX 4090 24GB"
@@ -120,6 +123,27 @@ def listed(name: str) -> Device | None:
     return replace(found, memory=larger * MIB, memory_source=IN_FULL)
 
 
+def of_figures(text: str) -> Device:
+    """Return the device of figures such as "name=Mine,bf16=400T,f32=100T,bandwidth=2TB,memory=96GB": FLOP/s by dtype, bytes/s, bytes."""
+    given = dict(part.strip().partition("=")[::2] for part in text.split(","))
+    name = given.pop("name", "the given device")
+    readers = {"bandwidth": read_size, "memory": read_size, **dict.fromkeys(PEAKS, read_count)}
+    if unknown := [key for key in given if key not in readers]:
+        raise InputError(
+            f"device {text!r}: no {', '.join(map(repr, unknown))}; its figures are name, {', '.join(readers)}"
+        )
+    try:
+        figures = {key: readers[key](value.removesuffix("/s")) for key, value in given.items()}
+    except ValueError as error:
+        raise InputError(f"device {text!r}: {error}") from None
+    peaks = {key: float(figures[key]) for key in PEAKS if key in figures}
+    if not peaks or "bandwidth" not in figures:
+        raise InputError(f"device {text!r}: it needs a peak by dtype and a bandwidth, such as bf16=400T,bandwidth=2TB")
+    return Device(name, peaks, float(figures["bandwidth"]), memory=figures.get("memory"))
+
+
+PEAKS = "f64", "f32", "tf32", "f16", "bf16", "f8", "i8"
+"""The dtypes of which a device's peak can be given in words."""
 MEMORY = re.compile(r"[ _-]*\b(\d+) ?Gi?B\b *$", re.IGNORECASE)
 
 

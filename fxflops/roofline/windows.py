@@ -1,4 +1,4 @@
-"""The bytes of its arguments that a call over windows leaves unread: a stride above the kernel's size leaves gaps.
+"""The bytes of its arguments that a call leaves unread: a stride above the kernel's size leaves gaps, and so do few rows among many experts.
 
 A 1 x 1 convolution with stride 2 reads a quarter of its input. So do pools, and resampling to a smaller size.
 """
@@ -33,7 +33,17 @@ def unread_bytes(call: Call) -> int:
     if call.op in OF_GRADIENTS:
         whole = _arguments(call).get("self")
         return whole.nbytes if isinstance(whole, Spec) else 0
+    if call.op == "grouped_mm":
+        return _unread_groups(_arguments(call))
     return _unread_by_resampling(call) if call.op == "interpolate" else 0
+
+
+def _unread_groups(given: Mapping[str, Any]) -> int:
+    """Return the bytes of the matrices, such as experts' weights, that no row can be multiplied by: there are fewer rows than matrices."""
+    rows, matrices = _input(given), given.get("mat2", given.get("mat_b"))
+    if not (isinstance(rows, Spec) and isinstance(matrices, Spec)) or rows.ndim != 2 or matrices.ndim != 3:
+        return 0
+    return max(0, matrices[0] - rows[0]) * matrices.nbytes // max(1, matrices[0])
 
 
 def _arguments(call: Call) -> dict[str, Any]:

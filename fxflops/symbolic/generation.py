@@ -16,6 +16,7 @@ from ..errors import FxflopsError, InputError
 from ..model.inputs import checked_model, signature_of
 from ..model.modules import named_parameters, parameters_of, state_tensors
 from ..model.pytree import parts, tensors_in
+from ..records.tensors import spec_of
 from ..report.report import Report
 from ..roofline.traffic import compute_dtype, nbytes
 from ..torch_internals import DisableTorchFunction, disable_current_modes
@@ -99,6 +100,11 @@ class Steps:
             rows = read.get(key, 0) + (whole if weight.taken is None else weight.taken)
             read[key] = min(rows, whole, experts.bytes_of_a_token(weight))
         return sum(read.values())
+
+    @cached_property
+    def model_bytes(self) -> int:
+        """The bytes of all parameters, each once."""
+        return sum(nbytes(spec_of(parameter)) for _, parameter in named_parameters(self._model))
 
     @cached_property
     def _parameters(self) -> dict[str, int]:

@@ -12,12 +12,15 @@ from typing import NoReturn
 from torch import nn
 
 from ..errors import InputError, unknown_arguments
+from ..prediction import Prediction
 from ..report.report import Report
 from ..roofline.devices import Device
 from ..roofline.measured_peaks import device_for
 from ..units import amount, seconds, size
 from .generation import Steps
 
+MUCH = 0.1
+"""The share of a predicted time from which on copies of the cache are named."""
 TAKES = "it takes prompt, new_tokens, batch, device, attention, draft, draft_tokens, acceptance"
 
 
@@ -58,6 +61,10 @@ class Serving:
     first token after the prompt adds to it for one sequence, ``last_cache_bytes_per_token`` what the last one adds.
     ``per_token_seconds`` is the mean over the decode steps, None if there are none.
 
+    ``model_bytes`` are those of all weights, of all experts too. ``prefill_binds`` and ``decode_binds`` are "compute" or "memory", whatever
+    gives the lower bound. ``predicted_error`` is the mean error of predictions of single kernels of a decode step, and
+    ``predicted_copy_seconds`` the part of the predicted time of an output token in which ``generate()`` copies its cache.
+
     ``dtype`` is that of the largest product. FLOPs are those of ``attention``; times take only the pairs that masks leave ("exact"), as far as these are known.
     """
 
@@ -81,11 +88,49 @@ class Serving:
     predicted_first_token_seconds: float | None = None
     predicted_per_token_seconds: float | None = None
     dtype: str = ""
+    model_bytes: int = 0
+    prefill_binds: str = ""
+    decode_binds: str = ""
+    predicted_error: float | None = None
+    predicted_copy_seconds: float = 0.0
 
     @property
     def decode_flops(self) -> int:
         """FLOPs of all decode steps."""
         return sum(self.step_flops)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The bytes of all weights and of the cache at the end; activations come on top."""
+        return self.model_bytes + self.cache_bytes
+
+    def _fit(self) -> str:
+        """Return whether weights and cache fit into the device's memory, in words."""
+        if self.device is None or self.device.memory is None:
+            return ""
+        fits = "fit" if self.memory_bytes <= self.device.memory else "do NOT fit"
+        return f": {fits} into the {size(self.device.memory)} of {self.device.name}"
+
+    def _each(self, taken: float | None, binds: str = "") -> str:
+        """Return the line for an output token, with the rate of the whole batch."""
+        rate = f", {self.batch / taken:,.0f} tokens/s" if taken else ""
+        return f"  output token  {seconds(taken)}{rate}{f', limited by {binds}' * bool(binds)}"
+
+    def _not_predicted(self, name: str) -> str:
+        return f"not predicted: no kernel of {name}, nor of a card like it, was measured (fxflops.calibrate() measures one)"
+
+    def _trust(self) -> list[str]:
+        """Return the lines on how far to trust the predicted times."""
+        error = (
+            "unknown" if self.predicted_error is None else f"{self.predicted_error:.1%} on average for single kernels"
+        )
+        lines = [f"  error         {error}; benchmarks/results/prediction.md has that of whole requests"]
+        copied = self.predicted_copy_seconds
+        if copied > MUCH * (self.predicted_per_token_seconds or 0.0):
+            lines.append(
+                f"  in it         {seconds(copied)} for copies of the cache, which generate() makes and servers avoid"
+            )
+        return lines
 
     def _request(self, first: float | None, each: float | None) -> list[str]:
         """Return the line for all tokens of the batch, one after the other; none if there is only the first."""
@@ -102,20 +147,24 @@ class Serving:
             f"decode       {amount(self.decode_flops, 'FLOPs')} (attention {self.attention}) in {len(self.step_flops):,} steps; each reads "
             f"at least {size(self.weight_bytes)} of weights, plus the cache",
             f"cache        {size(self.cache_bytes_per_token)} a token{later}; {size(self.cache_bytes)} at the end",
+            f"memory       {size(self.memory_bytes)} of weights ({size(self.model_bytes)}) and cache{self._fit()}",
         ]
         if self.device is not None:
             lines += [
                 f"lower bounds on {self.device.name}: max(2 x MACs / peak, bytes / bandwidth), attention exact",
-                f"  first token   {seconds(self.first_token_seconds)}",
-                f"  output token  {seconds(self.per_token_seconds)}",
+                f"  first token   {seconds(self.first_token_seconds)}, limited by {self.prefill_binds}",
+                self._each(self.per_token_seconds, self.decode_binds),
                 *self._request(self.first_token_seconds, self.per_token_seconds),
             ]
+            if self.predicted_first_token_seconds is None:
+                lines.append(self._not_predicted(self.device.name))
         if self.predicted_first_token_seconds is not None:
             lines += [
                 "predicted, as a CUDA graph (docs/prediction.md)",
                 f"  first token   {seconds(self.predicted_first_token_seconds)}",
-                f"  output token  {seconds(self.predicted_per_token_seconds)}",
+                self._each(self.predicted_per_token_seconds),
                 *self._request(self.predicted_first_token_seconds, self.predicted_per_token_seconds),
+                *self._trust(),
             ]
         return "\n".join([*lines, *([] if self.speculative is None else [str(self.speculative)])])
 
@@ -184,6 +233,8 @@ def _serving(
     moved = [weights + found for _, found in zip(pasts, held, strict=False)]
     written = steps.weight_bytes(prompt) + held[0]
     times = [_least(on, steps, step.least_macs, found) for step, found in zip(decode, moved, strict=True)]
+    ends = [steps.run(1, past) for past in sorted({*pasts[:1], *pasts[-1:]})]
+    steps_predicted = _predictions(on, ends)
     return Serving(
         model=type(model).__name__,
         batch=batch,
@@ -203,8 +254,13 @@ def _serving(
         attention=attention,
         last_cache_bytes_per_token=grown[-1],
         dtype=steps.dtype,
-        predicted_first_token_seconds=_predicted(on, [prefill]),
-        predicted_per_token_seconds=_predicted(on, [steps.run(1, past) for past in sorted({*pasts[:1], *pasts[-1:]})]),
+        predicted_first_token_seconds=_mean(_predictions(on, [prefill])),
+        predicted_per_token_seconds=_mean(steps_predicted),
+        model_bytes=steps.model_bytes,
+        prefill_binds="" if on is None else _binds(on, steps, steps.least_macs(prompt), written),
+        decode_binds="" if on is None or not times else _binds(on, steps, decode[-1].least_macs, moved[-1]),
+        predicted_error=steps_predicted[-1].error if steps_predicted else None,
+        predicted_copy_seconds=sum(_copies(each) for each in steps_predicted) / max(1, len(steps_predicted)),
     )
 
 
@@ -225,14 +281,19 @@ def earlier_objects_frozen() -> Iterator[None]:
             gc.unfreeze()
 
 
-def _predicted(on: Device | None, calls: list[Report]) -> float | None:
-    """Return the mean seconds of counted calls; None without a device, without a call, or where none of its kernels is calibrated."""
-    if on is None or not calls:
-        return None
-    predictions = [report.predict(on) for report in calls]
-    if not all(prediction.families for prediction in predictions):
-        return None
-    return sum(prediction.seconds for prediction in predictions) / len(predictions)
+def _predictions(on: Device | None, calls: list[Report]) -> list[Prediction]:
+    """Return what counted calls take; nothing without a device, or where none of its kernels is calibrated."""
+    predictions = [] if on is None else [report.predict(on) for report in calls]
+    return predictions if all(prediction.families for prediction in predictions) else []
+
+
+def _mean(predictions: list[Prediction]) -> float | None:
+    return sum(prediction.seconds for prediction in predictions) / len(predictions) if predictions else None
+
+
+def _copies(prediction: Prediction) -> float:
+    """Return the seconds in which a step's cache is copied, to add a token to it."""
+    return sum(row.seconds for row in prediction.rows if row.op == "cat")
 
 
 def _speculative(
@@ -250,6 +311,10 @@ def _speculative(
     return Speculative(
         type(model).__name__, tokens, acceptance, expected, flops, None if on is None else time / expected
     )
+
+
+def _binds(on: Device, steps: Steps, macs: int, moved: int) -> str:
+    return "compute" if 2 * macs / on.peak(steps.dtype) > moved / on.bandwidth else "memory"
 
 
 def _least(on: Device | None, steps: Steps, macs: int, moved: int) -> float:

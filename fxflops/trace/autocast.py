@@ -7,15 +7,13 @@ are in every build, also in one without CUDA.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import wraps
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import torch
 
 from ..model.pytree import fill, template_of
 from ..torch_internals import DispatchMode, disable_current_modes, fake_errors_unlogged, fake_tensors
-from .per_thread import PerThread
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
 ELIGIBLE = (torch.float32, torch.float16, torch.bfloat16)
@@ -156,44 +154,6 @@ class Autocast:
                 # Sums, products and norms are not cast, but told in which dtype to compute. A function that calls one
                 # of them may take no such argument: its tensors are cast.
                 return Cast(result, by_argument=run(dtype=result)[1] is result)
-
-
-_ABSENT_GPU = PerThread[bool]()
-"""True in the threads that count for a GPU that is not in this machine."""
-_replaced: list[tuple[Any, Any]] = []
-"""The constructor of torch.autocast, and what stands in for it during runs."""
-
-
-def autocast_of_absent_gpu() -> AbstractContextManager[None]:
-    """Let the autocast regions of a GPU that this thread makes be as they were asked for, where torch turns them off for want of the GPU.
-
-    ``torch.autocast`` notes in its constructor that a region is off, and asks no mode. So the constructor of all threads passes through
-    here meanwhile; regions of other threads and devices are made as ever. Not reached are regions made before, such as those of
-    decorators, which do not know any more what was asked for.
-    """
-    return _ABSENT_GPU.on(True, _replace, _restore)
-
-
-def _replace() -> None:
-    region: Any = torch.autocast
-    original = region.__init__
-
-    @wraps(original)
-    def made(self: Any, device_type: Any, dtype: Any = None, enabled: Any = True, cache_enabled: Any = None) -> None:
-        is_ours = device_type == "cuda" and enabled and _ABSENT_GPU.now() and not torch.cuda.is_available()
-        original(self, device_type, dtype, not is_ours and enabled, cache_enabled)
-        if is_ours:
-            self._enabled = bool(enabled)
-
-    region.__init__ = made
-    _replaced.append((original, made))
-
-
-def _restore() -> None:
-    region: Any = torch.autocast
-    original, made = _replaced.pop()
-    if region.__init__ is made:  # else someone replaced it in the meantime, and calls it
-        region.__init__ = original
 
 
 class _Casts(DispatchMode):

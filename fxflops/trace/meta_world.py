@@ -32,7 +32,8 @@ from ..torch_internals import (
     current_graph_task_id,
     is_any_autocast_enabled,
 )
-from .autocast import Autocast, autocast_of_absent_gpu, open_regions
+from .absent_gpu import absent_gpu_answered
+from .autocast import Autocast, open_regions
 from .call_log import CallLog
 from .device_answers import DeviceAnswers
 from .device_kernels import ATTENTION, SPELLED_BY_OPERATOR, DeviceKernels, enabled_kernels
@@ -130,7 +131,7 @@ class MetaWorld(World):
         self._mirror.on_stranger = lambda _: None
 
     def contexts(self) -> Iterable[AbstractContextManager[Any]]:
-        return [autocast_of_absent_gpu()] if self._kernels.is_absent() else []
+        return [absent_gpu_answered()] if self._kernels.is_absent() else []
 
     # What a call is given, and what it returns
 

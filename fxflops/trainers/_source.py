@@ -19,6 +19,7 @@ from ..model.inputs import checked_model
 from ..model.inventory import Inventory
 from ..model.modules import parameters_of
 from ..records import PARTS, Module, specs_in
+from ..report.per_token import EXPERTS_PATH
 from ..report.report import Report
 from ..run.environment import environment_of
 from ..symbolic.costs import PHASES
@@ -30,7 +31,7 @@ PLACES = (
     ("output layer", r"(^|\.)(lm_head|embed_out|output_projection)$"),
     ("shared experts", r"shared_expert"),
     ("router", r"(^|\.)router(\.|$)|(mlp|moe|ffn|feed_forward)\.gate$"),
-    ("experts", r"(^|\.)experts(\.|$)"),
+    ("experts", EXPERTS_PATH.pattern),
     ("linear attention", r"linear_attn|mixer"),
     ("attention projections", r"attn|attention|\.[qkv]_proj|\.attn"),
     ("mlp", r"mlp|ffn|feed_forward|\.fc|\.intermediate\.|\d\.output\.dense"),

@@ -37,5 +37,34 @@ def test_what_is_needed() -> None:
     ids = torch.zeros(2, 5, dtype=torch.long)
     with pytest.raises(InputError, match="no backward pass of Words"):
         count(Words(), ids).training_run(1e9, DEVICE)
-    with pytest.raises(InputError, match="an mfu from 0 to 1"):
+    with pytest.raises(InputError, match=r"the mfu is a share of 1, not 40: 40% is 0\.4"):
         count(Words(), ids, backward=True).training_run(1e9, DEVICE, mfu=40)
+
+
+class Experts(nn.Module):
+    """Two matrices, of which each token meets one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, 4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x[:5] @ self.weight[0], x[5:] @ self.weight[1]])
+
+
+def test_of_experts_those_count_that_a_token_meets() -> None:
+    class Mixture(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.experts = nn.Embedding(11, 4), Experts()
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.experts(self.table(ids))
+
+    report = count(Mixture(), torch.zeros(10, dtype=torch.long), backward=True)
+    run = report.training_run(1e12, DEVICE, mfu=0.5)
+    assert (run.params, run.active_params) == (44 + 32, 44 + 16)
+    assert run.six_nd_hours == pytest.approx(6 * 60 * 1e12 / (0.5 * 1e12) / 3600)
+    assert "N = 60 of 76 parameters, those that a token meets" in str(run)
+    assert "60 active per token" in str(report)
+    assert "active" not in str(count(Words(), torch.zeros(2, 5, dtype=torch.long)))

@@ -210,3 +210,24 @@ def test_every_memory_is_sourced() -> None:
         assert device.memory_source, device.name
     read = [device for device in DEVICES if "in full" not in device.memory_source]
     assert len(read) > len(DEVICES) // 3
+
+
+def test_a_device_may_be_given_by_its_figures() -> None:
+    device = find_device("name=Mine, bf16=400T, f32=1e2T, bandwidth=2TB/s, memory=96GB".replace("1e2", "100"))
+    assert (device.name, device.peaks) == ("Mine", {"bf16": 4e14, "f32": 1e14})
+    assert (device.bandwidth, device.memory) == (2e12, 96 * 10**9)
+    assert find_device("bf16=1T,bandwidth=1GB").memory is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("bf16=400T", "it needs a peak by dtype and a bandwidth"),
+        ("bandwidth=2TB", "it needs a peak by dtype and a bandwidth"),
+        ("bf16=400T,bandwidth=2TB,size=3", "no 'size'; its figures are name, bandwidth, memory, f64"),
+        ("bf16=fast,bandwidth=2TB", "fast"),
+    ],
+)
+def test_figures_that_are_wrong_are_told(text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        find_device(text)

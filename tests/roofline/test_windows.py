@@ -83,3 +83,15 @@ def test_gradients_read_what_they_are_made_of() -> None:
     assert backward_of(layer, X.clone().requires_grad_(), "conv_backward") == grad + 4 * layer.weight.numel()
     pool = nn.AvgPool2d(2)
     assert backward_of(Does(pool), X.clone().requires_grad_(), "avg_pool_backward") == 4 * 3 * 8 * 10
+
+
+@pytest.mark.parametrize("rows", [2, 8, 16])
+def test_few_rows_meet_few_experts(rows: int) -> None:
+    experts = torch.ones(8, 32, 16, dtype=torch.bfloat16)
+    ends = torch.arange(1, 9, dtype=torch.int32).clamp(max=rows)
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        return torch._grouped_mm(x, experts, offs=ends)
+
+    read, _ = traffic(product, torch.ones(rows, 32, dtype=torch.bfloat16))
+    assert read == 2 * (rows * 32 + min(rows, 8) * 32 * 16) + ends.nbytes

@@ -171,7 +171,11 @@ def test_text() -> None:
     assert text[0] == "LlamaForCausalLM   f32, batch 1, prompt 8, new tokens 1"
     assert text[1].startswith("prefill ")
     assert "FLOPs (attention dense)" in text[1]
-    assert text[4] == "lower bounds on H100 SXM: max(2 x MACs / peak, bytes / bandwidth), attention exact"
+    weights = sum(4 * p.numel() for p in llama().parameters())
+    assert text[4].startswith("memory ")
+    assert "fit into the 79.18 GiB of H100 SXM" in text[4]
+    assert serving(llama(), prompt=8, new_tokens=1).model_bytes == weights
+    assert text[5] == "lower bounds on H100 SXM: max(2 x MACs / peak, bytes / bandwidth), attention exact"
 
 
 def test_what_cannot_be_served_is_refused() -> None:
@@ -204,9 +208,17 @@ def test_predicted_times_stand_beside_the_bounds() -> None:
     prefill = count(model, kwargs={"input_ids": prompts, "logits_to_keep": 1, "use_cache": True}, mode="eval")
     assert found.predicted_first_token_seconds == pytest.approx(prefill.predict("H100").seconds, rel=0.02)
     assert "predicted, as a CUDA graph" in str(found)
+    assert f"{4 / found.predicted_per_token_seconds:,.0f} tokens/s" in str(found)
+    assert found.predicted_error is not None
+    assert "% on average for single kernels" in str(found)
+    assert found.prefill_binds == "compute"
+    assert found.decode_binds == "memory"
+    assert 0 < found.predicted_copy_seconds < found.predicted_per_token_seconds
+    small = Device("small", {"bf16": 1e12}, bandwidth=1e12, memory=found.memory_bytes - 1)
+    assert "do NOT fit into" in str(serving(model, prompt=512, new_tokens=9, batch=4, device=small))
     unknown = serving(model, prompt=512, new_tokens=1, device="MI300X")
     assert unknown.predicted_first_token_seconds is unknown.predicted_per_token_seconds is None
-    assert "predicted" not in str(unknown)
+    assert "not predicted: no kernel of MI300X" in str(unknown)
     alone = serving(model, prompt=512, new_tokens=1, device="H100")
     assert alone.predicted_first_token_seconds is not None
     assert alone.predicted_per_token_seconds is None
