@@ -164,6 +164,12 @@ def run(
         str,
         typer.Option(metavar="auto|N", help="Number of timed runs; auto: until stable or 2 s are over, 0: no timing."),
     ] = "auto",
+    compiled: Annotated[
+        bool,
+        typer.Option(
+            "--compile", help="Also time the model as torch.compile makes it, and compare it with the eager one."
+        ),
+    ] = False,
     counts_only: Annotated[
         bool, typer.Option("--counts-only", help="Count on the meta device, without weights or times.")
     ] = False,
@@ -194,11 +200,11 @@ def run(
         check_suffix(path)
     card = asked.card
     saved = [model for model in models if is_saved(model)]
-    if (counts_only or card or saved) and (trace, repeats) != ("auto", "auto"):
+    if (counts_only or card or saved) and ((trace, repeats) != ("auto", "auto") or compiled):
         reason = f"{saved[0]} is a saved report" if saved else ""
         if counts_only or card:
             reason = f"{'--counts-only' if counts_only else f'--device {asked.device}'} does not run the model"
-        raise InputError(f"--trace and --repeats are for running a model; {reason}")
+        raise InputError(f"--trace, --repeats and --compile are for running a model; {reason}")
     counts_only = counts_only or card is not None
     if asked.optimizer and not (saved or (counts_only and asked.backward)):
         raise InputError(
@@ -208,7 +214,7 @@ def run(
         raise InputError(f"--trace {trace!r}: one of {', '.join(TRACERS)}")
     if repeats != "auto" and not repeats.isdecimal():
         raise InputError(f"--repeats {repeats!r}: auto or a whole number from 0")
-    timed = {"trace": trace, "repeats": repeats if repeats == "auto" else int(repeats)}
+    timed = {"trace": trace, "repeats": repeats if repeats == "auto" else int(repeats), "compiled": compiled}
     if not is_one:
         reports = comparisons.reports_of(rows, asked, None if counts_only else timed)
         comparison = compare(reports, shown.columns)

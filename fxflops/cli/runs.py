@@ -62,8 +62,10 @@ def counted(name: str, asked: Asked) -> Report:
     return report
 
 
-def analyzed(name: str, asked: Asked, *, trace: str = "auto", repeats: int | str = "auto") -> Report:
-    """Return the report of a model run on real tensors, with every operation counted and timed."""
+def analyzed(
+    name: str, asked: Asked, *, trace: str = "auto", repeats: int | str = "auto", compiled: bool = False
+) -> Report:
+    """Return the report of a model run on real tensors, with every operation counted and timed; if asked for, also compiled."""
     _check(asked)
     if asked.autocast is not None:
         raise InputError(f"--autocast {asked.autocast} is for counts: give --counts-only, or a card as --device")
@@ -75,7 +77,8 @@ def analyzed(name: str, asked: Asked, *, trace: str = "auto", repeats: int | str
         )
     with _quiet():
         model, args, kwargs = subject(name, asked, asked.place == "meta")
-        report = api.analyze(model, args, kwargs, trace=trace, repeats=repeats, **settings_of(asked))
+        run: Any = torch.compile(model) if compiled else model
+        report = api.analyze(run, args, kwargs, trace=trace, repeats=repeats, **settings_of(asked))
     return report.with_name(name)
 
 

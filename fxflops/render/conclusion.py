@@ -50,7 +50,7 @@ def _phase(data: Summary) -> str:
     if not data.has_backward:
         return ""
     flops = {FORWARD: data.root.flops, BACKWARD: (data.backward_flops or 0) + (data.recompute_flops or 0)}
-    of, costs = ("time", times) if times.get(BACKWARD) else (data.unit, flops)
+    of, costs = ("time", times) if times.get(BACKWARD) and not data.unsteady else (data.unit, flops)
     phase = max(costs, key=lambda name: costs[name])
     return f"{_share(costs[phase], sum(costs.values()))} of {of} in the {phase}"
 

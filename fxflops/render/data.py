@@ -89,6 +89,7 @@ class CompiledRun(NamedTuple):
     speedup: float | None
     losers: Sequence[str]
     unsteady: bool
+    backward_speedup: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

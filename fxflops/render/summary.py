@@ -282,6 +282,11 @@ def _compiled(compiled: CompiledRun) -> list[Fact]:
         *([f"compiled in {units.seconds(run.compiling)}"] if run.compiling else []),
     ]
     facts = [Fact("compiled", units.seconds(run.latency.median), details)]
+    if (backward := run.backward_latency) is not None:
+        gain = f"{compiled.backward_speedup:.2f}x as fast as eager" if compiled.backward_speedup else ""
+        facts.append(
+            Fact("", units.seconds(backward.median), [*filter(None, ["its backward", _repeats(backward), gain])])
+        )
     for label, found in (("breaks", run.breaks), ("rebuilt", run.recompilations)):
         shown = [Fact("", "", [plain(where), plain(reason)], "  ") for reason, where in found[:MOST_MISSING]]
         facts += [shown[0]._replace(label=label, value=f"{len(found)}"), *shown[1:]] if shown else []

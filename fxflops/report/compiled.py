@@ -51,6 +51,7 @@ class CompiledView(View):
     own: Mapping[str, float]
     """The eager seconds of each module's own operations, by its path."""
     provenance: str = field(default="", compare=False)
+    eager_backward: Timing | None = None
 
     @property
     def timing(self) -> Timing | None:
@@ -70,6 +71,13 @@ class CompiledView(View):
     @property
     def speedup(self) -> float | None:
         return None if self.run.latency is None or self.eager is None else self.eager.median / self.run.latency.median
+
+    @property
+    def backward_speedup(self) -> float | None:
+        """The eager backward's seconds over the compiled one's."""
+        if self.run.backward_latency is None or self.eager_backward is None:
+            return None
+        return self.eager_backward.median / self.run.backward_latency.median
 
     @property
     def graphs(self) -> int:
@@ -140,7 +148,8 @@ class CompiledView(View):
     @property
     def shown(self) -> CompiledRun:
         """What the summary shows of the run."""
-        return CompiledRun(self.run, self.speedup, [path or "(root)" for path in self.losers], self.unsteady)
+        losers = [path or "(root)" for path in self.losers]
+        return CompiledRun(self.run, self.speedup, losers, self.unsteady, self.backward_speedup)
 
     def _text(self) -> str:
         from ..render.summary import compiled_lines
@@ -154,7 +163,7 @@ def compiled_view(counted_run: CountedRun) -> CompiledView | None:
     if run.compiled is None:
         return None
     eager_seconds = {path: row.own.seconds or 0.0 for path, row in counted_run.modules(PHASES[0]).items()}
-    return CompiledView(run.compiled, run.latency, eager_seconds, counted_run.provenance)
+    return CompiledView(run.compiled, run.latency, eager_seconds, counted_run.provenance, run.backward_latency)
 
 
 def _shares(kernels: tuple[CompiledKernel, ...], own: Mapping[str, float]) -> dict[str, float]:

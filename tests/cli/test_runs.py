@@ -6,10 +6,12 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from fxflops.cli.app import app
@@ -227,3 +229,16 @@ def test_columns_of_two_views() -> None:
     assert tree.splitlines()[0].split() == ["module", "params", "MACs", "FLOPs", "%"]
     assert table.splitlines()[0].split() == ["op"]
     assert "--tree: no column 'cost'" in invoke(f"{shown} op,cost").stderr
+
+
+def test_a_model_is_also_timed_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    (tmp_path / "net.py").write_text(
+        "import torch\ndef make():\n    return torch.nn.Sequential(torch.nn.Linear(8, 8))\n"
+    )
+    asked = ["run", f"{tmp_path}/net.py:make", "--input", "4,8", "--compile", "--backward", "--repeats", "2"]
+    text = CliRunner().invoke(app, asked).output
+    assert "\ncompiled " in text
+    assert "its backward · " in text
+    refused = CliRunner().invoke(app, [*asked[:5], "--counts-only"])
+    assert "--trace, --repeats and --compile are for running a model" in refused.output

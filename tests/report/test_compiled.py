@@ -86,3 +86,12 @@ def test_it_prints() -> None:
 def test_it_is_read_back() -> None:
     assert _compiled_from(_plain(RUN)) == RUN
     assert _compiled_from(None) is None
+
+
+def test_the_backward_pass_is_compared_with_the_eager_one() -> None:
+    run = replace(RUN, backward_latency=Timing(0.02, 0.02, 0.02, 5))
+    view = CompiledView(run, EAGER, OWN, eager_backward=Timing(0.05, 0.05, 0.05, 5))
+    assert view.backward_speedup == pytest.approx(2.5)
+    assert "its backward · median of 5, 20.00-20.00 · 2.50x as fast as eager" in str(view)
+    assert VIEW.backward_speedup is None
+    assert "backward" not in str(VIEW)
