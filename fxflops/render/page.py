@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from .. import units
 from ..counting.steps import TIMED, StepTime
+from ..meters.code_lines import CodeLine
 from .charts import placed, style
 from .conclusion import conclusion
 from .costs import OTHER, costs, operator_shares
@@ -31,6 +32,7 @@ from .summary import facts, missing_lines, paste_where, remark_lines
 from .text import escaped, place, plain
 
 HERE = Path(__file__).parent
+MOST_LINES = 15
 MOST_STEPS = 100
 MOST_DRAWN = 250
 """The most tiles of an icicle."""
@@ -251,6 +253,21 @@ def _steps(steps: Mapping[str, StepTime]) -> str:
     return section("steps", "Steps", f'<ul class="legend">{legend}</ul>{table}{more}')
 
 
+def _code(lines: Sequence[CodeLine]) -> str:
+    """Return the section of the lines of the user's code that the host's time went to, the longest first; "" without any."""
+    if not lines:
+        return ""
+    longest = max(line.seconds for line in lines) or 1.0
+    rows = "".join(
+        f'<tr><th scope="row">{escaped(line.place)} <small>{escaped(line.function)}</small></th><td class="n">{units.seconds(line.seconds)}</td>'
+        f'<td class="bars"><span class="part forward" style="width:{100 * line.seconds / longest:.2f}%"></span></td></tr>'
+        for line in islice(lines, MOST_LINES)
+    )
+    more = f'<p class="note">The first {MOST_LINES} of {len(lines)} lines.</p>' if len(lines) > MOST_LINES else ""
+    table = scrollable("time of each line", f'<table class="plain steps"><tbody>{rows}</tbody></table>')
+    return section("code", "Lines of code", f"{table}{more}")
+
+
 def _bar(step: StepTime, longest: float) -> str:
     parts = {part: getattr(step, part) for part in TIMED if getattr(step, part)}
     return "".join(
@@ -271,7 +288,7 @@ def _sections(page: Page, icicles: Sequence[Icicle]) -> list[str]:
     """Return the charts, the steps and the graph, and the empty elements for the table that the script makes. A loop begins with
     its steps."""
     where = section("where", "Where", _where(icicles) + (_graph() if page.picture else ""))
-    steps = _steps(page.summary.steps)
+    steps = _steps(page.summary.steps) + _code(page.summary.lines or ())
     return [
         *([steps, where] if len(page.summary.steps) > 1 else [where, steps]),
         section("speed", "How fast", _speed(page)),

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxflops import analyze, count, profile, units
+from fxflops import Report, analyze, count, profile, units
 from fxflops.meters.history import CATEGORIES, Moment
 from fxflops.render.data import Summary, TreeRow
 from fxflops.render.page import cards, page, policy
@@ -293,6 +293,17 @@ def test_the_conclusion_and_a_title_come_first(trained):
     text = Elements(str(trained.to_html(device=DEVICE, title="Mine <1>"))).text
     assert text.index("Mine <1>") < text.index("Sequential ·") < text.index(" in the ") < text.index("training FLOPs")
     assert "<title>Mine &lt;1&gt; · fxflops</title>" in str(trained.to_html(title="Mine <1>"))
+
+
+def test_the_lines_of_a_loop_are_on_its_page():
+    with profile(nn.Linear(8, 8)) as p:
+        torch.ones(2)
+    lines = [["/home/me/train.py:7", "main", 0.5], ["<typed in>:2", "<module>", 0.25]]
+    text = str(Report.from_dict({**p.report.to_dict(), "lines": lines}).to_html())
+    assert "/home/me/train.py:7 <small>main</small>" in text
+    assert '&lt;typed in&gt;:2 <small>&lt;module&gt;</small></th><td class="n">250.0 ms</td>' in text
+    assert 'style="width:50.00%"' in text
+    assert "Lines of code" not in str(p.report.to_html())
 
 
 def test_steps_have_their_parts():
