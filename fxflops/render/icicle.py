@@ -154,7 +154,7 @@ def _tile(place: Place, levels: int, whole: float, show: Callable[[float], str],
     kind = "module" if drawn.inside else f"f{_number(drawn.op)}"
     share = f"{100 * drawn.value / whole:.1f}%"
     texts = (
-        f'<text x="6" y="50%" dy="4">{escaped(_label(drawn))}</text>'
+        f'<text x="6" y="50%" dy="4">{escaped(_label(drawn))}</text> '
         f'<text class="share" x="100%" y="50%" dx="-5" dy="4">{share}</text>'
     )
     is_low = height * HEIGHT / 100 < READABLE

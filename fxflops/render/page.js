@@ -98,7 +98,8 @@ function pointable(chart, elements, next) {
   for (const each of elements) {
     const title = each.querySelector("title");
     each.dataset.tip = title.textContent;
-    each.setAttribute("aria-label", title.textContent.replace(/\n/g, ", "));
+    const shown = [...each.querySelectorAll("text")].map((text) => text.textContent).join(" "); // first, as it is what is read on the tile
+    each.setAttribute("aria-label", [shown, ...title.textContent.split("\n")].filter((text) => text).join(", "));
     title.remove();
     each.setAttribute("role", "img");
     each.setAttribute("tabindex", -1);

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from .axes import Axis
-from .charts import LETTER, Chart, label, percent, picture, without_zeros, x_ticks, y_ticks
+from .charts import LETTER, Chart, label, percent, without_zeros, x_ticks, y_ticks
 from .columns import Column
 from .palette import CATEGORIES
 
@@ -14,15 +14,10 @@ LINE = 13
 """The height of a line of text, about, in pixels."""
 
 
-def scatter_svg(
-    points: Mapping[str, Sequence[float]],
-    x: Column,
-    y: Column,
-    origin: str,
-    about: str = "",
-    doubtful: Collection[str] = (),
-) -> str:
-    """Return a picture with a named point for each entry of ``points``: its figures in the columns ``x`` and ``y``.
+def scatter_chart(
+    points: Mapping[str, Sequence[float]], x: Column, y: Column, about: str = "", doubtful: Collection[str] = ()
+) -> Chart:
+    """Return a chart with a named point for each entry of ``points``: its figures in the columns ``x`` and ``y``.
 
     ``about`` follows the title. The points of ``doubtful`` names are hollow, and the legend says that their times are unsteady.
     """
@@ -39,7 +34,7 @@ def scatter_svg(
         label(50, 100, x.header, dy=36),
         label(0, 0, y.header, "end", dx=-8, dy=-12),
     ]
-    return picture(chart._replace(body="".join(body)), origin)
+    return chart._replace(body="".join(body))
 
 
 def _dot(x: float, y: float, is_hollow: bool) -> str:

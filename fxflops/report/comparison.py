@@ -10,6 +10,7 @@ from typing import Any
 
 from ..conventions import CONVENTIONS, OF_MACS, check_convention, title_of
 from ..errors import InputError, of_kind
+from ..render.charts import Chart, picture
 from ..render.columns import Column, pick, titled
 from ..render.exports import Table, Tabular
 from ..render.files import Path, method_for, written, written_bytes
@@ -76,13 +77,29 @@ class Comparison(Tabular):
     def _pieces(self) -> Iterable[str | Table]:
         return [self.table, *self.table.notes]
 
+    def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
+        """Return the table and the figure as one HTML page, or write it to ``path``. The page opens from disk, loads nothing and runs
+        no script. ``title`` heads it in place of the number of models."""
+        from ..render.comparison_page import comparison_page
+
+        try:
+            chart = self._chart("flops", None)
+        except InputError:  # a figure is not known of all models
+            chart = None
+        title = title or ("1 model" if len(self.reports) == 1 else f"{len(self.reports)} models compared")
+        return written(comparison_page(title, self.table, chart), path)
+
     def to_svg(self, path: Path | None = None, *, x: str = "flops", y: str | None = None) -> str | None:
         """Return a figure as SVG, or write it to ``path``: each model is a point, at the figures of two columns.
 
         ``y`` is by default the latency if all models were timed, else the parameters. Axes that span a factor of 20 or more
         are logarithmic. Models whose times are unsteady are hollow points. Raises InputError for a column without numbers.
         """
-        from ..render.scatter import scatter_svg
+        return written(picture(self._chart(x, y), self.table.provenance), path)
+
+    def _chart(self, x: str, y: str | None) -> Chart:
+        """Return the figure with each model as a point; InputError for an axis that is not known of all."""
+        from ..render.scatter import scatter_chart
 
         is_timed = all(report.latency is not None for report in self.reports.values())
         keys = [_key(name) for name in (x, y or ("latency" if is_timed else "params"))]
@@ -97,7 +114,7 @@ class Comparison(Tabular):
                 raise InputError(f"no axis {column.key!r}: it is unknown for {', '.join(unknown)}")
         is_time = any(column.kind == "s" for column in axes)
         unsteady = [name for name, report in self.reports.items() if is_time and report.unsteady]
-        return written(scatter_svg(points, *axes, figures.provenance, _common_inputs(self.reports), unsteady), path)
+        return scatter_chart(points, *axes, _common_inputs(self.reports), unsteady)
 
     def to_pdf(self, path: Path | None = None, *, x: str = "flops", y: str | None = None) -> bytes | None:
         """Return the figure of :meth:`to_svg` as PDF, or write it to ``path``: ``pip install cairosvg``."""

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
 import pytest
 
+from fxflops.render.charts import picture
 from fxflops.render.columns import Column
-from fxflops.render.scatter import scatter_svg
+from fxflops.render.scatter import scatter_chart
 
 FLOPS, SECONDS, BYTES = (
     Column("flops", "FLOPs", "flops"),
     Column("latency", "latency", "s"),
     Column("memory", "peak memory", "B"),
 )
+
+
+def scatter(points: Mapping[str, Sequence[float]], x: Column, y: Column) -> str:
+    return picture(scatter_chart(points, x, y), "")
 
 
 def dots(picture: str) -> list[tuple[float, float]]:
@@ -25,30 +31,30 @@ def ticks(picture: str) -> list[str]:
 
 
 def test_a_linear_axis_places_a_point_between_its_neighbours_in_proportion() -> None:
-    (x1, y1), (x2, y2), (x3, y3) = dots(scatter_svg({"a": (1e9, 1), "b": (2e9, 2), "c": (4e9, 4)}, FLOPS, SECONDS, ""))
+    (x1, y1), (x2, y2), (x3, y3) = dots(scatter({"a": (1e9, 1), "b": (2e9, 2), "c": (4e9, 4)}, FLOPS, SECONDS))
     assert (x2 - x1) / (x3 - x1) == pytest.approx(1 / 3, abs=1e-2)
     assert (y1 - y2) / (y1 - y3) == pytest.approx(1 / 3, abs=1e-2)
 
 
 def test_an_axis_of_several_orders_of_magnitude_is_logarithmic() -> None:
-    (x1, _), (x2, _), (x3, _) = dots(scatter_svg({"a": (1e6, 1), "b": (1e9, 2), "c": (1e12, 3)}, FLOPS, SECONDS, ""))
+    (x1, _), (x2, _), (x3, _) = dots(scatter({"a": (1e6, 1), "b": (1e9, 2), "c": (1e12, 3)}, FLOPS, SECONDS))
     assert x2 - x1 == pytest.approx(x3 - x2, abs=0.2)
 
 
 def test_bytes_have_ticks_at_powers_of_two() -> None:
-    shown = ticks(scatter_svg({"a": (1e9, 2**20), "b": (2e9, 2**28)}, FLOPS, BYTES, ""))
+    shown = ticks(scatter({"a": (1e9, 2**20), "b": (2e9, 2**28)}, FLOPS, BYTES))
     assert "4 MiB" in shown
     assert not any("." in text for text in shown if text.endswith("iB"))
 
 
 @pytest.mark.parametrize("points", [{"a": (1e9, 0.01)}, {"a": (0, 0)}, {"a": (0, 1), "b": (1e9, 1)}])
 def test_points_without_an_extent_lie_inside(points: dict[str, tuple[float, float]]) -> None:
-    for x, y in dots(scatter_svg(points, FLOPS, SECONDS, "")):
+    for x, y in dots(scatter(points, FLOPS, SECONDS)):
         assert 0 <= x <= 100
         assert 0 <= y <= 100
 
 
 def test_names_of_close_points_go_to_different_sides() -> None:
-    picture = scatter_svg({"first": (1e9, 1.0), "second": (1.001e9, 1.0), "far": (3e9, 3)}, FLOPS, SECONDS, "")
-    anchors = re.findall(r'text-anchor="(\w+)">(first|second)<', picture)
+    drawn = scatter({"first": (1e9, 1.0), "second": (1.001e9, 1.0), "far": (3e9, 3)}, FLOPS, SECONDS)
+    anchors = re.findall(r'text-anchor="(\w+)">(first|second)<', drawn)
     assert {anchor for anchor, _ in anchors} == {"start", "end"}

@@ -146,6 +146,15 @@ def test_a_figure_names_each_model_and_refuses_what_is_not_known() -> None:
         comparison.to_svg(x="model")
 
 
+def test_a_page_has_the_table_and_a_figure_where_its_numbers_are_known() -> None:
+    page = compare(reports()).to_html() or ""
+    assert page.startswith("<!doctype html>")
+    assert "<h1>2 models compared</h1>" in page
+    assert ">narrow<" in page
+    assert "params against FLOPs" in page
+    assert "<title>Mine" in (compare(reports()).to_html(title="Mine") or "")
+
+
 def test_the_point_of_unsteady_times_is_hollow_and_the_legend_says_why() -> None:
     one = analyze(nn.Linear(8, 16), torch.rand(4, 8), repeats=1)
     data = one.to_dict()

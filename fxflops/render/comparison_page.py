@@ -1,0 +1,24 @@
+"""Several models as an HTML page without a script: their table, and a point for each in a figure."""
+
+from __future__ import annotations
+
+from .charts import Chart, placed
+from .exports import Table
+from .html import cells_table, note
+from .page import document, ending, scrollable, section
+from .text import escaped
+
+
+def comparison_page(title: str, table: Table, chart: Chart | None) -> str:
+    """Return the page. ``chart`` is None if its figures are not known of all models."""
+    rows = cells_table(table.columns, table.rows, "auto", sortable=False)
+    notes = "".join(map(note, table.notes))
+    return document(
+        title,
+        [
+            f"<header><h1>{escaped(title)}</h1></header><main>",
+            section("models", "Models", scrollable("table of models", rows) + notes),
+            *([section("figure", chart.title, placed(chart))] if chart is not None else []),
+            ending(table.provenance),
+        ],
+    )
