@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed import _functional_collectives as functional
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -107,6 +107,13 @@ def fsdp_columns(mesh: DeviceMesh) -> Any:
     model, x = Mlp(), rows()
     for part in (model.up, model.down, model):
         fully_shard(part, mesh=mesh, shard_placement_fn=lambda weight: Shard(weight.ndim - 1))
+    return model, lambda: model(x).sum()
+
+
+def fsdp1(mesh: DeviceMesh) -> Any:
+    """The first FSDP, which resizes memory that it had before the steps that are watched."""
+    model, x, cpu = Mlp(), rows(), torch.device("cpu")
+    model.up, model.down = (FullyShardedDataParallel(part, device_id=cpu) for part in (model.up, model.down))  # type: ignore[assignment]
     return model, lambda: model(x).sum()
 
 
@@ -232,7 +239,7 @@ def fsdp_tp(mesh: DeviceMesh) -> Any:
     return model, lambda: model(x).sum()
 
 
-CASES = {f.__name__: f for f in (ddp, fsdp, fsdp_columns, tp, tp_sp, pp, ep, ring, fsdp_tp)}
+CASES = {f.__name__: f for f in (ddp, fsdp, fsdp_columns, fsdp1, tp, tp_sp, pp, ep, ring, fsdp_tp)}
 MESHES = {"fsdp_tp": {"dp": 2, "tp": 2}, "tp": {"tp": 2}, "tp_sp": {"tp": 2}, "pp": {"pp": 2}}
 """The meshes of cases; that of the others is {"dp": 2}."""
 

@@ -289,7 +289,7 @@ HANGS = torch.__version__ < (2, 8)
 def two_ranks(tmp_path_factory: pytest.TempPathFactory, fresh: Fresh) -> list[dict[str, Any]]:
     """What both ranks tell of all cases, and what they tell if they are simulated."""
     cases = [case for case in EXPECTED if case != "pp" or not HANGS]
-    cases += ["analyze_tp", "analyze_fsdp", "between_steps", "gather_all", "replicate_all", "print_all"]
+    cases += ["fsdp1", "analyze_tp", "analyze_fsdp", "between_steps", "gather_all", "replicate_all", "print_all"]
     return ran(fresh, tmp_path_factory.mktemp("ranks"), 2, cases, [*EXPECTED] if CAN_SIMULATE else [])
 
 
@@ -321,7 +321,7 @@ def test_what_two_ranks_compute_hold_and_send(told: list[dict[str, Any]], case: 
     assert [sorted(of_rank) for of_rank in rows] == [sorted(of_rank) for of_rank in expected.rows]
 
 
-@pytest.mark.parametrize("case", ["fsdp", "fsdp_columns"])
+@pytest.mark.parametrize("case", ["fsdp", "fsdp_columns", "fsdp1"])
 def test_gathered_weights_are_freed(told: list[dict[str, Any]], case: str) -> None:
     """FSDP resizes their memory to 0: what a step leaves is what the garbage collector finds, from the first step on."""
     for rank in told:
