@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed import _functional_collectives as functional
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -99,6 +99,21 @@ def fsdp(mesh: DeviceMesh) -> Any:
     model, x = Mlp(), rows()
     for part in (model.up, model.down, model):
         fully_shard(part, mesh=mesh)
+    return model, lambda: model(x).sum()
+
+
+def fsdp_columns(mesh: DeviceMesh) -> Any:
+    """Weights that are sharded along their second dimension: FSDP gathers them into one tensor, and copies that to another."""
+    model, x = Mlp(), rows()
+    for part in (model.up, model.down, model):
+        fully_shard(part, mesh=mesh, shard_placement_fn=lambda weight: Shard(weight.ndim - 1))
+    return model, lambda: model(x).sum()
+
+
+def fsdp1(mesh: DeviceMesh) -> Any:
+    """The first FSDP, which resizes memory that it had before the steps that are watched."""
+    model, x, cpu = Mlp(), rows(), torch.device("cpu")
+    model.up, model.down = (FullyShardedDataParallel(part, device_id=cpu) for part in (model.up, model.down))  # type: ignore[assignment]
     return model, lambda: model(x).sum()
 
 
@@ -224,7 +239,7 @@ def fsdp_tp(mesh: DeviceMesh) -> Any:
     return model, lambda: model(x).sum()
 
 
-CASES = {f.__name__: f for f in (ddp, fsdp, tp, tp_sp, pp, ep, ring, fsdp_tp)}
+CASES = {f.__name__: f for f in (ddp, fsdp, fsdp_columns, fsdp1, tp, tp_sp, pp, ep, ring, fsdp_tp)}
 MESHES = {"fsdp_tp": {"dp": 2, "tp": 2}, "tp": {"tp": 2}, "tp_sp": {"tp": 2}, "pp": {"pp": 2}}
 """The meshes of cases; that of the others is {"dp": 2}."""
 
@@ -252,19 +267,35 @@ def prepared(case: str, mesh: DeviceMesh) -> tuple[nn.Module, torch.optim.Optimi
     return model, optimizer, step
 
 
-def trained(case: str, watch: Callable[..., AbstractContextManager[Any]]) -> tuple[list[Any], list[Tensor]]:
-    """Train a new model for some steps, all but the first watched; return what watched, and the loss, gradients and weights."""
+def alive() -> dict[int, int]:
+    """Return the bytes of the storages of all tensors that the garbage collector finds, by their addresses."""
+    gc.collect()
+    plain = [each for each in gc.get_objects() if type(each) in (Tensor, nn.Parameter)]
+    return {storage._cdata: storage.nbytes() for each in plain for storage in [each.untyped_storage()]}
+
+
+def trained(case: str, watch: Callable[..., AbstractContextManager[Any]]) -> tuple[list[Any], list[int], list[Tensor]]:
+    """Train a new model for some steps, all but the first watched.
+
+    Return what watched, the bytes alive after each step, and the loss, gradients and weights.
+    """
+    before = alive()
     model, optimizer, step = prepared(case, mesh_of(case))
     step()
-    seen = []
+    seen, left = [], []
     for _ in range(STEPS):
         gc.collect()
         with watch(model, optimizer=optimizer) as each:
             loss = step()
         seen.append(each)
+        left.append(sum(nbytes for storage, nbytes in alive().items() if storage not in before))
     tensors = [loss, *(p for p in model.parameters()), *(p.grad for p in model.parameters() if p.grad is not None)]
     tensors += [x.grad for x in getattr(model, "held", ())]
-    return seen, [getattr(tensor, "to_local", lambda tensor=tensor: tensor)().detach().clone() for tensor in tensors]
+    return (
+        seen,
+        left,
+        [getattr(tensor, "to_local", lambda tensor=tensor: tensor)().detach().clone() for tensor in tensors],
+    )
 
 
 def told(case: str) -> dict[str, Any]:
@@ -272,12 +303,17 @@ def told(case: str) -> dict[str, Any]:
 
     In some steps Gloo's threads hold tensors for a while longer, which can add to the peak: it is the lowest of all.
     """
-    _, plain = trained(case, lambda *args, **kwargs: nullcontext())
-    seen, watched = trained(case, fxflops.profile)
+    *_, plain = trained(case, lambda *args, **kwargs: nullcontext())
+    seen, left, watched = trained(case, fxflops.profile)
     same = len(plain) == len(watched) and all(map(torch.equal, plain, watched))
     found = [facts(each.report) for each in seen]
     lowest = min((each["memory"] for each in found[::-1]), key=lambda memory: sum(memory.values()))
-    return found[-1] | {"memory": lowest, "uncopied": min(each["uncopied"] for each in found), "same": same}
+    return found[-1] | {
+        "memory": lowest,
+        "uncopied": min(each["uncopied"] for each in found),
+        "same": same,
+        "left": left,
+    }
 
 
 def facts(report: fxflops.Report) -> dict[str, Any]:
@@ -290,6 +326,7 @@ def facts(report: fxflops.Report) -> dict[str, Any]:
         "params": [report.params.total, report.params.sharded],
         "collectives": [list(row)[:-1] for row in report.collectives],
         "memory": dict(report.memory),
+        "last": report.timeline[-1].total,
         # Without the copy in which Gloo's reduce_scatter sums, which is alive in its split alone.
         "uncopied": max(moment.total for moment in report.timeline if moment.op != "split"),
     }

@@ -108,6 +108,64 @@ INFERRED = MODELS | {"GRU": lambda: nn.GRU(WIDTH, WIDTH, num_layers=2), "dropout
 INFERRED |= {"strided": lambda: Strided(False), "strided, biased": lambda: Strided(True), "inverse": Inverse}
 
 
+class Resized(nn.Module):
+    """A layer frees its result once the next one has it, and gives it memory and values again for the backward pass.
+
+    So do Megatron's checkpoints without output, and FSDP with what it gathers. ``kept`` is the storage that it keeps, instead of
+    asking for it again.
+    """
+
+    def __init__(self, kept: bool) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.kept = kept
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        middle = self.first(x)
+        storage, nbytes = middle.untyped_storage(), middle.nbytes
+        result: torch.Tensor = self.second(middle)
+        # The tensor itself: autograd saves it, and a hook that has it keeps it as long.
+        middle = middle.detach()
+
+        def restore(grad: torch.Tensor) -> None:
+            (storage if self.kept else middle.untyped_storage()).resize_(nbytes)
+            with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(middle):
+                middle.copy_(self.first(x))
+
+        if result.requires_grad:
+            result.register_hook(restore)
+        (storage if self.kept else middle.untyped_storage()).resize_(0)
+        return result + torch.cat([result] * 8, -1).sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("is_training", [False, True])
+def test_memory_that_is_freed_by_resizing_is_free(kept: bool, is_training: bool) -> None:
+    x = torch.randn(N, WIDTH)
+    models = [Resized(kept) for _ in range(3)]  # without gradients from before
+    optimizers = [torch.optim.SGD(model.parameters()) if is_training else None for model in models]
+    truth = allocated(partial(step, models[0], (x,), {}, optimizers[0]), bytes_of([*models[0].parameters(), x]))
+    with fxflops.profile(models[1]) as p:
+        step(models[1], (x,), {}, optimizers[1])
+    assert p.report.max_memory == pytest.approx(truth.held, rel=0.002)
+    counted = fxflops.count(models[2], x, backward=is_training, optimizer=optimizers[2])
+    assert counted.max_memory == pytest.approx(truth.held, rel=0.002)
+
+
+def test_weights_that_are_put_to_sleep() -> None:
+    """As servers do between a training's steps: the model's own storages are resized."""
+    model, x = nn.Linear(WIDTH, WIDTH, bias=False), torch.randn(N, WIDTH)
+    nbytes = model.weight.nbytes
+    with fxflops.profile(model) as p:
+        y = model(x).relu()
+        model.weight.untyped_storage().resize_(0)
+        y = (y + 1).exp()
+        model.weight.untyped_storage().resize_(nbytes)
+        y = (y * 2).log()
+    live = {moment.op: moment.live["params"] for moment in p.report.timeline}
+    assert (live["linear"], live["add"], live["log"]) == (nbytes, 0, nbytes)
+
+
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("name", INFERRED)
 def test_inference_takes_what_the_allocator_gives(name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -73,7 +74,9 @@ class LiveStorages:
         self.stand_in_of: Callable[[torch.Tensor], torch.Tensor | None] = lambda tensor: None
         self._leaving: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}  # by the address, with the bytes
         self._known: dict[int, _Living] = {}
-        self._resized: dict[int, list[_Living]] = {}
+        # Storages that were handed out, and so may be resized, by their ids: since the sizes were read last, and before.
+        self._handed_out: dict[int, _Living] = {}
+        self._handed_out_before: OrderedDict[int, _Living] = OrderedDict()
         self._entries = Entries()
         self._changes: list[int] = []
         self.call = -1
@@ -153,8 +156,7 @@ class LiveStorages:
 
     def enter(self, storage: Any, nbytes: int, spec: Spec) -> None:
         """Enter a new storage with the spec of its tensor."""
-        if self._resized:
-            self._read_sizes()
+        self._read_sizes()
         if self.counts_random_states and (hook := saving_hook()) is not None:
             self._enter_random_state(hook)
         if self.live + nbytes > self.peak and self.holders is not None:
@@ -189,6 +191,7 @@ class LiveStorages:
 
     def end_run(self) -> None:
         """Forget what leads from here to the model, and to the run's stand-ins."""
+        self._handed_out, self._handed_out_before = {}, OrderedDict()
         self.holders, self.stand_in_of, self.was_there = None, lambda tensor: None, lambda tensor: True
         self._leaving = {}
 
@@ -315,32 +318,43 @@ class LiveStorages:
                 for part in stored(tensor):
                     self.add(part)
 
-    def add_gathered(self, tensors: Sequence[torch.Tensor], name: str) -> None:
-        """Enter tensors into which FSDP gathers the parameters of the module ``name``: it frees their memory by resizing, that
-        of all of them together."""
-        for tensor in tensors:
-            self.add(tensor)
-        known = [self._known.get(id(tensor.untyped_storage())) for tensor in tensors]
-        if gathered := [each for each in known if each is not None]:
-            self._resized[gathered[0].key] = gathered
-        self.label([(name, tensor) for tensor in tensors], "gathered")
+    def may_resize(self, tensor: torch.Tensor) -> None:
+        """Note that a tensor's storage is handed out: ``x.untyped_storage().resize_(0)`` frees its memory by no call that is seen."""
+        self._read_sizes()  # what was handed out before this has been resized before this
+        storage = _storage_of(tensor)
+        if storage is None or not storage.resizable() or is_zerotensor(tensor):
+            return
+        key, known = id(storage), self._living(storage)
+        if known is None and storage._cdata in self._held:
+            known = self._handed_out_before.pop(key, None)
+            if known is None or known() is not storage:
+                known = _Living(storage)
+                known.key, known.nbytes, known.entry = key, storage.nbytes(), self._held[storage._cdata]
+        if known is not None:
+            self._handed_out_before.pop(key, None)
+            self._handed_out[key] = known
 
     def _read_sizes(self) -> None:
-        """Notice which of the gathered parameters were freed: the first of a module's tells whether all were."""
-        for key, gathered in [*self._resized.items()]:
-            first = gathered[0]()
-            if first is not None and first.nbytes() == gathered[0].nbytes > 0:
+        """Notice which of the storages that were handed out have been resized.
+
+        Nearly always that is done at once. Whoever keeps a storage may resize it later: so one of the others is read, too, each
+        time. All of them would be too slow, where a model asks every tensor for its storage.
+        """
+        before = self._handed_out_before
+        if not before and not self._handed_out:
+            return
+        read, self._handed_out = self._handed_out, {}
+        if before:
+            key, known = before.popitem(last=False)
+            read[key] = known
+        for key, known in read.items():
+            storage = known()
+            if storage is None:
                 continue
-            left = 0
-            for known in gathered:
-                storage = known()
-                nbytes = 0 if storage is None else storage.nbytes()
-                left += nbytes
-                if storage is not None and nbytes != known.nbytes:
-                    self._change(known.entry, nbytes - known.nbytes)
-                    known.nbytes = nbytes
-            if not left:
-                del self._resized[key]
+            before[key] = known
+            if (nbytes := storage.nbytes()) != known.nbytes:
+                self._change(known.entry, nbytes - known.nbytes)
+                known.nbytes = nbytes
 
     def label(self, named: Named, category: str) -> None:
         """Give the storages of these tensors a category and names, unless they have them already."""
@@ -505,6 +519,7 @@ class LiveStorages:
 
     def begin(self) -> Span:
         """Begin to measure a call; :meth:`end` takes the result."""
+        self._read_sizes()
         span = Span(len(self._changes), self.live, self.peak, self._peak_after, self._bytes_met)
         self.peak = self.live
         return span
@@ -531,6 +546,7 @@ class LiveStorages:
 
     def add_transient(self, passing: Iterable[tuple[Spec, int]]) -> None:
         """Enter storages that live only within the current call, and remove them again, if they make a new peak."""
+        self._read_sizes()
         if self.live + sum([nbytes for _, nbytes in passing if nbytes > 0]) <= self.peak:
             return
         if self.holders is not None:
@@ -543,6 +559,8 @@ class LiveStorages:
 
     def history(self, calls: Sequence[Call]) -> History:
         """Return the history so far; ``calls`` are the calls by their numbers."""
+        self._handed_out |= self._handed_out_before  # read them all
+        self._read_sizes()
         for entry, category in self._met.items():
             self._entries.categories.setdefault(entry, category)
         # A copy: storages that outlive the run, such as a model's weights, may be freed after it.

@@ -14,7 +14,7 @@ from ..records.pairs import ATTENTIONS
 from ..torch_internals import get_current_dispatch_mode_stack, len_torch_dispatch_stack
 from .fake_results import FakeResults
 from .memo import NEW, Ended, Known
-from .processes import communicates, copies_gathered
+from .processes import communicates
 from .real_world import RealWorld
 from .worlds import RNN_BACKWARD, Arguments
 
@@ -44,7 +44,7 @@ class FakeWorld(RealWorld):
     def learn_operator(
         self, key: Any, entry: Formula, operation: Operation, given: Arguments, out: Any, ended: Ended, is_part: bool
     ) -> None:
-        is_valued = entry.op in VALUED or communicates(operation.target) or copies_gathered(operation.target)
+        is_valued = entry.op in VALUED or communicates(operation.target)
         if not is_valued and self._results.knows(key):
             self.memo[key] = Known(operation, NEW, is_part=is_part)
 

@@ -21,6 +21,8 @@ UNDECLARED = {getattr(torch.ops.aten, f"{by}_batch_norm").default for by in ("na
 """Operators that write to arguments, running statistics, though their schemas do not say so."""
 GIVES_MEMORY: Any = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 """Gives a tensor the memory of another one: ``x.data = y``."""
+GIVES_STORAGE = frozenset({torch.Tensor.untyped_storage, torch.Tensor.storage})
+"""Hand out a tensor's storage, which may then be resized: ``x.untyped_storage().resize_(0)``."""
 PYTHON_FUNCTIONS = FunctionType, MethodType, functools.partial
 """What a higher-order operator takes for a function to call, whatever else its identity and class tell it."""
 Bodies = dict[tuple[Any, ...], FunctionType]

@@ -89,6 +89,7 @@ from .device_kernels import SPELLED_BY_OPERATOR
 from .forwards import UNKNOWN, ModuleRecord, has_plain_call, hidden_kernels, is_hooked, is_torchs, is_unhooked
 from .functions import (
     GIVES_MEMORY,
+    GIVES_STORAGE,
     PYTHON_FUNCTIONS,
     Bodies,
     belongs_to_tensor,
@@ -124,7 +125,7 @@ from .modes import (
     transformed,
 )
 from .phases import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, Phases, is_comparing
-from .processes import Collectives, communicates, copies_gathered, has_shards, is_between_processes, runs_in_parts
+from .processes import Collectives, communicates, has_shards, is_between_processes, is_gathering, runs_in_parts
 from .python_functions import PlainFunctions
 from .real_world import QUERY_KEY_VALUE, is_like
 from .record import NoRecorder
@@ -820,6 +821,8 @@ class Observer:
         world, given = self._world, (args, kwargs)
         if func == GIVES_MEMORY:
             self._storages.may_leave(args[0])
+        if func in GIVES_STORAGE:
+            self._watch_size(args[0])
         if belongs_to_tensor(func):
             args = world.holding_gradient(func, args)
         else:
@@ -901,6 +904,13 @@ class Observer:
         if node_args is not None:
             self._recorder.function(target, node_args, out, self._stack.keys())
         return out
+
+    def _watch_size(self, tensor: torch.Tensor) -> None:
+        """Watch the size of a storage that is handed out; label parameters that FSDP gathers: it frees their memory by resizing."""
+        with DisableTorchFunction(), self.lock:
+            self._storages.may_resize(tensor)
+            if is_gathering() and (self._storages.was_made(tensor) or not tensor.untyped_storage().nbytes()):
+                self._storages.label([(self._collectives.cause() or self._here(), tensor)], "gathered")
 
     def raised(self, error: Exception) -> None:
         """Note the error of a call: the model may catch it."""
@@ -1042,8 +1052,6 @@ class Observer:
             node_args = self._node_arguments(args, kwargs)
             start = self.stopwatch.now()
             out = self._run(func, args, kwargs)
-            if copies_gathered(func):
-                self._storages.add_gathered(kwargs["out"], self._collectives.cause() or self._here())
             if not isinstance(func, HigherOrderOperator) if entry is None else entry.reason != QUERY:
                 made = specs, kwspecs, self._result(entry, func, given, out)
                 origin = self._origin(func, self.phases.now())

@@ -72,10 +72,9 @@ def _is_operator_between_processes(operator: OpOverload | OpOverloadPacket) -> b
     return qualified_name(operator).partition("::")[0] in (*BETWEEN_PROCESSES, "fsdp")
 
 
-@lru_cache(maxsize=4096)
-def copies_gathered(func: Any) -> bool:
-    """Return whether an operator is the one by which FSDP copies gathered parameters to where the model uses them."""
-    return isinstance(func, OpOverload) and func.name() == "fsdp::split_with_sizes_copy"
+def is_gathering() -> bool:
+    """Return whether FSDP is at work on the parameters or gradients of a module: it gathers, frees or reduces them."""
+    return frame_in(FSDP_GROUP_FILE) is not None
 
 
 class Collectives:

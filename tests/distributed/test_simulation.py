@@ -294,7 +294,8 @@ def test_it_needs_a_process_without_a_group() -> None:
         dist.destroy_process_group()
 
 
-def test_memory_is_that_of_torchs_own_tracker() -> None:
+@pytest.mark.parametrize("dim", [0, 1])
+def test_memory_is_that_of_torchs_own_tracker(dim: int) -> None:
     tracking = pytest.importorskip("torch.distributed._tools.fsdp2_mem_tracker", reason="no tracker in this torch")
     from torch.distributed.fsdp import fully_shard
 
@@ -304,7 +305,7 @@ def test_memory_is_that_of_torchs_own_tracker() -> None:
         blocks = [nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(3)]
         model = nn.Sequential(*blocks)
         for part in (*model, model):
-            fully_shard(part, mesh=mesh)
+            fully_shard(part, mesh=mesh, shard_placement_fn=lambda weight: Shard(min(dim, weight.ndim - 1)))
         optimizer, x = torch.optim.AdamW(model.parameters()), torch.randn(ROWS, WIDTH)
 
         def train() -> None:
