@@ -29,6 +29,11 @@ UNSEARCHED = ("benchmarks/", "CHANGELOG.md", "docs/changes_before_1.0", "referen
 STYLE = "docs/site/site.css"
 SCRIPT = ROOT / "docs" / "site" / "operations.js"
 
+NAMED = """<script>
+const named = () => document.querySelectorAll(".md-code__nav").forEach((each, i) => each.setAttribute("aria-label", `block of code ${i + 1}`));
+new MutationObserver(named).observe(document.body, { childList: true, subtree: true });
+</script>"""
+
 REFERENCE = {
     "functions": (
         "Functions",
@@ -95,6 +100,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     files.append(File.generated(config, "reference/operations.md", content=operations_page(catalogue())))
     return files
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Name the parts of the theme that have no name for screen readers: the search, and here the buttons of each block of code."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"').replace("</body>", f"{NAMED}</body>")
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> None:
