@@ -1,8 +1,8 @@
 """Functions and classes by name, for files: ``torch.nn.functional:gelu``, ``torch:Tensor.add``, ``aten::add.Tensor``.
 
-Names are looked up only among modules that this process has imported. Nothing is imported, called or evaluated because
-a file names it: a stand-in takes the place of a name that is not found. Torch is no exception: its own functions are in
-``of_torch.py``, which is asked where torch is loaded.
+Names are looked up only in modules that this process has imported. Nothing is imported, called or evaluated because
+a file names it: a name that is not found gets a stand-in. This holds for torch, too: ``of_torch.py`` has its functions, and is
+imported only if torch is loaded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 @dataclass(unsafe_hash=True, repr=False)
 class Absent:
-    """A stand-in for a function that a file names and this process does not have; ``doc`` is its docstring, if known."""
+    """A stand-in for a function that a file names and this process lacks; ``doc`` is its docstring, if known."""
 
     name: str
     doc: InitVar[str] = ""
@@ -32,7 +32,7 @@ class Absent:
 
 
 def name_of(target: Any) -> str:
-    """Return the name of a function or class, by which :func:`target_of` finds it again if it can be found."""
+    """Return the name of a function or class, from which :func:`target_of` finds it again, if possible."""
     if isinstance(target, Absent):
         return target.name
     if is_torch_loaded():
@@ -45,7 +45,7 @@ def name_of(target: Any) -> str:
 
 
 def target_of(name: str) -> Any:
-    """Return the function of this name, or an :class:`Absent` if there is none; always one where torch is not loaded."""
+    """Return the function of this name, or an :class:`Absent` if there is none or torch is not loaded."""
     if not is_torch_loaded():
         return Absent(name)
     from .of_torch import found_in_torch
@@ -58,12 +58,12 @@ def target_of(name: str) -> Any:
 
 
 def is_torch_loaded() -> bool:
-    """Return whether this process has imported torch: a report is read from a file, and shown, without it."""
+    """Return whether this process has imported torch: reading a report from a file and showing it do not need torch."""
     return "torch" in sys.modules
 
 
 class Classes(dict[str, type]):
-    """Classes by name. A class that this process does not have gets a stand-in made from its description.
+    """Classes by name. A class that this process lacks gets a stand-in made from its description.
 
     A description, from :func:`described`, has the class's bases and the parameters of its ``forward``.
     """
@@ -79,7 +79,7 @@ class Classes(dict[str, type]):
 
     def _stand_in(self, name: str) -> type:
         about = self._descriptions.get(name, {"bases": [], "forward": None})
-        # No stand-in gets a user's class as a base: its __init_subclass__ would run. Only torch's are taken as they are.
+        # Never use a user's class as a stand-in's base: its __init_subclass__ would run. Only torch's classes are safe.
         bases = tuple(looked_up(base) if _is_torchs(base) else self._stand_in(base) for base in about["bases"])
         module, _, qualname = name.partition(":")
         body: dict[str, Any] = {"__module__": module, "__qualname__": qualname}
@@ -89,7 +89,7 @@ class Classes(dict[str, type]):
 
 
 def described(classes: Iterable[type]) -> dict[str, Any]:
-    """Return descriptions of the classes and their bases that are not torch's, by name."""
+    """Return descriptions, by name, of the classes and their bases, except for torch's own."""
     found: dict[str, Any] = {}
     waiting = sorted(classes, key=name_of)
     while waiting:
@@ -122,18 +122,18 @@ def _forward_of(names: list[str]) -> Any:
 
 
 def _bases(cls: type) -> list[type]:
-    from torch import nn  # a class that is described is one of its modules
+    from torch import nn  # loaded already: described classes are torch modules
 
     return [base for base in cls.__bases__ if issubclass(base, nn.Module)]
 
 
 def _is_torchs(name: str) -> bool:
-    """Return whether a class is torch's own, which every process that reads a report has."""
+    """Return whether a class is a builtin or torch's own, and exists in this process."""
     return name.startswith(("torch.", "torch:", "builtins:")) and looked_up(name) is not None
 
 
 def looked_up(name: str) -> Any:
-    """Return what an imported module has under this name, without running a ``__getattr__`` or property; else None."""
+    """Return the object of this name in an imported module, or None, without running a ``__getattr__`` or property."""
     module, _, qualname = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):

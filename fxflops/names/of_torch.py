@@ -23,7 +23,7 @@ NAMESPACES = {
     "torch.fft": torch.fft,
     **FUNCTION_MODULES,
 }
-"""The modules in which functions are looked up, since their ``__module__`` may not be where they are found."""
+"""The modules to look up functions in: a function's ``__module__`` may name another module."""
 
 
 def name_in_torch(target: Any) -> str:
@@ -35,7 +35,7 @@ def name_in_torch(target: Any) -> str:
             return str(target._qualified_op_name)
         case HigherOrderOperator():
             return f"higher_order::{target.name()}"
-    with suppress(TypeError):  # cannot be hashed
+    with suppress(TypeError):  # unhashable
         if not isinstance(target, type):
             return _names().get(target, "")
     return ""

@@ -17,7 +17,7 @@ R = TypeVar("R")
 class Cost(NamedTuple):
     """The arithmetic of one call, in operations. ``flops`` = muls + adds + others.
 
-    ``others`` are all operations but multiply and add (divide, compare, exp ...). ``macs`` are the multiply-accumulates
+    ``others`` are all operations except multiply and add (divide, compare, exp ...). ``macs`` are the multiply-accumulates
     of a contraction: the same work in another unit, not part of ``flops``.
     """
 
@@ -37,33 +37,33 @@ class Cost(NamedTuple):
 
 EMPTY_MAPPING: Mapping[str, Any] = {}
 PHASES = ("forward", "backward", "recompute", "optimizer", "gradient")
-"""The phases of calls. "recompute" is forward work done again in the backward pass, by gradient checkpointing; "gradient"
-is that of gradients taken inside the forward, and belongs to it."""
+"""The phases of calls. "recompute" is forward work repeated in the backward pass by gradient checkpointing. "gradient" is
+work on gradients taken inside the forward, and belongs to the forward."""
 PARTS = {phase: (phase,) for phase in PHASES} | {"forward": ("forward", "gradient")}
 """For each phase, the phases of calls that belong to it."""
 COMMUNICATION = "communication"
-"""The reason why an op costs nothing that sends data to other processes, or receives it."""
+"""The reason why an op that sends or receives data between processes costs nothing."""
 TRITON = "triton:"
-"""The beginning of the name of a Triton kernel, before that of its function."""
+"""The prefix of a Triton kernel's name; its function's name follows."""
 NO_ARGUMENTS = "(arguments not shown)"
 """The target of an operator in a trace that does not show the arguments on which its cost depends."""
 UNSEEN = "(not observed)"
-"""The op of what a module computed whose calls were only timed."""
+"""The op recorded for a module whose calls were only timed."""
 OPERATOR, SCRIPT = "operator", "script"
-"""The origins of operators that no function of torch calls: the model's own code does, as programs of torch.export and make_fx
-do (``torch.ops.aten.mm``), or compiled code does, TorchScript's or an extension's."""
+"""The origins of operators that no torch function calls. OPERATOR: the model's own code does (``torch.ops.aten.mm``), as do
+programs of torch.export and make_fx. SCRIPT: compiled code does, TorchScript or an extension."""
 BY_IDENTITY = object.__eq__, object.__ne__, object.__hash__
 
 
 class Operation(NamedTuple):
-    """The operation of a call, without the place where it was made: of a leaf module, function, method or operator.
+    """The operation of a call (of a leaf module, function, method or operator), without the place of the call.
 
     ``op`` is the formula's name, the same for every spelling; ``target`` is the spelling: the class, function, method
-    descriptor or overload that was called. ``args``, ``kwargs`` and ``out`` are made of specs and plain values;
+    descriptor or overload that was called. ``args``, ``kwargs`` and ``out`` consist of specs and plain values;
     ``settings`` are a module's plain attributes and the specs of its own tensors.
 
-    Within a run equal operations are the same object, and compared by identity: what follows from an operation is
-    computed once.
+    Within a run, equal operations are the same object and compared by identity: results that depend only on the operation
+    are computed once.
     """
 
     op: str
@@ -80,7 +80,7 @@ class Operation(NamedTuple):
 
 
 class _Ran:
-    """The fields of the ``operation`` of a record, as attributes of the record."""
+    """The fields of a record's ``operation`` as attributes of the record."""
 
     __slots__ = ()
     op: Any = property(attrgetter("operation.op"))
@@ -105,10 +105,10 @@ class _Call(NamedTuple):
 class Call(_Ran, _Call):
     """One call in a run: an operation, with its place and time.
 
-    ``path`` is that of the module in which it was made (a leaf's own path). ``node`` is the graph's node that makes it, or
-    whose gradient it computes, "" if there is none. ``site`` is the author's ``file:line``, read only for calls without
-    formula. ``phase`` is one of :data:`PHASES`. ``origin`` is :data:`OPERATOR` or :data:`SCRIPT`, and "" for functions,
-    modules, and the operators below them: of these a tool that replaces functions, or hooks modules, sees the caller.
+    ``path`` is the path of the module that made the call (a leaf's own path). ``node`` is the graph node that makes the
+    call, or whose gradient it computes; "" if there is none. ``site`` is the author's ``file:line``, read only for calls
+    without formula. ``phase`` is one of :data:`PHASES`. ``origin`` is :data:`OPERATOR` or :data:`SCRIPT`, and "" for
+    functions, modules and the operators that they call: tools that patch functions, or hook modules, see the caller.
     """
 
     __slots__ = ()
@@ -125,8 +125,8 @@ class _Scope(NamedTuple):
 class Scope(_Ran, _Scope):
     """One call of one module, for conventions of tools that count by module hooks.
 
-    The target of ``operation`` is its class; a leaf has the same operation as its Call. ``params`` are the specs of its
-    own parameters by name. ``seconds`` are the module's own, outside its calls and the modules that it calls.
+    The target of ``operation`` is the module's class; a leaf has the same operation as its Call. ``params`` are the specs
+    of its own parameters by name. ``seconds`` is time in the module's own code, without its calls and the modules that it calls.
     """
 
     __slots__ = ()
@@ -134,10 +134,10 @@ class Scope(_Ran, _Scope):
 
 
 class Step(NamedTuple):
-    """A call of a model in a run, and what follows until the next one.
+    """A call of a model in a run, and everything until the next call.
 
-    ``calls`` is the range of those made in the model. ``parts`` are the seconds of each phase from the beginning of this
-    call to that of the next; "between" is the time outside all phases.
+    ``calls`` is the range of the calls made in the model. ``parts`` are the seconds of each phase from the start of this
+    model call to the start of the next; "between" is the time outside all phases.
     """
 
     name: str
@@ -147,11 +147,11 @@ class Step(NamedTuple):
 
 class Count(NamedTuple):
     """The cost of an operation, and the rule that gives it. If it is not counted, ``missing`` says why, and the cost is None, or
-    has the MACs alone where only a tool's convention does not see the operation.
+    has only MACs if just a tool's convention does not see the operation.
 
-    ``rule`` is a function (a formula, a convention's row) or the reason why the operation costs nothing. ``integer``
-    tells that its inputs are integers or booleans, so that its operations are not FLOPs. Calls of one operation that are
-    counted alike share the same object, which is compared by identity.
+    ``rule`` is a function (a formula, a convention's row) or the reason why the operation costs nothing. ``integer`` is
+    True if the inputs are integers or booleans, so that the operations are not FLOPs. Calls with the same operation and the
+    same count share one object, compared by identity.
     """
 
     cost: Cost | None
@@ -210,7 +210,7 @@ def prefixes(path: str) -> Iterator[str]:
 
 
 def per_operation(function: Callable[[Any], R]) -> Callable[[Any], R]:
-    """Return the function with a cache by operation and count. It must depend on nothing else of a counted call."""
+    """Return the function, cached by operation and count: it may read nothing else of a counted call."""
     found: dict[Any, R] = {}
 
     def known(counted: Any) -> R:

@@ -1,4 +1,4 @@
-"""The items of Python's containers, also of subclasses, read by Python's own methods."""
+"""Read the items of Python's containers, and of their subclasses, with Python's own methods."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ MAPPINGS = dict, MappingProxyType
 
 
 def items_of(value: Any) -> list[Any]:
-    """Return the items of a tuple, list, deque or set, whatever ``__iter__`` its class has."""
+    """Return the items of a tuple, list, deque or set, even if a subclass overrides ``__iter__``."""
     kind = type(value)
     return [*next(base for base in SEQUENCES + SETS if issubclass(kind, base)).__iter__(value)]
 
 
 def pairs_of(value: Any) -> list[tuple[Any, Any]]:
-    """Return the items of a dict, whatever ``items`` its class has."""
+    """Return the items of a dict, even if a subclass overrides ``items``."""
     kind = type(value)
     if kind is dict:
         return [*value.items()]

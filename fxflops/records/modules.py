@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 
 class Params(NamedTuple):
-    """The numbers of elements of a model's parameters and buffers, and the parameters' bytes; shared tensors count once.
+    """The number of elements of a model's parameters and buffers, and the parameters' bytes; shared tensors count once.
 
-    Of parameters in several processes (DTensors) they are those that this one holds; ``sharded`` are the elements of those
-    of which it holds a part.
+    For parameters spread over processes (DTensors) only this process's elements count; ``sharded`` is how many of these
+    belong to parameters of which it holds only a part.
     """
 
     total: int
@@ -24,10 +24,10 @@ NO_PARAMS = Params(0, 0, 0, 0, 0)
 
 
 class Module(NamedTuple):
-    """A module of the model: its path, class name, and the number of its own parameters' elements; None if it is not known.
+    """A module of the model: its path, class name, and the number of its own parameters' elements (None if unknown).
 
-    A shared parameter counts in the first module that has it. ``keeps`` are the functions among its attributes, such as
-    ``self.act = F.gelu``; ``frozen`` are those of its parameters' elements that require no gradients.
+    A shared parameter counts in the first module that has it. ``keeps`` are the functions among the module's attributes, such
+    as ``self.act = F.gelu``; ``frozen`` is the number of its parameters' elements that require no gradients.
     """
 
     path: str

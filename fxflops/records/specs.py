@@ -1,4 +1,4 @@
-"""Tensors as formulas see them: specs. They are plain data: torch is not imported for them."""
+"""Specs: tensors as formulas see them. They are plain data, which does not need torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Spec(tuple[int, ...]):
     """A tensor as a formula sees it: a tuple of its sizes, with ``dtype``, ``layout`` and ``facts``.
 
-    The default is a dense float32. ``facts`` are numbers that the shape does not have, such as the ``nnz`` of a sparse tensor.
+    The default is a dense float32. ``facts`` are numbers that the shape does not show, such as the ``nnz`` of a sparse tensor.
 
     >>> Spec((2, 3)).numel()
     6
@@ -60,7 +60,7 @@ class Spec(tuple[int, ...]):
         return not (self.dtype.is_floating_point or self.dtype.is_complex or str(self.dtype).startswith("torch.q"))
 
     def with_facts(self, **facts: Any) -> Spec:
-        """Return the same tensor with these facts besides its own; of those that are None it has none."""
+        """Return the spec with these facts added to its own; facts of None are removed."""
         known = {name: value for name, value in {**self.facts, **facts}.items() if value is not None}
         return Spec(self, self.dtype, self.layout, known)
 
@@ -77,14 +77,14 @@ class Spec(tuple[int, ...]):
 
 
 def _plain(shape: Iterable[Any]) -> tuple[int, ...]:
-    """Return sizes as integers. In torch.jit.trace they are tensors, and torch warns of reading their values in any other way."""
+    """Return sizes as integers. In torch.jit.trace sizes are tensors, and torch warns about any other way to read their values."""
     held = [(size, getattr(size, "untyped_storage", None)) for size in shape]
     return tuple([int.from_bytes(bytes(storage()), sys.byteorder) if storage else size for size, storage in held])
 
 
 @cache
 def _default(name: str) -> Any:
-    """Return the dtype or the layout of this name of torch, which is imported only now."""
+    """Return torch's dtype or layout of this name; torch is imported only now."""
     import torch
 
     return getattr(torch, name)
@@ -105,9 +105,9 @@ DTYPE_NAMES = {
 
 
 def typed(value: Any) -> Any:
-    """Return a key for a value of specs that is equal only if types and dtypes are too.
+    """Return a key for a nested value of specs and plain values; keys are equal only if types and dtypes are too.
 
-    Without it 1, 1.0 and True are equal, and so are specs of one shape.
+    The values themselves are not enough: 1 == 1.0 == True, and specs of one shape are equal.
     """
     kind = type(value)
     if kind is Spec:

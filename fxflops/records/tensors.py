@@ -1,4 +1,4 @@
-"""Tensors as the records of a run keep them: the spec of each, and what else a tensor tells of itself."""
+"""Tensors in the records of a run: how to make their specs, and what kind of tensor they are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARTS_OF_SPARSE = {
     torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
-"""The methods that return the tensors of which a sparse tensor of a layout consists."""
+"""The methods that return a sparse tensor's component tensors, by layout."""
 SPARSE = frozenset(PARTS_OF_SPARSE)
 PLAIN = (
     bool, int, float, complex, str, slice, type(...), type,
@@ -36,16 +36,16 @@ PLAIN = (
 
 
 def number_of(value: Any) -> Any:
-    """Return a number of numpy's, or of a subclass of Python's numbers, as Python's own; None for any other value.
+    """Return a numpy scalar, or a number of a subclass of Python's, as a plain Python number; None for any other value.
 
-    Formulas compute with numbers, and numpy's make numpy's: counts would be numpy integers, which no JSON takes.
+    Otherwise formulas would turn numpy scalars into numpy counts, which JSON does not accept.
     """
-    kind = type(value)  # not what the object says that it is
+    kind = type(value)  # not value.__class__, which an object can fake
     numpy = sys.modules.get("numpy")
     if numpy is not None and issubclass(kind, numpy.generic):
         value = value.item()
         kind = type(value)
-    # The conversions of Python's own classes, not those that a subclass may have defined.
+    # Use the conversions of Python's own classes: a subclass may override them.
     if issubclass(kind, int):
         return value if kind is bool else int.__int__(value)
     if issubclass(kind, float):
@@ -58,7 +58,8 @@ def number_of(value: Any) -> Any:
 def spec_of(value: Any) -> Any:
     """Return the value with a :class:`Spec` in place of each tensor in nested tuples, lists and dicts.
 
-    Plain Python values and specs are kept, and numbers of other classes become Python's own. Any other object becomes ``"<its class>"``, so that a Call keeps none alive.
+    Plain Python values and specs are kept, and numbers of other classes become plain Python numbers. Any other object becomes
+    ``"<its class>"``, so that a Call keeps no object alive.
     """
     kind = type(value)
     if kind in NUMBERS:
@@ -106,7 +107,7 @@ def _with_facts(tensor: Any) -> Spec:
 
 
 def parts_of_sparse(tensor: Any) -> list[torch.Tensor]:
-    """Return the indices and values of a sparse tensor, which share its memory; any other tensor itself."""
+    """Return the indices and values of a sparse tensor, which share its memory; for any other tensor, the tensor itself."""
     read = PARTS_OF_SPARSE.get(tensor.layout)
     if read is None:
         return [tensor]
@@ -115,11 +116,11 @@ def parts_of_sparse(tensor: Any) -> list[torch.Tensor]:
 
 
 def is_wrapper(tensor: torch.Tensor) -> bool:
-    """Return whether a dense tensor has no memory, since its class wraps other tensors."""
+    """Return whether a dense tensor has no memory because its class wraps other tensors."""
     try:
         with DisableTorchFunction():
             storage = tensor.untyped_storage()
-            if storage.device.type == "meta":  # which has no addresses: memory that none but the wrapped tensors have
+            if storage.device.type == "meta":  # has no addresses: look for wrapped tensors instead
                 return _dispatches(type(tensor)) and any(
                     isinstance(part, torch.Tensor) for part in vars(tensor).values()
                 )
@@ -129,7 +130,7 @@ def is_wrapper(tensor: torch.Tensor) -> bool:
 
 
 def _dispatches(cls: type[torch.Tensor]) -> bool:
-    """Return whether operators on tensors of this class call code of the class; fake tensors' is torch's own."""
+    """Return whether operators on tensors of this class call its ``__torch_dispatch__``; False for fake tensors, which torch handles."""
     return cls.__torch_dispatch__ is not disabled_torch_dispatch_impl and not is_fake(cls)
 
 

@@ -1,8 +1,8 @@
-"""What torch says of a GPU that is not in this machine, while a model is counted for it.
+"""Answer torch's questions about a GPU that this machine lacks, while a model is counted for it.
 
-Two functions of torch ask the driver and no mode: the constructor of ``torch.autocast``, which notes that a region is off for want of
-the GPU, and ``torch.cuda.get_device_capability``, which raises. During a run they pass through here, in all threads; only threads that
-count for an absent GPU get another answer.
+Two torch functions query the driver, bypassing all modes: the constructor of ``torch.autocast``, which disables the region without a
+GPU, and ``torch.cuda.get_device_capability``, which raises. During a run both are replaced in all threads; only threads that count for an
+absent GPU get different answers.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ import torch
 from .per_thread import PerThread
 
 CAPABILITY = 9, 0
-"""The compute capability of the GPU whose rules are taken where there is none: an H100's, as in :mod:`.cuda_kernels`."""
+"""The compute capability assumed for an absent GPU: an H100's, as in :mod:`.cuda_kernels`."""
 
 _IS_COUNTED_FOR = PerThread[bool]()
-"""True in the threads that count for a GPU that is not in this machine."""
+"""True in the threads that count for an absent GPU."""
 _replaced: list[tuple[Any, str, Any, Any]] = []
-"""The owner of each function, its name, the function itself, and what stands in for it during runs."""
+"""For each replaced function: its owner, its name, the original, and its replacement."""
 
 
 def absent_gpu_answered() -> AbstractContextManager[None]:
-    """Answer this thread's questions to a GPU that is not in this machine: its autocast regions are as they were asked for, its capability is
-    :data:`CAPABILITY`.
+    """Answer this thread's questions about an absent GPU: autocast regions stay enabled as requested, the capability is :data:`CAPABILITY`.
 
-    Not reached are autocast regions made before, such as those of decorators, which do not know any more what was asked for.
+    Autocast regions created earlier, e.g. by decorators, stay disabled: they no longer know what was requested.
     """
     return _IS_COUNTED_FOR.on(True, _replace, _restore)
 
@@ -56,7 +55,7 @@ def _capability(original: Callable[..., tuple[int, int]]) -> Callable[..., tuple
 
 
 STAND_INS = ((torch.autocast, "__init__", _region_made), (torch.cuda, "get_device_capability", _capability))
-"""The owner of each function, its name, and what makes its stand-in."""
+"""For each function to replace: its owner, its name, and a function that wraps the original in its stand-in."""
 
 
 def _replace() -> None:
@@ -70,5 +69,5 @@ def _replace() -> None:
 def _restore() -> None:
     while _replaced:
         owner, name, original, stand_in = _replaced.pop()
-        if getattr(owner, name) is stand_in:  # else someone replaced it in the meantime, and calls it
+        if getattr(owner, name) is stand_in:  # otherwise other code has wrapped our stand-in and still calls it
             setattr(owner, name, original)

@@ -1,4 +1,4 @@
-"""The query-key pairs that an attention mask leaves: their number depends on the mask's values, not only on shapes."""
+"""Count the query-key pairs that an attention mask leaves: the number depends on the mask's values, not only on shapes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRODUCT, SOFTMAX, SUM = "matmul", "softmax_backward", "sum"
 
 
 class Masks:
-    """The attention masks of a run, each read once: layers share theirs."""
+    """The attention masks of a run. A mask that layers share is read once."""
 
     def __init__(self) -> None:
         self._read: dict[Any, tuple[weakref.ref[Any], int]] = {}
@@ -30,10 +30,9 @@ class Masks:
     def with_pairs_left(
         self, entry: Formula, target: Any, given: tuple[tuple[Any, ...], Mapping[str, Any]], out: Any, must: bool
     ) -> Any:
-        """Return the spec of the result of attention or of its backward, with the number of unmasked pairs as its fact ``pairs``.
+        """Return the spec of an attention result (forward or backward) with the number of unmasked pairs as the fact ``pairs``.
 
-        A mask on the meta device, or a fake one, has no values: then the fact is left out, or, with ``must``,
-        NotImplementedError is raised.
+        A meta or fake mask has no values: the fact is then omitted or, with ``must``, NotImplementedError is raised.
         """
         result = spec_of(out)
         try:
@@ -45,32 +44,32 @@ class Masks:
         return with_facts(result, pairs=pairs)
 
     def _kept(self, mask: torch.Tensor) -> int:
-        """Return the number of elements of a mask that leave a pair."""
-        if mask.is_inference():  # it has no version: whether it was written to meanwhile is not known
+        """Return :func:`kept_by` of a mask, cached until the mask is written to."""
+        if mask.is_inference():  # has no version counter, so a cached count could be stale
             return kept_by(mask)
         storage = mask.untyped_storage()
         key = storage._cdata, mask.storage_offset(), mask.shape, mask.stride(), mask.dtype, mask._version
         found = self._read.get(key)
-        if found is None or found[0]() is None:  # another storage may get the address of one that is gone
+        if found is None or found[0]() is None:  # a new storage may reuse a freed one's address
             found = self._read[key] = weakref.ref(storage), kept_by(mask)
         return found[1]
 
 
 def kept_by(mask: torch.Tensor) -> int:
-    """Return the number of elements of a mask that leave a pair: those that are True, or above the least number."""
+    """Return the number of unmasked elements of a mask: those that are True, or above the dtype's lowest number."""
     repeats = [dim for dim, stride in enumerate(mask.stride()) if stride == 0]
     once = mask
-    for dim in repeats:  # of an expanded mask each element is read once
+    for dim in repeats:  # read each element of an expanded mask once
         once = once.narrow(dim, 0, 1)
     kept = once if once.dtype is torch.bool else once > torch.finfo(once.dtype).min
     return int(kept.count_nonzero()) * (mask.numel() // once.numel())
 
 
 def with_shares(calls: Sequence[Call], owner_of: Mapping[int, int]) -> Sequence[Call]:
-    """Return the calls of a run; what computes the gradients of masked attention pair by pair, with its share of the pairs.
+    """Return a run's calls; calls that compute gradients of masked attention pair by pair carry the share of pairs that the mask leaves.
 
-    ``owner_of`` maps the number of a call to that of the call whose gradient it computes. A fused kernel has
-    the mask itself; where that has no values, it takes the pairs of its forward.
+    ``owner_of`` maps the index of a backward call to the index of its forward call. A fused kernel gets the mask itself; if
+    the mask has no values, the pairs are copied from the forward call.
     """
     result: list[Call] | None = None
     latest: dict[int, int] = {}
@@ -78,7 +77,7 @@ def with_shares(calls: Sequence[Call], owner_of: Mapping[int, int]) -> Sequence[
         forward, ran = calls[owner].operation, calls[i].operation
         left = _pairs_of(forward) if forward.op == ATTENTION else None
         before = latest.get(owner, i)
-        if left is not None and ran.op == BACKWARD and pairs_in(ran.out) is None:  # on meta its mask has no values
+        if left is not None and ran.op == BACKWARD and pairs_in(ran.out) is None:  # a meta mask has no values
             result = list(calls) if result is None else result
             result[i] = calls[i]._replace(operation=ran._replace(out=with_facts(ran.out, pairs=left)))
         elif left is not None and _is_of_pairs(ran, calls[before].op):
@@ -86,26 +85,27 @@ def with_shares(calls: Sequence[Call], owner_of: Mapping[int, int]) -> Sequence[
             pairs = math.prod(next(specs_in(forward.out))[:-1]) * key[-2]
             result = list(calls) if result is None else result
             result[i] = _with_share(calls[i], left, pairs, summed=ran.op == PRODUCT)
-            if calls[before].op == PRODUCT and ran.op != PRODUCT:  # it made the gradients of the weights
+            # This product computed the gradients of the attention weights.
+            if calls[before].op == PRODUCT and ran.op != PRODUCT:
                 result[before] = _with_share(calls[before], left, pairs, summed=False)
             latest[owner] = i
     return calls if result is None else result
 
 
 def _pairs_of(forward: Operation) -> int | None:
-    """Return the pairs that the mask of a call of attention left; None if they are not known."""
+    """Return the number of pairs that the mask of an attention call left; None if unknown."""
     left: int | None = pairs_in(forward.out)
     entry = None if left is not None else BASE.find(forward.target)
     return left if entry is None else causal_pairs(entry, forward.target, forward.args, forward.kwargs, forward.out)
 
 
 def _is_of_pairs(ran: Operation, before: str) -> bool:
-    """Return whether an operation of attention's backward has a number for each pair, given the op of the last one that had.
+    """Return whether an operation of attention's backward works pair by pair; ``before`` is the op of the last one that did.
 
-    Shapes do not tell: with as many keys as a head has elements, gradients of queries look like those of scores. All
-    products, the softmax and the dropout do, which alone multiplies two tensors (queries and keys are scaled by a
-    number). A sum does right after the softmax, where it makes the gradient of a mask that learns; others are of keys
-    or values that several heads share. What adds two gradients of one tensor belongs to no attention.
+    Shapes cannot decide: if a head has as many keys as elements, gradients of queries look like gradients of scores. All
+    products, the softmax and the dropout qualify. A ``mul`` of two tensors is the dropout's: queries and keys are scaled by a
+    number. A sum qualifies right after the softmax, where it computes the gradient of a trainable mask; other sums are over
+    keys or values that several heads share. An add of two gradients of one tensor is not part of attention.
     """
     if ran.op == "mul":
         return len([*ran.inputs()]) == 2
@@ -118,9 +118,9 @@ def _with_share(call: Call, left: int, pairs: int, *, summed: bool) -> Call:
 
 
 def with_learning(args: tuple[Any, ...], specs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the specs with ``requires_grad`` of their tensors as the fact ``learns``.
+    """Return the specs with their tensors' ``requires_grad`` as the fact ``learns``.
 
-    A fused backward kernel does not take it as an argument: it computes all gradients.
+    A fused backward kernel has no such argument: it computes all gradients.
     """
     return tuple(
         spec.with_facts(learns=arg.requires_grad) if isinstance(spec, Spec) else spec
@@ -136,9 +136,9 @@ def pairs_left(
     out: Any,
     kept: Callable[[torch.Tensor], int] = kept_by,
 ) -> int:
-    """Return the number of query-key pairs that one call of attention computes, over all batches and heads.
+    """Return the number of query-key pairs that one attention call computes, over all batches and heads.
 
-    ``kept(mask)`` returns how many of its elements leave a pair.
+    ``kept(mask)`` returns the number of unmasked elements.
 
     Raises NotImplementedError for a mask on the meta device, which has no values, and for nested tensors.
     """

@@ -1,7 +1,7 @@
-"""Autocast for tensors on the meta device, where torch has none: the casts of the device that is counted for, made here.
+"""Autocast for tensors on the meta device, where torch has none: apply the casts of the device that is counted for.
 
-Which operators cast, and to what, is asked of torch: its lists for a GPU (https://pytorch.org/docs/stable/amp.html#autocast-op-reference)
-are in every build, also in one without CUDA.
+Torch itself decides which operators cast, and to which dtype: its lists for GPUs (https://pytorch.org/docs/stable/amp.html#autocast-op-reference)
+are in every build, even without CUDA.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ def autocast_state() -> dict[str, tuple[bool, torch.dtype]]:
 
 
 def open_regions() -> int:
-    """Return the number of autocast regions that are open in this thread, also of those that are turned off."""
+    """Return the number of autocast regions that are open in this thread, including disabled regions."""
     torch.autocast_increment_nesting()
     return torch.autocast_decrement_nesting()
 
 
 @contextmanager
 def autocast_on(device_type: str, dtype: torch.dtype) -> Iterator[None]:
-    """Open an autocast region of a device that need not be in this machine.
+    """Open an autocast region for a device that this machine may lack.
 
-    It does what entering and leaving ``torch.autocast`` does, which turns itself off for a GPU that is not here.
+    It works like ``torch.autocast``, but does not disable itself for an absent GPU.
     """
     before = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
     torch.set_autocast_enabled(device_type, True)
@@ -51,11 +51,11 @@ def autocast_on(device_type: str, dtype: torch.dtype) -> Iterator[None]:
 
 
 class Cast(NamedTuple):
-    """What autocast makes of a call: its floating tensors are cast to ``dtype``, or, with ``by_argument``, the call is
-    given ``dtype=`` and its kernel reads the tensors as they are.
+    """How autocast changes a call: it casts the floating tensors to ``dtype`` or, with ``by_argument``, passes ``dtype=``
+    and leaves the tensors uncast.
 
-    ``of_views`` is True if the function casts views that it makes of its tensors, as einsum does: autocast caches
-    only casts of weights themselves.
+    ``of_views`` is True if the function casts views of its tensors, as einsum does: autocast caches casts of weights, but
+    not of their views.
     """
 
     dtype: torch.dtype
@@ -66,9 +66,9 @@ class Cast(NamedTuple):
 class Autocast:
     """Casts the arguments of meta kernels as autocast does on the device that is counted for.
 
-    What a call becomes comes from torch itself: the function is run once on fake tensors of that device, under autocast.
-    ``is_weight(tensor)`` returns whether autocast caches the cast of a tensor. ``made(tensor)`` is called with each
-    tensor that a cast makes, and returns it.
+    Torch itself chooses the casts: the function runs once on fake tensors of that device, under autocast.
+    ``is_weight(tensor)`` returns whether autocast caches the cast of a tensor. ``made(tensor)`` is called with the
+    result of each cast, and returns it.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Autocast:
         return self.kept[id(tensor)][1]
 
     def _cast_of(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> Cast | None:
-        """Return what autocast makes of such a call; None if it changes nothing."""
+        """Return how autocast changes such a call; None if it changes nothing."""
         FakeTensor, FakeTensorMode = fake_tensors()
         with disable_current_modes(), torch.no_grad():
             plain = [tensor.detach() for tensor in tensors]
@@ -137,27 +137,27 @@ class Autocast:
                 fakes = [FakeTensor(mode, t, self._device) if t.is_meta else t for t in plain]
                 args, kwargs = fill(template, *fakes)
                 seen = _Casts(fakes)
-                # A mixture of dtypes may raise without autocast. With autocast the casts come before any error.
+                # Without autocast, mixed dtypes may raise. With autocast, the casts precede any error.
                 with seen, suppress(Exception):
                     out = func(*args, **kwargs, **more)
                     return seen, out.dtype if isinstance(out, torch.Tensor) else None
                 return seen, None
 
             casts, result = run()
-            # A function may cast without autocast too: only what autocast adds counts.
+            # A function may cast without autocast too: count only the casts that autocast adds.
             with torch.autocast(self._device.type, enabled=False):
                 own_casts, own_result = run()
                 if len(casts.dtypes) > len(own_casts.dtypes):
                     return Cast(casts.dtypes[0], of_views=not casts.of_given)
                 if result is None or own_result is None or result is own_result:
                     return None
-                # Sums, products and norms are not cast, but told in which dtype to compute. A function that calls one
-                # of them may take no such argument: its tensors are cast.
+                # For sums, products and norms autocast passes the dtype to compute in instead of casting. A function
+                # that calls one of them may lack this argument: then its tensors are cast.
                 return Cast(result, by_argument=run(dtype=result)[1] is result)
 
 
 class _Casts(DispatchMode):
-    """Records the dtypes to which tensors are cast, and whether any of those ``given`` was itself."""
+    """Records the dtypes to which tensors are cast, and whether a ``given`` tensor itself was cast, not only a view."""
 
     def __init__(self, given: list[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

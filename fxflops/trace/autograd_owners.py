@@ -1,4 +1,4 @@
-"""Owners of autograd nodes: the forward call that made a node owns what the backward pass computes in it."""
+"""Owners of autograd nodes: the forward call that created a node owns the calls of its backward."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .whole_kernels import Whole
 
 
 class NoOwners:
-    """The owners of a run without a backward pass: nobody asks for them."""
+    """Replaces :class:`AutogradOwners` in a run without a backward pass, and records nothing."""
 
     follows_backward = False
 
@@ -45,17 +45,17 @@ class NoOwners:
         """Do nothing."""
 
     def placed(self, path: str, calls: Sequence[Call], is_gradient: bool = True) -> str:
-        """Return the path itself."""
+        """Return the path unchanged."""
         return path
 
 
 class AutogradOwners(NoOwners):
-    """The owners of the nodes of the autograd graph: a call's number, or the name of a node in a traced graph.
+    """The owners of autograd nodes. An owner is a call's index, or the name of a node in a traced graph.
 
-    An owner is stored in the node's own metadata, so that no node and no saved tensor is kept alive.
-    ``owner_of`` maps the number of each call of the backward pass to the number of the forward call whose gradient it
-    computes. Calls made by the ``backward`` of an ``autograd.Function`` are not in it: in a graph no node makes them.
-    With ``follows``, nodes get the hooks that :meth:`following` needs.
+    An owner is stored in the autograd node's own metadata, so that no node and no saved tensor is kept alive.
+    ``owner_of`` maps the index of each backward call to the index of the forward call whose gradient it computes. It lacks
+    calls made by the ``backward`` of an ``autograd.Function``: no node of a traced graph makes them.
+    With ``follows``, autograd nodes get the hooks that :meth:`following` needs.
     """
 
     follows_backward = True
@@ -68,13 +68,13 @@ class AutogradOwners(NoOwners):
         self._key = object()
         self._latest: int | None = None
         self.keep: Callable[[torch.Tensor], None] | None = None
-        """Enters the tensor that a node made to keep, where that takes memory of the device."""
+        """Called with each CPU tensor that a node itself saves (see ``kept_by``); None where such tensors do not count as memory."""
 
     def own(self, owner: Any, value: Any) -> None:
-        """Give ``owner`` every node that has none yet, from the tensors in ``value`` backwards.
+        """Assign to ``owner`` every node without an owner, from the tensors in ``value`` backwards.
 
         ``value`` is what the owner returned or wrote to. An ``autograd.Function`` is not a call itself, so its node
-        goes to the last call in its ``forward``: the one before ``owner``.
+        goes to the last call in its ``forward``: the call before ``owner``.
         """
         found: list[Any] = [node_of(tensor) for tensor in tensors_in(value) if tensor.requires_grad]
         while found:
@@ -90,7 +90,7 @@ class AutogradOwners(NoOwners):
             found.extend(earlier for earlier, _ in node.next_functions)
 
     def own_nodes(self, owner: int, nodes: Iterable[Any]) -> None:
-        """Give ``owner`` these nodes, which are all parts of one call, also those of an ``autograd.Function``."""
+        """Assign these nodes, all parts of one call, to ``owner``, including nodes of an ``autograd.Function``."""
         for node in nodes:
             node.metadata.setdefault(self._key, owner)
             if self._follows:
@@ -107,9 +107,9 @@ class AutogradOwners(NoOwners):
                 handle.remove()
 
     def own_function(self, owner: int, out: Any) -> None:
-        """Give ``owner``, the last call made in it, the ``autograd.Function`` that returned these tensors to a module.
+        """Assign the ``autograd.Function`` that returned these tensors to ``owner``, the last call in its ``forward``.
 
-        The call that takes them next may be another module's, or there is none: they may be the model's output.
+        :meth:`own` would be too late: the next call that takes them may be in another module, or they are the model's output.
         """
         for tensor in items_of(out) if issubclass(type(out), (tuple, list)) else (out,):
             if issubclass(type(tensor), torch.Tensor) and tensor.requires_grad:
@@ -120,7 +120,7 @@ class AutogradOwners(NoOwners):
     def placed(self, path: str, calls: Sequence[Call], is_gradient: bool = True) -> str:
         """Return the module path of the backward call that is about to be appended to ``calls``: its owner's path.
 
-        ``path`` is returned for a call without owner. A call that computes no gradient (``is_gradient``) is not part of its
+        A call without an owner gets ``path``. A call that computes no gradient (``is_gradient`` is False) is not part of its
         owner's backward.
         """
         node = current_autograd_node()
@@ -135,22 +135,22 @@ class AutogradOwners(NoOwners):
 
 
 def _is_of_function(node: Any) -> bool:
-    """Return whether a node is an ``autograd.Function``'s: not one of ours, that are calls of one operator."""
+    """Return whether a node belongs to an ``autograd.Function``, except for subclasses of Whole, which are one call each."""
     return isinstance(node, BackwardCFunction) and not issubclass(function_of(node), Whole)
 
 
 def requires_gradient(out: Any) -> bool:
-    """Return whether an output has a gradient.
+    """Return whether an output requires a gradient.
 
-    That of a recorded graph may have none: a sharded layer gathers its weights anew in each run, and the graph holds
+    The output of a recorded graph may not: a sharded layer gathers its weights anew in each run, and the graph holds
     them as constants.
     """
     return any(tensor.requires_grad for tensor in tensors_in(out))
 
 
 def loss_in(out: Any) -> torch.Tensor | None:
-    """Return the loss that a model's output names, as those of transformers do; None if there is none with a gradient."""
-    kind = type(out)  # a user's class may have methods of its own: none is called
+    """Return the ``loss`` in a model's output, as in transformers; None if there is none that requires a gradient."""
+    kind = type(out)  # read fields without the class's own methods, which a user may have overridden
     if issubclass(kind, dict):
         loss = dict.get(out, "loss")
     elif issubclass(kind, tuple):
@@ -162,10 +162,10 @@ def loss_in(out: Any) -> torch.Tensor | None:
 
 
 def roots_of(out: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the tensors in a model's output from which its backward pass starts, and their gradients: ones.
+    """Return the output tensors from which the backward pass starts, and their gradients: ones.
 
-    These are the loss, if the output has one by that name. Else they are the distinct outputs that require a gradient,
-    but for those that a number among them was computed from: that is a loss, whose backward pass goes through them.
+    If the output has a ``loss``, that is the only one. Otherwise they are the distinct outputs that require a gradient,
+    without those from which a scalar output was computed: the scalar is a loss, whose backward pass goes through them.
     Raises InputError if no output requires a gradient.
     """
     with DisableTorchFunction(), disable_current_modes():
@@ -181,13 +181,13 @@ def roots_of(out: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 
 
 def _not_passed(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the tensors without those through which the backward pass from a number among them goes."""
+    """Return the tensors without those that the backward pass of a scalar among them goes through."""
     numbers = [root for root in roots if not root.ndim and not root.is_leaf] if len(roots) > 1 else []
     passed: set[int] = set()
     leaves: set[int] = set()
     for number in numbers:
         known = {id(number.grad_fn)}
-        # The nodes themselves are kept: a node's id is its own only as long as its Python object lives.
+        # Keep the nodes alive: Python reuses the ids of freed objects.
         nodes: list[Any] = [number.grad_fn]
         for node in nodes:
             leaves.add(id(getattr(node, "variable", None)))
@@ -200,7 +200,7 @@ def _not_passed(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _ones_for(root: torch.Tensor) -> torch.Tensor:
-    """Return the gradient that ``root.sum()`` passes on: a one that is expanded, and takes the memory of one element."""
+    """Return the gradient that ``root.sum()`` passes on: an expanded 1 in the memory of one element."""
     is_plain = type(root) in ORDINARY or is_fake(type(root))
     if not is_plain or root.layout is not torch.strided or root.is_nested:
         return torch.ones_like(root)
@@ -216,8 +216,8 @@ def backward_from(roots: Sequence[torch.Tensor], ones: Sequence[torch.Tensor]) -
 
 
 def node_of(tensor: torch.Tensor) -> Any:
-    """Return the node that made a tensor; None for a view made without gradients whose base was written to with them: autograd refuses
-    to tell it, and does not go through it."""
+    """Return a tensor's ``grad_fn``; None if reading it raises, as for a view created under no_grad whose base was later written to with
+    gradients: the backward pass does not go through such a view."""
     try:
         return tensor.grad_fn
     except RuntimeError:

@@ -17,9 +17,9 @@ Made = tuple[Any, Any, Any]
 
 
 class CallLog:
-    """The calls of a run: :meth:`call` records one as it was observed, :meth:`add` one whose operation is known.
+    """The calls of a run: :meth:`call` records an observed call, :meth:`add` a call whose operation is already known.
 
-    A call of the backward pass gets the path of the module whose gradient it computes, as ``owners`` know it.
+    A backward call gets the path of the module whose gradient it computes, according to ``owners``.
     """
 
     def __init__(self, phases: Phases, owners: NoOwners) -> None:
@@ -30,11 +30,11 @@ class CallLog:
         self._operations: dict[Any, Operation] = {}
 
     def operation(self, op: str, target: Any, made: Made, settings: ModuleSettings | None = None) -> Operation:
-        """Return the operation; equal ones are the same object. ``settings`` are those of a module."""
+        """Return the operation; equal operations are the same object. ``settings`` are a leaf module's settings."""
         fields = op, target, *made, EMPTY_MAPPING if settings is None else settings.settings
         try:
             return self.shared((op, target, settings, *map(typed, made)), fields)
-        except TypeError:  # no hash
+        except TypeError:  # unhashable
             return Operation(*fields)
 
     def shared(self, key: Any, fields: tuple[Any, ...]) -> Operation:
@@ -48,9 +48,9 @@ class CallLog:
         self, entry: Formula | None, target: Any, made: Made, path: str, seconds: float,
         settings: ModuleSettings | None = None, is_placed: bool = False, origin: str = "",
     ) -> Operation:  # fmt: skip
-        """Record a call made in the module of this path, and return its operation; ``settings`` are those of a leaf.
+        """Record a call made in the module of this path, and return its operation; ``settings`` are a leaf module's settings.
 
-        With ``is_placed`` the path is that of its module also in the backward pass.
+        With ``is_placed`` the path is kept even in the backward pass.
         """
         op = entry.op if entry is not None else qualified_name(target)
         site = author_line() if entry is None else ""
@@ -62,14 +62,14 @@ class CallLog:
     def add(
         self, operation: Operation, path: str, seconds: float | None, phase: str, origin: str = "", site: str = ""
     ) -> None:
-        """Append a call to the run's calls. Nothing else does."""
+        """Append a call to the run's calls; only this method does."""
         self.calls.append(tuple.__new__(Call, (operation, path, "", site, seconds, phase, origin)))
 
     def placed(self, path: str) -> tuple[str, str]:
         """Return the phase and the path of the next call, made in the module of this path.
 
-        Outside of all modules, what a backward pass computes belongs to the module of the node that runs: gradients, and
-        functions that are run again.
+        Outside all modules, a call in the backward pass (a gradient or a recomputation) belongs to the module whose autograd
+        node is running.
         """
         phase = self._now()
         if phase not in (BACKWARD, RECOMPUTE) or self._in_module():

@@ -1,4 +1,4 @@
-"""The import of torch's compiler in the middle of a forward: it calls torch functions that are not part of the model."""
+"""Hide the import of torch's compiler during a forward: it calls torch functions that are not part of the model."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def is_importing_compiler() -> bool:
     spec = getattr(sys.modules.get(COMPILER), "__spec__", None)
     if not getattr(spec, "_initializing", False):
         return False
-    # Another thread may be the one that imports it.
+    # Another thread may be importing it.
     return any(frame.f_globals.get("__name__") == COMPILER for frame in frames())
 
 
 def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator that reached a dispatch mode, or a function, for which ``__torch_function__`` is always enabled.
+    """Run an operator that reached a dispatch mode, or a function; functions always come with ``__torch_function__`` enabled.
 
-    An operator that is written in Python, as those of other libraries and torch's own on meta may be, can import the
-    compiler, which up to torch 2.8 needs ``__torch_function__`` to work. Until the compiler is loaded, all run with it
-    enabled and with all function modes off, as they do without an observer; afterwards, and in newer versions, those of
-    other libraries.
+    An operator written in Python, such as another library's or torch's own on meta, can import the compiler, which needs
+    ``__torch_function__`` enabled up to torch 2.8. So until the compiler is loaded, all operators run with it enabled and
+    with all function modes off, as without an observer; afterwards, and in newer versions, only other libraries' operators
+    do.
     """
     if is_torch_function_enabled() or (
         func.namespace == "aten" and (COMPILER in sys.modules or not COMPILER_CALLS_FUNCTIONS)
@@ -50,7 +50,7 @@ def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """Hide the calls made in this block from all observers: functions and operators. A default device stays."""
+    """Hide calls of functions and operators in this block from all observers. A default device still applies."""
     with _functions_unseen(FunctionMode), disable_current_modes():
         yield
 

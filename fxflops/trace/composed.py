@@ -1,7 +1,7 @@
-"""Operators that torch composes of others below autograd, where a dispatch mode sees the whole alone.
+"""Operators that torch composes from others below autograd, where a dispatch mode sees only the composite.
 
-The tensors that one holds on its way, the factors of ``pinv`` or the absolute values of ``isinf``, are results of operators
-inside it: it is called by its composing kernel, with the dispatch mode on.
+Its temporaries, such as the factors of ``pinv`` or the absolute values of ``isinf``, are results of operators inside it. To see
+these, its composing kernel is called directly, with the dispatch mode on.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ NAMES = frozenset(
     mvlgamma mvlgamma_
     """.split()
 )
-"""Those that hold more than their result. Most others hold no more, and are called whole, which is faster; the composing
-kernel of a convolution asks which device it is on, and meta is none that anybody counts for."""
+"""Composites with temporaries. Most others have none, and are called whole, which is faster. Convolutions are not
+listed: their composing kernel chooses by device, and would choose for meta instead of the device that is counted for."""
 
 
 def composing_kernel(func: Any, args: Any, kwargs: Any, device: torch.device | None) -> Callable[..., Any] | None:
-    """Return what calls an operator by those that it is made of; None if it is better called whole.
+    """Return a function that runs an operator as the operators it is composed of; None to call it whole.
 
-    ``device`` is that which is counted for, if it is not that of the tensors. Other kinds of tensors have kernels of their
-    own, and a mode of the user's beneath ours expects the whole operator.
+    ``device`` is the device that is counted for, if the tensors are on another. Operators are called whole on subclasses and
+    sparse tensors, which have their own kernels, and if a user's mode is beneath ours, which expects the whole operator.
     """
     kernels = _composing_kernels(func)
     if kernels is None or len_torch_dispatch_stack():

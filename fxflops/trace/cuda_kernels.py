@@ -1,7 +1,7 @@
-"""The kernels that torch chooses on a GPU of NVIDIA, for machines without one, where torch cannot be asked.
+"""The kernels that torch chooses on an NVIDIA GPU, for machines without one, where torch cannot be asked.
 
 The GPU is an H100 (compute capability 9.0) with the cuDNN that torch is built with. Each stand-in takes the arguments of a
-function of torch, and calls the operators that this function dispatches there. The rules are those of
+torch function, and calls the operators that this function dispatches on the GPU. The rules come from
 https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/transformers/cuda/sdp_utils.cpp
 """
 
@@ -21,15 +21,15 @@ from ..torch_internals import DisableTorchDispatch, DisableTorchFunction, fused_
 HALVES = (torch.float16, torch.bfloat16)
 LARGEST_HEAD = {"flash": 256, "cudnn": 128}
 PREFERS_CUDNN = TorchVersion(torch.__version__) >= "2.10"
-"""Whether torch tries cuDNN's attention first on this GPU: since its wheels have a cuDNN above 9.15."""
+"""Whether torch tries cuDNN's attention first on this GPU, as it does since its wheels ship a cuDNN above 9.15."""
 EFFICIENT_TAKES_GROUPS = TorchVersion(torch.__version__) >= "2.14"
-"""Whether the efficient kernel takes fewer heads of keys than of queries."""
+"""Whether the memory-efficient kernel accepts fewer key heads than query heads."""
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
-"""cuDNN's numbers of recurrent layers."""
+"""cuDNN's mode numbers of recurrent layers."""
 
 
 def takes_plain_products(*args: Any, **kwargs: Any) -> bool:
-    """Return whether attention with these arguments is plain products there, as no fused kernel supports them."""
+    """Return whether attention with these arguments runs as plain matrix products, because no fused kernel supports them."""
     return _Attention(*args, **kwargs).kernel == "math"
 
 
@@ -61,7 +61,7 @@ def attention(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 class _Attention:
-    """A call of attention: its arguments, and the kernel that it takes: "cudnn", "flash", "efficient" or "math"."""
+    """An attention call: its arguments, and the ``kernel`` that torch chooses: "cudnn", "flash", "efficient" or "math"."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class _Attention:
 
 
 def _aligned(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Return a mask as the efficient kernel reads it: of the whole shape, each row beginning at a multiple of 16 elements."""
+    """Return a mask as the memory-efficient kernel reads it: expanded, with each row starting at a multiple of 16 elements."""
     rows = key.shape[-2]
     mask = mask.expand(*query.shape[:-1], rows)
     if rows % 16:
@@ -158,7 +158,7 @@ def _aligned(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torc
 
 @cache
 def takes_one_head() -> bool:
-    """Return whether this torch gives attention without a dimension of heads one, so that fused kernels take it."""
+    """Return whether this torch adds a missing head dimension to attention's inputs, so that fused kernels accept them."""
     with DisableTorchDispatch():
         one = torch.zeros(1, 1, 8, device="cpu")
         return fused_sdp_choice is not None and fused_sdp_choice(one, one, one) == SDPBackend.FLASH_ATTENTION.value
@@ -168,9 +168,9 @@ def takes_one_head() -> bool:
 
 
 def _layer(mode: int, cells: bool) -> Any:
-    """Return the stand-in for ``torch.lstm`` (with ``cells``), ``torch.gru`` ...: one kernel of cuDNN.
+    """Return the stand-in for ``torch.lstm`` (with ``cells``), ``torch.gru`` ...: one cuDNN kernel.
 
-    A packed sequence has its batch sizes, as numbers, after its data (:func:`with_batch_sizes`).
+    For a packed sequence, the batch sizes follow the data as plain numbers (:func:`with_batch_sizes`).
     """
 
     def layer(input: torch.Tensor, *rest: Any, **named: Any) -> Any:
@@ -193,7 +193,7 @@ def _layer(mode: int, cells: bool) -> Any:
         hidden, cell = states if cells else (states, None)
         width = hidden.shape[-1] if cell is None else cell.shape[-1]
         projected = hidden.shape[-1] if hidden.shape[-1] != width else 0
-        # On a GPU the weights are parts of one buffer already, so that it takes no memory of its own.
+        # On a GPU the weights already lie in one buffer, so the buffer needs no extra memory.
         buffer = weights[0].new_empty(0)
         out, hidden, cell, *_ = torch.ops.aten._cudnn_rnn.default(
             input, [*weights], len(weights) // (num_layers * (2 if bidirectional else 1)), buffer,
@@ -215,7 +215,7 @@ def is_packed(args: tuple[Any, ...]) -> bool:
 
 
 def with_batch_sizes(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments of a recurrent layer on a packed sequence with its batch sizes as numbers: cuDNN takes a list."""
+    """Return a recurrent layer's arguments for a packed sequence, its batch sizes as plain numbers: cuDNN takes a list."""
     with DisableTorchFunction(), DisableTorchDispatch():
         return args[0], tuple(args[1].tolist()), *args[2:]
 
@@ -224,4 +224,4 @@ STAND_INS: dict[Any, Any] = {
     F.scaled_dot_product_attention: attention,
     **{getattr(torch, name): _layer(mode, name == "lstm") for name, mode in MODES.items()},
 }
-"""The stand-ins, by the functions for which they stand."""
+"""The stand-in of each torch function."""

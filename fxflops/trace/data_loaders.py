@@ -1,4 +1,4 @@
-"""The time that a loop waits for its batches, seen at torch's DataLoaders."""
+"""Measure how long a loop waits for its batches, by patching torch's DataLoader."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ..torch_internals import DataLoaderIterator, workers_of
 
 @contextmanager
 def data_loaders_watched(times: PhaseTimes, workers: set[int]) -> Iterator[None]:
-    """Time what DataLoaders do for this thread in the block: starting their workers, and making or waiting for a batch.
+    """Time the work of DataLoaders for this thread in the block: starting workers, and making or waiting for a batch.
 
-    The number of workers of each is added to ``workers``. Both classes have their own methods again after the block.
+    Each loader's number of workers is added to ``workers``. The patched methods are restored after the block.
     """
     thread = threading.get_ident()
 

@@ -1,7 +1,7 @@
-"""The device that tensors pretend to be on while a model is counted on meta: the model's own.
+"""Let tensors report the model's own device while the model is counted on meta.
 
 ``x.device`` returns the device of the model's tensors, so that the model takes the same branches as without an
-observer. Tensors that it creates are made on the CPU with their values, large ones on meta; moved ones stay.
+observer. New tensors are created on the CPU with their values, large ones on meta; moved tensors stay where they are.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ..torch_internals import DisableTorchFunction
 from .meta_mirror import SMALL
 
 INTEGERS_KEPT = 2**24
-"""The most elements of a new tensor of integers or booleans that get values: masks, positions."""
+"""New integer or boolean tensors, such as masks and positions, get values up to this number of elements."""
 MOVES = ("cpu", "cuda")
 DTYPES: dict[Any, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
-"""The dtypes that torch takes Python's types for."""
+"""The dtypes that torch uses for Python's types."""
 
 
 class DeviceAnswers:
     """Answers questions about a tensor's device, and redirects new tensors, as if all were on ``device``.
 
-    ``answers`` has the answer for each property of a tensor that depends on its device alone.
+    ``answers`` maps each tensor property that depends only on the device to its value.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -39,10 +39,10 @@ class DeviceAnswers:
             torch.Tensor.is_cpu.__get__: device.type == "cpu",  # type: ignore[attr-defined]
             torch.Tensor.is_meta.__get__: device.type == "meta",  # type: ignore[attr-defined]
         }
-        self.batch_sizes: list[torch.Tensor] = []  # of packed sequences: on the CPU, whatever the device
+        self.batch_sizes: list[torch.Tensor] = []  # of packed sequences: always on the CPU
 
     def answer(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] = EMPTY_MAPPING) -> Any:
-        """Return what a call that asks for or changes a tensor's device returns; NotImplemented for other calls."""
+        """Return the result of a call that reads or changes a tensor's device; NotImplemented for other calls."""
         if func in self.answers:
             on_cpu = bool(self.batch_sizes) and any(args[0] is each for each in self.batch_sizes)
             return NotImplemented if on_cpu else self.answers[func]
@@ -58,7 +58,7 @@ class DeviceAnswers:
     def redirect(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments with the device on which a new or moved tensor is really made."""
+        """Return the arguments with the device on which a new or moved tensor is really allocated."""
         name = getattr(func, "__name__", "")
         if name in FACTORIES:
             if name in GIVEN and "device" not in kwargs:
@@ -90,7 +90,7 @@ def _place_of_new(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> s
 
 
 def _dtype_of_new(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
-    """Return the dtype of a new tensor for which the call names none."""
+    """Return the dtype of a new tensor if the call names none."""
     if name in INTEGERS:
         return torch.int64
     if args and isinstance(args[0], torch.Tensor):

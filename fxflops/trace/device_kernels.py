@@ -1,9 +1,9 @@
-"""Composites on the meta device, by the kernels that torch would choose on the device that is counted for.
+"""Run composites on the meta device with the kernels that torch would choose on the device that is counted for.
 
-On a real device ``scaled_dot_product_attention`` runs a fused kernel where one supports its arguments, and an LSTM that
-of oneDNN or cuDNN. On meta both fall back to plain matrix products, whose intermediate and saved tensors differ. On a GPU
-dropout saves a mask of booleans, where the CPU and meta save the scaled mask in the input's dtype; RMS norm and the cells of
-LSTMs are one kernel each, and softmax reads half precision as it is.
+On a real device ``scaled_dot_product_attention`` runs a fused kernel if one supports its arguments, and an LSTM runs a
+oneDNN or cuDNN kernel. On meta both fall back to plain matrix products, whose intermediate and saved tensors differ. On a GPU,
+dropout saves a boolean mask, while the CPU and meta save the scaled mask in the input's dtype; RMS norm and LSTM cells are one
+kernel each; softmax reads half precision without a cast.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ON_GPUS = frozenset(
     + [function for name in ("softmax", "log_softmax") for function in spelled(name, F, torch, torch.Tensor)]
     + [torch.lstm_cell]
 )
-"""Those that meta takes as the CPU does."""
+"""Composites that meta runs as the CPU does, but a GPU does not."""
 COMPOSITES = frozenset({ATTENTION, *RECURRENT, *ON_GPUS})
 NAMESAKES = (
     ATTENTION,
@@ -57,7 +57,7 @@ NAMESAKES = (
 
 
 def _spelled_by_name() -> dict[Any, Any]:
-    """Return the functions here that have the name and the arguments of an operator, by that operator and its overloads."""
+    """Return, for each operator and overload, the function of NAMESAKES with the same name and arguments."""
     found: dict[Any, Any] = {}
     for function in NAMESAKES:
         packet = getattr(torch.ops.aten, function.__name__)
@@ -66,13 +66,13 @@ def _spelled_by_name() -> dict[Any, Any]:
 
 
 SPELLED_BY_OPERATOR = _spelled_by_name()
-"""``torch.ops.aten.lstm(...)`` asks the device just as ``torch.lstm(...)`` does."""
+"""The function for each operator: ``torch.ops.aten.lstm(...)`` chooses its kernel by device just as ``torch.lstm(...)`` does."""
 
 NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
 class Step(NamedTuple):
-    """One operator of a decomposition. Tensors are numbered: first those of the call, then those made, in order.
+    """One operator of a decomposition. Tensors are numbered: first the call's arguments, then the steps' results, in order.
 
     ``template`` has the arguments, with holes for the tensors ``given``. The tensors ``freed`` are freed before the next
     step runs.
@@ -94,10 +94,10 @@ class Decomposition(NamedTuple):
 
 
 class DeviceKernels:
-    """Runs on meta the operators that a call of a composite dispatches on ``device``.
+    """Runs on meta the operators that a composite call dispatches on ``device``.
 
-    They are found by running the call once on fake tensors of that device. Of a GPU that is not in this machine torch does
-    not know what it would choose: ``cuda_kernels.py`` does.
+    They are found by running the call once on fake tensors of that device. For an absent GPU torch cannot choose
+    kernels: ``cuda_kernels.py`` does.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -106,10 +106,10 @@ class DeviceKernels:
         self._decompositions: dict[Any, Decomposition | None] = {}
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the result of a call of a composite on meta tensors; NotImplemented for any other call."""
+        """Return the result of a composite call on meta tensors; NotImplemented for any other call."""
         is_operator, func = func in SPELLED_BY_OPERATOR, SPELLED_BY_OPERATOR.get(func, func)
         whole = self._whole.get(func)
-        # Without gradients a function follows its shape rule; an operator that meta takes apart does not get there.
+        # Without gradients a function's shape rule gives the result; an operator that meta decomposes never reaches the rule.
         if whole is not None and (torch.is_grad_enabled() or is_operator) and not transformed():
             return whole(*args, **kwargs)
         if func not in COMPOSITES:
@@ -119,7 +119,7 @@ class DeviceKernels:
         if func is F.dropout and (kwargs.get("inplace") or args[3:] == (True,)):  # no kernel of its own on any device
             return NotImplemented
         if func in RECURRENT and is_packed(args):
-            if self.device.type != "cuda" or args[1].is_meta:  # a CPU has no kernel for it
+            if self.device.type != "cuda" or args[1].is_meta:  # CPUs have no kernel for it
                 return NotImplemented
             args = with_batch_sizes(args)
         template, tensors = template_of((args, kwargs))
@@ -150,7 +150,7 @@ class DeviceKernels:
     def _attention(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> Decomposition | None:
         """Return the decomposition of a call of attention; None for plain matrix products, which meta runs itself.
 
-        On the CPU torch names the kernel itself, given tensors of a few bytes with the same shapes.
+        On the CPU torch itself names the kernel, when asked with tensors of a few bytes and the same shapes.
         """
         if self.is_absent():
             args, kwargs = fill(template, *tensors)
@@ -178,14 +178,14 @@ class DeviceKernels:
         return self.device.type == "cuda" and not torch.cuda.is_available()
 
     def _decompose(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> Decomposition | None:
-        """Return the operators that such a call dispatches on the device, or None if a tensor comes from elsewhere."""
+        """Return the operators that such a call dispatches on the device; None if they use a tensor from outside the call."""
         FakeTensor, FakeTensorMode = fake_tensors()
         with disable_current_modes():
             plain = [tensor.detach() for tensor in tensors]
         if self.is_absent() or (func in RECURRENT and is_packed(template[0])):
             func = STAND_INS.get(func, func)
-        # Nothing is saved for a backward pass here: what autograd saves of a call, the call itself does, and a
-        # checkpoint around it keeps none of it.
+        # Save nothing for a backward pass in this trial run: the real call saves its own tensors, and the hooks of a
+        # checkpoint around it must not see these.
         unsaved = saved_tensors_hooks(lambda t: None, torch.Tensor)
         with disable_current_modes(), unsaved, fake_errors_unlogged(), FakeTensorMode() as mode:
             fakes = [
@@ -197,7 +197,7 @@ class DeviceKernels:
                 out = func(*args, **kwargs)
             if out is NotImplemented:
                 return None
-            # Copied now: the tensors still held are freed below, which would add them to the last step's list.
+            # Copy now: the tensors still alive are freed below, which would add them to the last step's list.
             steps = [step._replace(freed=[*step.freed]) for step in recorded.steps]
             result, returned = template_of(out)
             numbers = [recorded.numbers.get(id(tensor)) for tensor in returned]
@@ -214,14 +214,14 @@ def _form(tensor: torch.Tensor) -> Any:
 
 
 def _alike(tensor: torch.Tensor) -> torch.Tensor:
-    """Return another meta tensor with the same metadata; of a tensor under vmap, with those of one example."""
+    """Return a new meta tensor with the same metadata; for a tensor under vmap, with one example's metadata."""
     with disable_current_modes(), torch.no_grad():
         made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
         return made.requires_grad_(tensor.requires_grad)
 
 
 def _without_autograd_copies(steps: list[Step], returned: list[int]) -> list[Step]:
-    """Return the steps without the copies that autograd makes before an in-place write: it makes them again."""
+    """Return the steps without the copies that autograd makes before an in-place write: a replay makes them anew."""
     used, called = {*returned}, list[Step]()
     for step in reversed(steps):
         if step.operator._schema.is_mutable or used.intersection(step.made):
@@ -234,7 +234,7 @@ def _without_autograd_copies(steps: list[Step], returned: list[int]) -> list[Ste
 class _RecordedSteps(DispatchMode):
     """Records the operators dispatched. ``numbers`` has the number of each live tensor by its id.
 
-    ``complete`` turns False when an operator takes a tensor that neither was given nor made by a recorded operator.
+    ``complete`` becomes False when an operator takes a tensor that is neither ``given`` nor a recorded operator's result.
     """
 
     def __init__(self, given: list[torch.Tensor]) -> None:
@@ -265,7 +265,7 @@ class _RecordedSteps(DispatchMode):
         return out
 
     def _watch(self, tensor: torch.Tensor, number: int) -> None:
-        """Give the tensor this number until it is freed. One that an operator wrote to gets a new number."""
+        """Give the tensor this number until it is freed. A tensor that an operator wrote to gets a new number."""
         key = id(tensor)
         if key in self._watched:
             self._let_go(key)
@@ -283,7 +283,7 @@ class _RecordedSteps(DispatchMode):
 
 
 def enabled_kernels() -> tuple[Any, ...]:
-    """Return the settings that decide which kernels torch may choose: of ``sdpa_kernel``, oneDNN and cuDNN."""
+    """Return the settings of ``sdpa_kernel``, oneDNN and cuDNN that restrict which kernels torch may choose."""
     names = ("flash_sdp_enabled", "mem_efficient_sdp_enabled", "math_sdp_enabled", "cudnn_sdp_enabled")
     attention = [getattr(torch.backends.cuda, name)() for name in names]
     return *attention, torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled

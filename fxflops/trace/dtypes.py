@@ -1,4 +1,4 @@
-"""Calls on tensors of different dtypes that the kernels of a real device refuse, and those of the meta device take."""
+"""Detect mixed-dtype calls that a real device's kernels refuse, but meta kernels accept."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ ALIKE_FLOATS = frozenset(
 )
 """Operations whose floating tensors must be of one dtype; the others are indices."""
 NORMS = frozenset("batch_norm layer_norm group_norm instance_norm".split())
-"""Operations whose weights may also be float32 where the input is of half the width."""
+"""Operations whose weights may also be float32 if the input has half precision."""
 ALIKE_ON_GPUS = frozenset("layer_norm group_norm".split())
-"""Those of them whose kernels on a GPU take no such weights: they read them in the input's dtype."""
+"""Norms whose GPU kernels read the weights in the input's dtype, and so refuse float32 weights with a half-precision input."""
 HALF = (torch.float16, torch.bfloat16)
-CHECKED = ALIKE | ALIKE_FLOATS | NORMS | {ATTENTION}  # whose mask may also be float32 or bool
+CHECKED = ALIKE | ALIKE_FLOATS | NORMS | {ATTENTION}  # attention's mask may also be float32 or bool
 
 
 class MixedDtypesError(RuntimeError):
-    """A call on meta or fake tensors that the device they stand for does not make. torch's own error there is a RuntimeError, too."""
+    """Raised for a call on meta or fake tensors that the real device refuses. Torch's own error there is a RuntimeError, too."""
 
     def __init__(self, op: str, dtypes: Sequence[torch.dtype]) -> None:
         found = ", ".join(dict.fromkeys(str(dtype).removeprefix("torch.") for dtype in dtypes))
@@ -50,7 +50,7 @@ def are_refused(op: str, dtypes: Sequence[torch.dtype], device: str) -> bool:
 
 
 def check_dtypes(func: Any, dtypes: Sequence[torch.dtype], registry: FormulaRegistry, device: str) -> None:
-    """Raise MixedDtypesError if this type of device calls no function or operator with tensors of these dtypes."""
+    """Raise MixedDtypesError if ``func`` refuses tensors of these dtypes on this type of device."""
     if len({*dtypes}) > 1:
         entry = registry.find(func)
         if entry is not None and are_refused(entry.op, dtypes, device):

@@ -1,4 +1,4 @@
-"""The values of what a simulated rank's ``build`` computes from constants alone, such as the rates of stochastic depth."""
+"""Values that a simulated rank's ``build`` computes from constants alone, such as stochastic depth rates."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from ..ops._traits import EMPTY
 from ..torch_internals import disable_current_modes, fake_tensors, tree_map
 
 MOST = 2**14
-"""So many elements a tensor has at most whose values are kept: a table of a model's positions costs time and memory."""
+"""The most elements of a tensor whose values are kept: a model's table of positions would cost time and memory."""
 UNKNOWN = {torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view}
-"""Tags of operators whose results are not of constants alone, or lie otherwise than before."""
+"""Tags of operators whose results depend on more than constants, or that change an argument's layout in place."""
 OF_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-"""Tags of operators that fake tensors refuse, as their results depend on values."""
+"""Tags of operators that fake tensors refuse because their results depend on values."""
 
 
 class Constants:
-    """The storages of fake tensors whose values are known, each with a real one that holds them.
+    """The storages of fake tensors whose values are known, each with a real storage that holds the values.
 
-    An operator on such tensors alone, or on none, is run on the real ones, too. Any other makes unknown what it writes to.
+    An operator whose tensors all have known values, or that takes no tensors, also runs on the real tensors. After any other
+    operator, the values of the tensors that it may have written to are unknown.
     """
 
     def __init__(self, mode: Any) -> None:
         self._mode, self._fake = mode, fake_tensors()[0]
-        self._values: dict[int, tuple[Any, Any]] = {}  # a storage that is held cannot lend its address to another
+        self._values: dict[int, tuple[Any, Any]] = {}  # holds the storages, so that no address is reused
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on_fakes: Callable[[], Any]) -> Any:
-        """Return what an operator returns on fake tensors, or the value that only the constants tell."""
+        """Return an operator's result on fake tensors; if it depends on values, compute it from the constants."""
         given = tensors_given((args, kwargs))
         may_write = func.namespace != "aten" or func._schema.is_mutable
         known = func.namespace == "aten" and not UNKNOWN.intersection(func.tags) and func._schema.name not in EMPTY
@@ -62,13 +63,13 @@ class Constants:
         return known is not None and known[1].nbytes() == storage.nbytes()
 
     def _computed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what an operator returns on the real tensors."""
+        """Return an operator's result on the real tensors."""
         with disable_current_modes(), torch.no_grad():
             real_args, real_kwargs = tree_map(self._real, (args, kwargs))
             return func(*real_args, **real_kwargs)
 
     def _real(self, tensor: Any) -> Any:
-        """Return a tensor with the values of a fake one, over the same memory for the same storage; other arguments as they are."""
+        """Return a real tensor with a fake one's values, sharing memory where fake tensors share storage; other arguments unchanged."""
         if type(tensor) is not self._fake:
             return tensor.clone() if isinstance(tensor, torch.Tensor) else tensor
         real = self._values[tensor.untyped_storage()._cdata][1]
@@ -76,7 +77,7 @@ class Constants:
         return empty.set_(real, tensor.storage_offset(), tensor.shape, tensor.stride())
 
     def _keep(self, fake: Any, value: torch.Tensor) -> None:
-        """Keep the values of a tensor, if the real one lies in its memory in the same way."""
+        """Keep a tensor's values if the real tensor has the same layout in memory."""
         storage, real = fake.untyped_storage(), value.untyped_storage()
         lie = [(each.shape, each.stride(), each.storage_offset(), each.dtype) for each in (fake, value)]
         if lie[0] == lie[1] and storage.nbytes() == real.nbytes():

@@ -1,4 +1,4 @@
-"""The results of operators on fake tensors: those of equal calls are found once, and made again without the operator."""
+"""Cache the results of operators on fake tensors: of equal calls, only the first runs the operator."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from .dtypes import check_dtypes
 from .memo import Known, Unknown, call_key
 
 OF_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
-"""Tags of operators whose results depend on values, or that change a given tensor's shape."""
+"""Tags of operators whose results depend on values, or that change an argument's shape."""
 KNOWN = frozenset({"aten", "_c10d_functional", "fsdp"})
-"""The namespaces of operators that do nothing but return their results, as far as fake tensors tell."""
+"""The namespaces of operators that have no effect on fake tensors besides their results."""
 NEW, SHARED = -1, -2
-"""In place of a given tensor: a result has memory of its own, or shares it with another result."""
+"""In place of an argument's index: a result has its own memory, or shares it with an earlier result."""
 MOST = 50_000
-"""So many kinds of calls are remembered at most."""
+"""The most kinds of calls that are remembered."""
 FAKE = "fake tensors"
 """The kind of results that are made anew for each FakeTensorMode."""
 UNRECORDED = Operation("", None, (), EMPTY_MAPPING, None)
-"""The operation of calls whose results are known here, and which an observer records, if there is one."""
+"""A placeholder for the operation of remembered calls: the observer, if any, records the real one."""
 NEVER_SEEN = Known(UNRECORDED, FAKE)
 _REMEMBERED: dict[tuple[Any, ...], Known | None] = {}
 
 
 class Result(NamedTuple):
-    """A tensor that an operator returned: one that it was given, a view of that, or a new one.
+    """A tensor that an operator returned: an argument, a view of an argument, or a new tensor.
 
-    ``of`` is the place of the given tensor among all, :data:`NEW` for none. ``held`` are the attributes of a fake tensor but for
-    its mode; None for the given tensor itself, of which nothing else is kept.
+    ``of`` is the index of the argument, :data:`NEW` for a new tensor. ``held`` are the attributes of the fake tensor except its
+    mode; None if the result is the argument itself, for which no other field is set.
     """
 
     of: int
@@ -48,15 +48,15 @@ class Result(NamedTuple):
 class FakeResults:
     """The results of operators under a FakeTensorMode.
 
-    The result of an operator on fake tensors depends on their shapes, strides and dtypes, and on its other arguments: the
-    FakeTensorMode, which takes 100 us and more, finds it once, for all modes alike.
+    The result of an operator on fake tensors depends only on their shapes, strides and dtypes, and on its other arguments. So
+    FakeTensorMode, which takes 100 us or more, computes it once for all modes.
     """
 
     def __init__(self, mode: Any) -> None:
         self.mode, self.fake = mode, fake_tensors()[0]
 
     def key_of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any]]:
-        """Return a key of all that a call's results depend on, None if there is none, and the tensors that it was given."""
+        """Return a key of everything that a call's results depend on (None if they depend on more), and the call's tensors."""
         given: list[Any] = []
         if func.namespace not in KNOWN or fake_mode() is not self.mode:
             return None, given
@@ -71,16 +71,16 @@ class FakeResults:
             return None, given
 
     def knows(self, key: Any) -> bool:
-        """Return whether the results of calls with this key can be made."""
+        """Return whether the results of calls with this key can be rebuilt."""
         return _REMEMBERED.get(key) is not None
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what a call returns, made as before if it is known."""
+        """Return a call's result, rebuilt if it is remembered."""
         key, given = self.key_of(func, args, kwargs)
         return _checked(func, args, kwargs) if key is None else self.of(key, func, args, kwargs, given)
 
     def of(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[Any]) -> Any:
-        """Return what a call with this key returns: made as before, or by the operator."""
+        """Return the result of a call with this key: rebuilt, or computed by the operator."""
         known = _REMEMBERED.get(key, NEVER_SEEN)
         if known is NEVER_SEEN:
             out = _checked(func, args, kwargs)
@@ -88,7 +88,7 @@ class FakeResults:
                 _REMEMBERED.clear()
             known = _REMEMBERED[key] = None if OF_VALUES.intersection(func.tags) else self._results(out, given)
             if known is None:
-                return out  # else it is made again: weak references to this one keep a module from converting its parameters
+                return out  # else rebuild it: weak references to this one would keep a module from converting its parameters
         if known is None:
             return func(*args, **kwargs)
         with DisableTorchDispatch():
@@ -97,7 +97,7 @@ class FakeResults:
         return made[0] if known.sequence is None else known.sequence(made)
 
     def _form(self, tensor: Any) -> Any:
-        """Return what a result depends on of a fake tensor; None if there is more to it."""
+        """Return the metadata of a fake tensor on which results depend; None if other state matters too."""
         held = tensor.__dict__
         is_plain = held["fake_mode"] is self.mode and held["constant"] is None and held.get("dispatch_keys") is None
         if not is_plain or tensor.is_sparse or tensor.is_conj() or tensor.is_neg() or tensor.is_inference():
@@ -105,7 +105,7 @@ class FakeResults:
         return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.fake_device
 
     def _results(self, out: Any, given: list[Any]) -> Known | None:
-        """Return how to make what an operator returned; None if it is to be run each time."""
+        """Return how to rebuild an operator's result; None if the operator must run each time."""
         sequence = type(out) if type(out) in (list, tuple) else None
         storages = {tensor.untyped_storage()._cdata: i for i, tensor in enumerate(given)}
         results = [self._result(each, given, storages) for each in (out if sequence else [out])]
@@ -131,7 +131,7 @@ class FakeResults:
         return result if of != SHARED and given[of].dtype is out.dtype else NotImplemented
 
     def _make(self, result: Result | None, given: list[Any], views: dict[int, torch.Tensor]) -> Any:
-        """Return a tensor as the operator did; ``views`` are on meta, of the given tensors that it has views of already."""
+        """Return a tensor as the operator did; ``views`` holds the first meta view of each argument that results are views of."""
         if result is None:
             return None
         of, shape, strides, offset, dtype, device, held = result
@@ -153,7 +153,7 @@ class FakeResults:
 
 
 def _checked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what an operator returns; raise MixedDtypesError where only fake tensors take tensors of such dtypes."""
+    """Return an operator's result; raise MixedDtypesError for dtypes that only fake tensors accept together."""
     tensors = tensors_given((args, kwargs))
     dtypes = [tensor.dtype for tensor in tensors]
     if len({*dtypes}) > 1:

@@ -1,4 +1,4 @@
-"""The world of a simulated rank: an operator like an earlier one is recorded as the same operation, and not run."""
+"""The world of a simulated rank: a repeated operator call is recorded as the earlier operation without running."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ VALUED = frozenset({*ATTENTIONS, RNN_BACKWARD})
 
 
 class FakeWorld(RealWorld):
-    """Fake tensors under a mode with the ``results`` of operators, which must be the last one on when a run begins.
+    """Fake tensors under a mode that remembers the ``results`` of operators. It must be the innermost mode when a run begins.
 
-    All that the record of an operator takes from it follows from its key there, but for its phase, place and memory.
+    An operator's record depends only on its key there, except for phase, module and memory.
     """
 
     def __init__(self, device: torch.device | None, results: FakeResults) -> None:
@@ -58,7 +58,7 @@ class FakeWorld(RealWorld):
 
 
 def results_on() -> FakeResults | None:
-    """Return the results of operators of the dispatch mode that was turned on last; None if it has none."""
+    """Return the ``results`` of the innermost dispatch mode; None if it has none."""
     modes = get_current_dispatch_mode_stack()
     results = getattr(modes[-1], "results", None) if modes else None
     return results if isinstance(results, FakeResults) else None

@@ -1,4 +1,4 @@
-"""The metadata of a tensor on meta, in one object for all tensors that have the same."""
+"""Tensor metadata on meta: one object for all tensors with equal metadata."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ META, OWN, REAL = "on meta", "the model's own, replaced by a meta tensor", "with
 
 
 class Form:
-    """A tensor's metadata. A call on meta returns the same for all tensors of one form.
+    """A tensor's metadata. A call on meta returns the same forms for all arguments of equal forms.
 
-    ``place`` is META (a meta tensor), OWN (a real one that calls get as a meta tensor) or REAL (one that keeps its
+    ``place`` is META (a meta tensor), OWN (a real tensor that calls get as a meta tensor) or REAL (a tensor that keeps its
     values). Forms with equal ``alike`` have equal specs.
     """
 

@@ -18,15 +18,15 @@ from ..records import OPERATOR, specs_in
 from ..torch_internals import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 UNDECLARED = {getattr(torch.ops.aten, f"{by}_batch_norm").default for by in ("native", "cudnn", "miopen")}
-"""Operators that write to arguments, running statistics, though their schemas do not say so."""
+"""Operators that update running statistics in place, although their schemas do not declare it."""
 GIVES_MEMORY: Any = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 """Gives a tensor the memory of another one: ``x.data = y``."""
 GIVES_STORAGE = frozenset({torch.Tensor.untyped_storage, torch.Tensor.storage})
-"""Hand out a tensor's storage, which may then be resized: ``x.untyped_storage().resize_(0)``."""
+"""Return a tensor's storage, which may then be resized: ``x.untyped_storage().resize_(0)``."""
 PYTHON_FUNCTIONS = FunctionType, MethodType, functools.partial
-"""What a higher-order operator takes for a function to call, whatever else its identity and class tell it."""
+"""Callables that a higher-order operator only calls, so that a wrapper can replace them. It may inspect others, e.g. modules."""
 Bodies = dict[tuple[Any, ...], FunctionType]
-"""Functions by their code and the ids of the values that they close over."""
+"""Functions by their code and the ids of their closures' values."""
 
 
 def qualified_name(func: Any) -> str:
@@ -49,7 +49,7 @@ def qualified_name(func: Any) -> str:
 def origin_of(func: Any) -> str:
     """Return the origin of a call that a function mode saw: :data:`OPERATOR` if it is one of ``torch.ops.aten``, else "".
 
-    Operators of libraries are called by the libraries' own functions: torchvision.ops.roi_align calls torch.ops.torchvision.
+    Other libraries' operators are called by the libraries' own functions: torchvision.ops.roi_align calls torch.ops.torchvision.
     """
     is_operator = isinstance(func, (OpOverload, OpOverloadPacket))
     return OPERATOR if is_operator and qualified_name(func).startswith("aten::") else ""
@@ -79,7 +79,7 @@ def is_integral(tensor: torch.Tensor) -> bool:
 
 
 def computes(func: Any, args: Any, kwargs: Any, out: Any) -> bool:
-    """Return whether a call took tensors and returned some; False for a higher-order operator, whose functions compute."""
+    """Return whether a call took and returned tensors; False for a higher-order operator, whose functions do the computing."""
     if isinstance(func, HigherOrderOperator):
         return False
     return any(True for _ in specs_in((args, kwargs))) and any(True for _ in specs_in(out))
@@ -95,9 +95,9 @@ def callables_in(value: Any) -> Iterator[Any]:
 
 
 def with_callables(value: Any, within: Callable[[], AbstractContextManager[None]], kinds: Any = Callable) -> Any:
-    """Return nested tuples, lists and dicts with every callable in them run under the context manager ``within()``.
+    """Return nested tuples, lists and dicts with every callable in them wrapped to run under the context manager ``within()``.
 
-    Callables that are not of these ``kinds`` stay what they are.
+    Callables that are not of these ``kinds`` stay unchanged.
     """
     if isinstance(value, (tuple, list)):
         items = [with_callables(item, within, kinds) for item in value]
@@ -116,7 +116,7 @@ def with_callables(value: Any, within: Callable[[], AbstractContextManager[None]
 
 
 def unguarded(func: FunctionType) -> FunctionType:
-    """Return a copy of a torch function written in Python that runs its body where it would call a function mode."""
+    """Return a copy of a torch function written in Python that runs its body instead of calling a function mode."""
     guards = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     names = {**func.__globals__, **{name: lambda *_: False for name in guards if name in func.__globals__}}
     copy = FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
@@ -125,25 +125,25 @@ def unguarded(func: FunctionType) -> FunctionType:
 
 
 def own_body(frame: FrameType, bodies: Bodies) -> tuple[FunctionType, tuple[Any, ...], dict[str, Any]] | None:
-    """Return the function of a frame that is not torch's, and the arguments of its call; None for a frame of torch.
+    """Return a frame's function and the arguments of its call; None for a frame in torch.
 
     Some libraries copy a function from torch with its ``if has_torch_function(...): handle_torch_function(torch_func)``.
-    Under an observer's mode that would run torch's function. Without an observer the copy's own body runs, so that is
-    what is called here.
+    Under an observer's mode that would run torch's function. Without an observer the copy's own body runs, so the caller
+    runs this body too.
     """
     code, names = frame.f_code, frame.f_globals
     if str(names.get("__name__")).partition(".")[0] == "torch":
         return None
     values = [frame.f_locals[name] for name in code.co_freevars]
     key = code, *map(id, values)
-    if key not in bodies:  # its cells keep the values alive, so their ids stay theirs
+    if key not in bodies:  # its cells keep the values alive, so no id is reused
         bodies[key] = FunctionType(code, names, code.co_name, None, tuple(map(CellType, values)))
     return bodies[key], *arguments_of(frame)
 
 
 def arguments_of(frame: FrameType) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments with which the function of a frame was just called."""
-    names, star, stars, local = inspect.getargvalues(frame)  # the names with those of keyword-only parameters
+    """Return the arguments with which a frame's function was just called."""
+    names, star, stars, local = inspect.getargvalues(frame)  # names include keyword-only parameters
     count = frame.f_code.co_argcount
     args, kwargs = [local[name] for name in names[:count]], {name: local[name] for name in names[count:]}
     return (*args, *(local[star] if star else ())), kwargs | (local[stars] if stars else {})

@@ -1,4 +1,4 @@
-"""Build a GraphModule, also where a module's name would break the Python code that torch.fx generates."""
+"""Build a GraphModule, even if a module's name would break the Python code that torch.fx generates."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ..errors import RunError, TraceError
 from ..model.pytree import is_training
 
 APART = "_fxflops."
-"""The prefix of targets whose names a GraphModule uses itself."""
+"""The prefix of targets whose names clash with a GraphModule's own attributes."""
 
 
 def graph_module(root: nn.Module | dict[str, Any], graph: fx.Graph, name: str) -> fx.GraphModule:
     """Return the GraphModule of ``graph`` on the modules and tensors of ``root``, with the class name ``name``.
 
-    torch.fx writes the names of modules into its code as they are. If one breaks that code (a quote, a line end), the
-    nodes can still be run one by one. A module named like an attribute of GraphModule ("code", "graph") is put into a
+    torch.fx writes module names into its code unescaped. If a name breaks that code (a quote, a line end), the nodes can
+    still be run one by one. A module named like an attribute of GraphModule ("code", "graph") is put into a
     submodule ``_fxflops``.
     """
     named = [node for node in graph.nodes if node.op in ("call_module", "get_attr")]

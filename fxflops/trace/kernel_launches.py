@@ -1,4 +1,4 @@
-"""Launches of Triton kernels: each is noted, and made where there is a device for it and something to compute."""
+"""Note each launch of a Triton kernel; it runs only if there is a device for it and something to compute."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .per_thread import PerThread
 
 Note = Callable[[Any, Any, tuple[Any, ...], dict[str, Any], Callable[[], Any]], Any]
 _NOTES = PerThread[Note]()
-"""Who notes the launches of a thread."""
+"""The function that notes a thread's launches."""
 
 
 @contextmanager
 def launches_noted(note: Note) -> Iterator[None]:
-    """Call ``note(kernel, grid, args, kwargs, launch)`` in place of each launch of this thread; ``launch()`` makes it.
+    """Call ``note(kernel, grid, args, kwargs, launch)`` in place of each launch of this thread; ``launch()`` runs the kernel.
 
-    Meanwhile launches of all threads pass through here. Where Triton is not loaded, nothing is changed.
+    Meanwhile launches of all threads pass through here. If Triton is not loaded, nothing is patched.
     """
     jit: Any = sys.modules.get("triton.runtime.jit")
     interface = getattr(jit, "KernelInterface", None)
@@ -38,7 +38,7 @@ def function_of(kernel: Any) -> Any:
 
 
 def grid_of(kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return the grid of a launch; "a function" for one that depends on what an autotuner or a heuristic chooses."""
+    """Return a launch's grid; "a function" if it depends on the choice of an autotuner or a heuristic."""
     if not callable(grid):
         return tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
     try:
@@ -48,7 +48,7 @@ def grid_of(kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, 
 
 
 def names_of(kernel: Any) -> tuple[str, ...]:
-    """Return the names of a kernel's parameters, whatever autotuners and heuristics are around it."""
+    """Return a kernel's parameter names, looking through autotuners and heuristics around it."""
     while hasattr(kernel, "fn") and not hasattr(kernel, "arg_names"):
         kernel = kernel.fn
     return tuple(getattr(kernel, "arg_names", ()))

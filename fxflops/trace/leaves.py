@@ -1,4 +1,4 @@
-"""Leaf modules: those that a formula of their class counts as a whole."""
+"""Leaf modules: modules that their class's formula counts as a whole."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .forwards import GLOBAL, ModuleRecord, is_hooked
 
 
 class Hooks:
-    """An observer's hooks: entries in the modules' hook dicts with this object as the key. The user's hooks have numbers."""
+    """An observer's hooks: entries in the modules' hook dicts with this object as the key. The user's hooks have integer keys."""
 
     def __init__(self) -> None:
         self._modules: list[nn.Module] = []
@@ -52,7 +52,7 @@ class Hooks:
 
 
 def _hooks_of(module: Any) -> tuple[dict[Any, Any], ...]:
-    """Return the dicts of a module's hooks before and after its forward, and those that say how they are called."""
+    """Return a module's dicts of forward pre-hooks and forward hooks, and the dicts of flags for how to call them."""
     return (
         module._forward_pre_hooks,
         module._forward_hooks,
@@ -70,13 +70,13 @@ class Hook(partial[None]):
 
 
 class Leaves:
-    """The formulas that count modules as a whole, found class by class."""
+    """The formulas that count modules as a whole, cached by class."""
 
     def __init__(self, registry: FormulaRegistry) -> None:
         self._of_class = cache(partial(_of_class, registry))
 
     def of(self, module: nn.Module) -> Formula | None:
-        """Return the formula that counts a module as a whole; None for a module that is no leaf."""
+        """Return the formula that counts a module as a whole; None for a module that is not a leaf."""
         cls: Any = type(module)
         entry, methods = self._of_class(cls)
         if entry is None or not (module.__dict__.keys().isdisjoint(methods) and _is_plain_call(module)):
@@ -85,7 +85,7 @@ class Leaves:
 
 
 def _of_class(registry: FormulaRegistry, cls: type) -> tuple[Formula | None, frozenset[str]]:
-    """Return the formula of a class, and the names of its forward and of the methods that this calls.
+    """Return a class's formula, and the names of its forward and of the methods that its forward calls.
 
     The formula is None if a subclass overrides a method or attribute that the forward uses.
     """
@@ -121,8 +121,8 @@ def _read_by_forward(cls: Any) -> set[str]:
 
 
 def is_patched(cls: type, names: Iterable[str]) -> bool:
-    """Return whether the forward of a class, or a function of torch that it calls by one of these ``names``, is no longer that of
-    its library: somebody has put another one in its place."""
+    """Return whether a class's forward, or a torch function that it calls by one of these ``names``, has been replaced with code from
+    outside its library."""
     functions = [FUNCTIONAL[name] for name in names if type(FUNCTIONAL.get(name)) is FunctionType]
     return not (_is_from(cls.__module__, cls.forward) and all(_is_from("torch", each) for each in functions))  # type: ignore[attr-defined]
 
@@ -131,9 +131,9 @@ FUNCTIONAL = vars(F)
 
 
 def _is_from(module: str, function: Any) -> bool:
-    """Return whether a function is written in the package that a module belongs to."""
+    """Return whether a function's source is in the package that a module belongs to."""
     package, code = sys.modules.get(module.partition(".")[0]), getattr(function, "__code__", None)
-    paths = getattr(package, "__path__", ())  # none for a notebook and a script
+    paths = getattr(package, "__path__", ())  # none for notebooks and scripts
     return code is not None and (not paths or code.co_filename.startswith(tuple(paths)))
 
 
@@ -156,7 +156,7 @@ def holds_tensors(module: nn.Module) -> bool:
 
 
 def _is_plain_call(module: nn.Module) -> bool:
-    """Return whether a call of this module runs no hooks of the user's and computes none of its weights."""
+    """Return whether a call of this module runs no user hooks and computes none of its weights."""
     if "parametrizations" in module._modules:
         return False
     held = module.__dict__
@@ -172,11 +172,11 @@ PLAIN = frozenset(BASES)
 NUMBERS = PLAIN - {tuple, list}
 LASTING = PLAIN | {FunctionType}
 USUAL = PLAIN | {dict, OrderedDict, set, FunctionType, ModuleRecord}
-"""The classes of most attributes of modules: none is a tensor."""
+"""Common classes of module attributes, none of them a tensor."""
 
 
 def _is_setting(value: Any) -> bool:
-    """Return whether an attribute is a plain value, or a number of another class, such as numpy's."""
+    """Return whether an attribute is a plain value, or a number of another class, such as a numpy scalar."""
     return issubclass(type(value), BASES) or number_of(value) is not None
 
 
@@ -189,8 +189,8 @@ def _is_plain(value: Any) -> bool:
 class ModuleSettings:
     """The settings of a module that a formula can read.
 
-    ``settings`` has its plain attributes and the specs of its own parameters and buffers by name (None for one that is
-    not set), ``params`` the specs of its parameters alone. ``contiguous`` tells whether all of these tensors are.
+    ``settings`` has its plain attributes and the specs of its own parameters and buffers by name (None if unset),
+    ``params`` has only the parameters' specs. ``contiguous`` is True if all of these tensors are dense and contiguous.
     """
 
     settings: Mapping[str, Any]
@@ -199,10 +199,10 @@ class ModuleSettings:
 
 
 class Settings:
-    """A cache of module settings: equal settings are one object where they can be compared.
+    """A cache of module settings: equal settings are the same object if they can be compared.
 
-    ``forms(tensors)`` returns a key for the metadata of each tensor, None for one whose metadata cannot be compared.
-    ``spec(tensor)`` returns a tensor's spec. ``readers`` is filled with the settings of modules by the names of their attributes.
+    ``forms(tensors)`` returns a key for each tensor's metadata, None if the metadata cannot be compared.
+    ``spec(tensor)`` returns a tensor's spec. ``readers`` is filled with the settings of modules by their attributes' names.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class Settings:
         """Return the current settings of a module."""
         module = record.module
         held, own, buffers = module.__dict__, module._parameters, module._buffers
-        of_tensors = (*own.keys(), None, *buffers.keys()) if own or buffers else ()  # scripted ones have no iterator
+        of_tensors = (*own.keys(), None, *buffers.keys()) if own or buffers else ()  # scripted dicts have no iterator
         attributes = (*held, None, *of_tensors)
         reader = self._readers.get(attributes)
         if reader is None:
@@ -231,7 +231,7 @@ class Settings:
         if (
             seen
             and seen[0] is known
-            and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]  # it would trace the comparison, too
+            and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]  # it would trace the comparison
             and seen[1] == forms
             and all(map(is_, values, seen[2]))
         ):
@@ -250,25 +250,25 @@ class Settings:
         forms: tuple[Any, ...],
         known: dict[Any, ModuleSettings],
     ) -> tuple[ModuleSettings, bool]:
-        """Return the settings of a module, and whether they last as long as its attributes are the same objects."""
+        """Return a module's settings, and whether they stay valid while its attributes are the same objects."""
         kinds = tuple(map(type, values))
         are_all_plain = PLAIN.issuperset(kinds)
-        if not are_all_plain:  # other objects are no settings
+        if not are_all_plain:  # other objects are not settings
             if any(kind not in PLAIN and issubclass(kind, (tuple, list)) for kind in kinds):
-                return self._read(module), False  # somebody else's container, whose hash is no matter of ours
+                return self._read(module), False  # a subclass of a container may define any hash
             values = tuple([value if _is_setting(value) else None for value in values])
-        key = kinds, values, forms  # kinds, since to Python 1, 1.0 and True are equal
+        key = kinds, values, forms  # kinds, since 1 == 1.0 == True
         try:
             found = known.get(key)
-        except Exception:  # an attribute is a list, which has no hash, or a tuple of objects whose hash raises
+        except Exception:  # an attribute is a list, which is unhashable, or a tuple of objects whose hash raises
             return self._read(module), False
         if found is None:
             if not NUMBERS.issuperset(kinds) and not all(map(_is_plain, values)):
                 return self._read(module), False
             found = self._read(module, dict(zip(names, values, strict=True)) if are_all_plain else None)
             if None not in forms:
-                known[key] = found  # it holds on to no object and no tensor
-        # A record keeps these values: not an object that lives only as long as the model's attribute.
+                known[key] = found  # this keeps no object or tensor alive
+        # A record keeps these values alive, so they may not include objects that should die with the model's attribute.
         return found, None not in forms and LASTING.issuperset(kinds)
 
     def _read(self, module: nn.Module, plain: dict[str, Any] | None = None) -> ModuleSettings:
@@ -279,17 +279,17 @@ class Settings:
 
 
 def _reader_of(names: tuple[str | None, ...]) -> tuple[list[str], Reader, dict[Any, ModuleSettings]]:
-    """Return those of a module's attributes that are neither private nor ``forward``, a function that reads them, and a dict
-    for the settings of modules that have these attributes.
+    """Return the names of a module's public attributes without ``forward``, a function that reads these attributes, and a dict for
+    the settings of modules that have them.
 
-    ``names`` are those of the attributes, and after None those of parameters and buffers.
+    ``names`` are the attributes' names and, after None, the names of parameters and buffers.
     """
     public = [name for name in takewhile(bool, names) if name and name[0] != "_" and name != "forward"]
     return public, reader_of(public), {}
 
 
 def forms_with_values(tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
-    """Return shape, dtype and contiguity of each tensor: a key for :class:`Settings` of tensors with values."""
+    """Return each tensor's shape, dtype and contiguity: the ``forms`` of :class:`Settings` for tensors with values."""
     return tuple(map(_form, tensors))
 
 
@@ -304,9 +304,9 @@ def _form(tensor: torch.Tensor | None) -> Any:
 def settings_of(
     module: nn.Module, spec: Callable[[Any], Any] = spec_of, plain: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return a module's plain attributes, and the specs of its own parameters and buffers (None for one not set).
+    """Return a module's plain attributes, and the specs of its own parameters and buffers (None if unset).
 
-    ``plain`` are the attributes if they have been read already; the specs are added to it.
+    ``plain`` has the attributes if they have been read already; the specs are added to it.
     """
     settings = plain or {
         name: value if type(value) in NUMBERS else spec_of(value)

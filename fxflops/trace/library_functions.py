@@ -1,9 +1,8 @@
-"""Functions of other libraries while a run is on: each hands its calls to the observer of its thread.
+"""Hand calls of other libraries' functions to the thread's observer during a run.
 
-No mode of torch sees such a function, and on meta its kernel cannot run. However a model has got hold of it, it calls the same
-function object: that gets another code for the time of the run, with the same parameters. Other threads, and calls that a function
-makes of others, go the way that they always go. An ``autograd.Function`` gets an ``apply`` of its own, and a function written in C
-is replaced in its module.
+No torch mode sees such a function, and its kernel cannot run on meta. However a model imported it, it calls the same function object.
+So during a run this object gets another ``__code__`` with the same parameters. Other threads, and calls from one library function to
+another, run as usual. An ``autograd.Function`` gets its own ``apply``, and a function written in C is replaced in its module.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ Handler = Callable[[LibraryFunction, tuple[Any, ...], dict[str, Any]], Any]
 _HANDLERS = PerThread[Handler]()
 _LOCK = threading.Lock()
 _REPLACED: dict[str, _Replaced] = {}
-"""What is replaced now, by name."""
+"""The functions that are replaced now, by name."""
 _RUNNING = threading.local()
-"""Whether this thread runs a library's function: what that calls is part of it."""
+"""Whether this thread is inside a library's function, whose inner calls are part of it."""
 
 
 class _Replaced:
-    """A function that hands its calls over: itself, a copy that does what it did before, and how to put that back."""
+    """A function that hands its calls over, a copy with its original behavior, and a function that restores it."""
 
     def __init__(self, function: LibraryFunction, original: Callable[..., Any], restore: Callable[[], None]) -> None:
         self.function = function
@@ -50,7 +49,7 @@ class _Replaced:
 def handed_to(handler: Handler, names: Mapping[str, Iterable[str]]) -> Iterator[None]:
     """Call ``handler(function, args, kwargs)`` for each call of a library's function that this thread makes.
 
-    ``names`` are those of the functions, by their modules.
+    ``names`` has the functions' names by module.
     """
     with _HANDLERS.on(handler, lambda: None, _restore):
         replace(names)
@@ -58,7 +57,7 @@ def handed_to(handler: Handler, names: Mapping[str, Iterable[str]]) -> Iterator[
 
 
 def replace(names: Mapping[str, Iterable[str]]) -> None:
-    """Replace those of the functions whose modules have been imported since the last time."""
+    """Replace the functions whose modules have been imported since the last time."""
     with _LOCK:
         for name in [name for module in names if module in sys.modules for name in names[module]]:
             if name not in _REPLACED and (replaced := _replace(name)) is not None:
@@ -66,7 +65,7 @@ def replace(names: Mapping[str, Iterable[str]]) -> None:
 
 
 def called(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Make a call of a function that is replaced."""
+    """Handle a call of a replaced function."""
     replaced = _REPLACED[name]
     handler = None if getattr(_RUNNING, "is_on", False) else _HANDLERS.now()
     return replaced.original(*args, **kwargs) if handler is None else handler(replaced.function, args, kwargs)
@@ -84,16 +83,16 @@ def run_original(function: LibraryFunction, args: tuple[Any, ...], kwargs: dict[
 
 
 def has_values(arguments: Any) -> bool:
-    """Return whether tensors have values: none is on meta, or fake."""
-    with DisableTorchFunction():  # a run on meta answers for the device that it stands for
+    """Return whether all tensors have values: none is meta or fake."""
+    with DisableTorchFunction():  # otherwise is_meta would be answered for the device that is counted for
         return not any(tensor.is_meta or is_fake(type(tensor)) for tensor in tensors_of(arguments))
 
 
 def run_without_values(function: LibraryFunction, arguments: Mapping[str, Any]) -> Any:
-    """Return the result of a library's function by its rule, with a node in the autograd graph like the library's own."""
+    """Return the result of a library's function by its rule, with an autograd node like the library's own."""
     rule = function.kernel
     assert rule.result is not None
-    with DisableTorchFunction():  # a run on meta answers for the device that it stands for
+    with DisableTorchFunction():  # otherwise .device would be the device that is counted for
         specs, tensors = {name: spec_of(value) for name, value in arguments.items()}, tensors_of(arguments)
         device = tensors[0].device
     result = _with_names(rule.result, specs)
@@ -104,7 +103,7 @@ def run_without_values(function: LibraryFunction, arguments: Mapping[str, Any]) 
 
 
 def result_by_rule(function: LibraryFunction, specs: Mapping[str, Any]) -> Any:
-    """Return the specs of a result, given those of the arguments."""
+    """Return the specs of a result from the specs of the arguments."""
     assert function.kernel.result is not None
     return _named(_with_names(function.kernel.result, specs), specs)
 
@@ -116,7 +115,7 @@ def _named(result: Any, specs: Mapping[str, Any]) -> Any:
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
-    """Return the tensors among arguments, and in lists and tuples of them."""
+    """Return the tensors in arguments, including nested lists, tuples and mappings."""
     if isinstance(value, torch.Tensor):
         return [value]
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
@@ -124,7 +123,7 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
 
 
 def nodes_between(out: Any, given: Any) -> list[Any]:
-    """Return the nodes of the autograd graph from a result back to the tensors that the call was given."""
+    """Return the autograd nodes from a result back to the call's arguments."""
     stops = [node for tensor in tensors_of(given) if tensor.requires_grad and (node := node_of(tensor)) is not None]
     waiting: list[Any] = [node_of(tensor) for tensor in tensors_of(out) if tensor.requires_grad]
     nodes: list[Any] = []
@@ -137,7 +136,7 @@ def nodes_between(out: Any, given: Any) -> list[Any]:
 
 
 class StandIn(Whole):
-    """A kernel of a library on tensors without values: it makes its results, and gradients like the tensors that it was given."""
+    """A library's kernel on tensors without values: it allocates the results, and gradients like its arguments."""
 
     @staticmethod
     def forward(ctx: Any, made: list[Spec], saved: list[Spec], device: torch.device, *tensors: torch.Tensor) -> Any:
@@ -160,7 +159,7 @@ class StandIn(Whole):
 
 
 def _with_names(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """Return what a function returns of those of the values that it names; of all if it takes any."""
+    """Return the result of a function for the values that its parameters name; for all values if it takes ``**kwargs``."""
     names, keywords, _, takes_all = parameters_of(function)
     return function(**{name: value for name, value in values.items() if takes_all or name in (*names, *keywords)})
 
@@ -188,7 +187,7 @@ def _filled(result: Any, outs: Iterator[torch.Tensor], arguments: Mapping[str, A
 
 
 def _replace(name: str) -> _Replaced | None:
-    """Replace the function of this name; None if it is not imported, or cannot be replaced."""
+    """Replace the function of this name; return None if it is not imported, or cannot be replaced."""
     module, _, qualname = name.partition(":")
     if qualname.endswith(".apply"):
         return _replace_apply(name, looked_up(name.removesuffix(".apply")))
@@ -220,9 +219,9 @@ def _replace_code(name: str, function: FunctionType) -> _Replaced | None:
 
 
 def _handing_over(name: str, code: CodeType) -> CodeType | None:
-    """Return a code with the parameters and free variables of another one, that hands its call to :func:`called`.
+    """Return a code object with the parameters and free variables of ``code`` that hands its call to :func:`called`.
 
-    None if a function cannot have it: the free variables of both must be the same, in the same order.
+    None if the function cannot take it: both must have the same free variables in the same order.
     """
     count, names, free = code.co_argcount, code.co_varnames, code.co_freevars
     positional, keywords = names[:count], names[count : count + code.co_kwonlyargcount]

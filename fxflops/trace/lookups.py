@@ -1,4 +1,4 @@
-"""Lookups of rows that a table does not have: on meta none is read, while the model itself raises an IndexError."""
+"""Detect out-of-range table lookups: on meta no row is read, while the model itself raises an IndexError."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..torch_internals import DisableTorchFunction, disable_current_modes, is_fa
 
 
 def with_row(out: Any, given: Sequence[Any]) -> Any:
-    """Return the result of a lookup; one of a row that the table does not have has it, and the table's rows, as the fact ``row``.
+    """Return the result of a lookup; if an index is out of range, with the fact ``row``: the index and the table's number of rows.
 
-    ``given`` are the indices and the table. Indices on the meta device, or fake ones, have no values: nothing is known then.
+    ``given`` are the indices and the table. Meta or fake indices have no values, and are not checked.
     """
     if len(given) < 2 or not all(isinstance(each, torch.Tensor) for each in given[:2]):
         return out
