@@ -31,8 +31,8 @@ RESULT = ("out",)
 def apply(entry: Formula, ran: Operation, module: nn.Module | None = None, path: str = "") -> Cost:
     """Return the cost of an operation by ``entry``; ``module`` is the leaf it ran, needed only if the formula reads it.
 
-    Raises FormulaError when the formula raises, does not fit the arguments, or returns anything but an int or a Cost, a
-    negative count, or a Cost with macs but no FLOPs. The message names ``path``.
+    Raises FormulaError when the formula raises, does not fit the arguments, returns neither an int nor a Cost, or returns a
+    negative count or macs without FLOPs. The message names ``path``.
     """
     if entry.function is None:
         return Cost()

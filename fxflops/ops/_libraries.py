@@ -129,7 +129,7 @@ def library(
 def gradients_of(*names: str) -> list[str]:
     """Return the names under which these functions' backward is recorded.
 
-    Its formula gets ``grad``, a spec like the result's, the forward's arguments, and ``needs``, the names of the arguments whose
+    The backward's formula gets ``grad``, a spec like the result's, the forward's arguments, and ``needs``, the names of the arguments whose
     gradients, ``out``, it computes.
     """
     return [name + BACKWARD for name in names]

@@ -81,7 +81,7 @@ def triangle(n: int, s: int, corner: int) -> int:
 def window_pairs(n: int, s: int, left: int, right: int, shift: int | None = None) -> int:
     """Return the pairs of n queries and s keys within a window: query i sees keys from i + shift - ``left`` to i + shift + ``right``.
 
-    Without ``shift`` the last query is aligned with the last key, as in FlashAttention's ``window_size``. Negative means unbounded.
+    Without ``shift`` the last query is aligned with the last key, as in FlashAttention's ``window_size``. A negative ``left`` or ``right`` is no limit.
     """
     shift = s - n if shift is None else shift
     above = n * s if right < 0 else _kept(n + shift + right, s) - _kept(shift + right, s)
