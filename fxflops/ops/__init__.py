@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from . import (  # noqa: F401  imported for what they register
+from . import (  # noqa: F401  imported to register their formulas
     activation,
     aten,
     attention,

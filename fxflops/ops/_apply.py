@@ -1,4 +1,4 @@
-"""Calling a formula: its parameters are bound to what the call was given, by the op's own names."""
+"""Call a formula: its parameters are bound to the call's arguments, by the op's own parameter names."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ ALIASES = {
     "self": "input", "x": "input", "axis": "dim", "keepdims": "keepdim", "mat2": "other", "vec": "other", "tensor": "other",
     "update": "train", "cu_seqlens_q": "cum_seq_q", "max_seqlen_q": "max_q", "max_seqlen_k": "max_k",
 }  # fmt: skip
-"""Other names of parameters, by which some functions and operators call them."""
+"""Parameter names that some functions and operators use, with the formulas' names for them."""
 RESULT = ("out",)
 """The keyword-only parameter that every formula has."""
 
 
 def apply(entry: Formula, ran: Operation, module: nn.Module | None = None, path: str = "") -> Cost:
-    """The cost of an operation by ``entry``; ``module`` is the leaf it ran, needed only where the formula reads it.
+    """Return the cost of an operation by ``entry``; ``module`` is the leaf it ran, needed only if the formula reads it.
 
-    Raises FormulaError when the formula raises, does not fit the arguments, or returns neither a Cost nor an int that can
-    be: none is negative, and who multiplies and accumulates computes. ``path`` is told in the error.
+    Raises FormulaError when the formula raises, does not fit the arguments, returns neither an int nor a Cost, or returns a
+    negative count or macs without FLOPs. The message names ``path``.
     """
     if entry.function is None:
         return Cost()
@@ -62,10 +62,10 @@ def _checked(cost: Cost, is_ours: bool) -> Cost:
     cost = Cost(*map(_whole, cost))
     if min(cost) < 0:
         raise ValueError(f"a count cannot be negative: {cost}")
-    # Other tools' rules, which are ours, give the FLOPs of a product as one number.
+    # Our rules for other tools give a product's FLOPs as one number, not as muls and adds.
     if cost.macs and not (cost.flops if is_ours else cost.muls + cost.adds):
         raise ValueError(
-            f"{cost} has macs without muls and adds: macs are a second view of the same work, give these too"
+            f"{cost} has macs without muls and adds: macs are a second view of the same work, so give muls and adds too"
         )
     return cost
 
@@ -87,19 +87,19 @@ def _call(entry: Formula, function: FormulaFunction, ran: Operation, module: nn.
 
 
 def _check_order(names: tuple[str, ...], target: Any) -> None:
-    """Raise TypeError if a positional parameter of a formula has the name of another one of the operation's."""
+    """Raise TypeError if a formula's positional parameter has the name of an op's parameter at another position."""
     theirs = names_of(target)
     for mine, its in zip(names, theirs, strict=False):
         if mine != its and mine in theirs:
             raise TypeError(
-                f"its positional parameter {mine!r} gets the op's {its!r}: write it after *, {mine} is then found by name"
+                f"its positional parameter {mine!r} gets the op's {its!r}: write it after * to match it by name"
             )
 
 
 def arguments(parameters: Parameters, ran: Operation) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of an operation for a formula or a shape rule of these parameters; those that it does not name are left out.
+    """Return an operation's arguments for a formula or shape rule with these parameters; others are dropped.
 
-    Positional parameters are the op's first ones. Keyword-only ones are found by name, wherever the op has them.
+    Positional parameters take the op's first arguments. Keyword-only ones are matched by name, at any position.
     """
     names, keywords, takes_args, takes_kwargs = parameters
     if isinstance(ran.target, type) and (names or not takes_args):
@@ -119,7 +119,7 @@ def arguments(parameters: Parameters, ran: Operation) -> tuple[tuple[Any, ...], 
 
 
 def _module_arguments(names: tuple[str, ...], ran: Operation) -> dict[str, Any]:
-    """The arguments for a leaf module: those of its forward, by name, then the module's own settings and tensors."""
+    """Return the arguments for a leaf module by name: its forward's, else the module's own settings and tensors."""
     settings = ran.settings
     values = {name: settings[name] for name in names if name in settings and name != "out"}
     if len(ran.args) == 1 and not ran.kwargs:
@@ -139,9 +139,9 @@ def _module_arguments(names: tuple[str, ...], ran: Operation) -> dict[str, Any]:
 
 
 def names_of(target: Any) -> tuple[str, ...]:
-    """The names of the arguments that a call of this target takes by position; () where nobody knows.
+    """Return the names of a target's positional arguments; () if unknown.
 
-    Those of a function written in C are taken from the operator of its name.
+    For a function written in C they are read from the aten operator of the same name.
     """
     # Only names and operators are cache keys. A function may close over a model, which a cache would keep alive.
     if type(target) is FunctionType:
@@ -169,7 +169,7 @@ def _names_of_operator(operator: OpOverload | OpOverloadPacket) -> tuple[str, ..
 
 
 def tensors(value: Any) -> Any:
-    """Empty meta tensors in place of specs, for functions written for tensors."""
+    """Replace specs by empty meta tensors, for functions written for tensors."""
     return tree_map(_on_meta, value)
 
 

@@ -1,4 +1,4 @@
-"""The few sums that many formulas share."""
+"""Cost arithmetic that many formulas share."""
 
 from __future__ import annotations
 
@@ -10,66 +10,66 @@ from typing import Any
 from ..records import Cost, Spec
 
 COMPLEX = Cost(macs=4, muls=6, adds=2, others=1)
-"""Real operations in one on complex numbers: (a + bi)(c + di) is 4 products, and 2 sums of them.
+"""Real operations per complex operation: (a + bi)(c + di) is 4 products and 2 sums.
 
-A real operand beside complex ones is made complex first, as torch does in the few products that let them meet.
+A real operand is first converted to complex, as torch does in the few products that accept both.
 """
 
 
 def contraction(k: int, outputs: int, bias: bool = False) -> Cost:
-    """``outputs`` dot products of length ``k``: k multiplies and k-1 adds each, one add more with a bias."""
+    """Return the cost of ``outputs`` dot products of length ``k``: k multiplies and k-1 adds each, plus 1 add with a bias."""
     if k == 0:
         return Cost()
     return Cost(macs=k * outputs, muls=k * outputs, adds=(k - 1 + bias) * outputs)
 
 
 def added_up(products: int, outputs: int) -> Cost:
-    """``products`` multiply-accumulates into ``outputs``: the first on each needs no add."""
+    """Return the cost of ``products`` multiply-accumulates into ``outputs``: the first into each output needs no add."""
     return Cost(macs=products, muls=products, adds=max(products - outputs, 0))
 
 
 def reduced(input: Sequence[int], dim: int | Sequence[int] | None) -> int:
-    """The number of elements that a reduction over ``dim`` (None or (): all dims) makes each result from."""
+    """Return the number of elements that a reduction over ``dim`` (None or (): all dims) combines into each result."""
     dims = (dim,) if isinstance(dim, int) else dim or range(len(input))
     return math.prod(input[d] for d in dims) if len(input) else 1
 
 
 def rows_of(n: int, k: int) -> int:
-    """The number of rows of ``k`` in ``n`` elements."""
+    """Return the number of rows of length ``k`` in ``n`` elements."""
     return n // k if k else 0
 
 
 def first(out: Any) -> Spec:
-    """The result itself of an op that returns more with it (indices, statistics)."""
+    """Return the main result of an op that may also return others (indices, statistics)."""
     spec: Spec = out if isinstance(out, Spec) else out[0]
     return spec
 
 
 def summed(*costs: Cost) -> Cost:
-    """The sum of these costs."""
+    """Return the sum of these costs."""
     return reduce(Cost.plus, costs, Cost())
 
 
 def when(condition: object, cost: Cost) -> Cost:
-    """This cost under a condition, otherwise nothing."""
+    """Return this cost if the condition holds, otherwise a zero cost."""
     return cost if condition else Cost()
 
 
 def times(n: int, cost: Cost) -> Cost:
-    """``n`` times this cost."""
+    """Return ``n`` times this cost."""
     return Cost(*(n * count for count in cost))
 
 
 def is_complex(*operands: Any) -> bool:
-    """Whether an operation on these tensors and numbers is one on complex numbers."""
+    """Return whether any of these tensors and numbers is complex."""
     return any(value.dtype.is_complex if isinstance(value, Spec) else isinstance(value, complex) for value in operands)
 
 
 def real_ones(cost: Cost) -> Cost:
-    """This cost, of an operation on complex numbers, in real operations: others, which count as they are (:data:`COMPLEX`)."""
+    """Return this cost, already in real operations, as ``others``, which :data:`COMPLEX` does not scale."""
     return Cost(others=cost.muls + cost.adds + cost.others)
 
 
 def by_parts(n: int, muls: int = 0, adds: int = 0, others: int = 0) -> Cost:
-    """``n`` operations on complex numbers, of so many real operations each."""
+    """Return the cost of ``n`` complex operations with these real operations each."""
     return times(n, real_ones(Cost(muls=muls, adds=adds, others=others)))

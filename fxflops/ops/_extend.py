@@ -1,4 +1,4 @@
-"""The door for the files of ops: specs and costs, the spellings of an op, and the decorators that register it."""
+"""Everything that files of ops import: specs and costs, an op's spellings, and the decorators that register it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Functions of other libraries by name, ``package.module:function``: their kernels are counted, and nothing is imported for it.
+"""Library functions by name, ``package.module:function``: their kernels are counted without importing the library.
 
-A library's function stands for everything that it calls. Besides a formula it has a rule for its result, so that it need not run on
-meta, and what its record takes from its arguments where their shapes do not say enough.
+A library function counts as one call, with everything that it calls. Besides its formula it has a rule for its result, so that it need
+not run on meta, and rules for what its record needs beyond its arguments' shapes.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from ._registry import Op, formula
 
 S = TypeVar("S", bound=Cost | int)
 Values = dict[str, Any]
-"""The arguments of a call by name."""
+"""A call's arguments by name."""
 
 
 class Kernel(NamedTuple):
-    """The rules of a library's function besides its formula.
+    """The rules of a library function besides its formula.
 
-    ``result(**arguments)`` returns the specs of the result, nested as the function returns it; :class:`Given` names an argument that is
-    returned itself. It gets the arguments that it names, each tensor as a spec. None where the function's own Python code runs on
-    meta: it is called.
-    ``described(arguments)`` returns the arguments as the formula names them: of a module its weights, of a packed tensor its parts.
-    ``facts(arguments)`` returns facts of the result that depend on values; it raises NotImplementedError if these cannot be read.
-    ``saved(**arguments)`` returns specs of what the kernel keeps for its backward besides arguments and result.
-    ``writes`` names the arguments that it writes to. ``names`` are the parameters of a function written in C, which has no signature.
+    ``result(**arguments)`` returns the specs of the result, nested as the function returns them; :class:`Given` names an argument that
+    is itself returned. The rule gets the arguments that it names, each tensor as a spec. None if the function's own Python code runs on
+    meta: then it is called.
+    ``described(arguments)`` returns the arguments as the formula names them: a module's weights, a packed tensor's parts.
+    ``facts(arguments)`` returns the result's facts that depend on values; it raises NotImplementedError if these cannot be read.
+    ``saved(**arguments)`` returns specs of the tensors that the kernel saves for backward besides arguments and result.
+    ``writes`` names the arguments that the function writes to. ``names`` are the parameters of a C function, which has no signature.
     """
 
     result: Callable[..., Any] | None = None
@@ -45,20 +45,20 @@ class Kernel(NamedTuple):
 
 
 KERNELS: dict[str, Kernel] = {}
-"""The rules of functions by name."""
+"""Each function's rules, by its name."""
 BACKWARD = ".backward"
-"""The end of the name under which the backward of a function is recorded."""
+"""The suffix of the name under which a function's backward is recorded."""
 PLAIN_CALL = Kernel()
 
 
 class Given(str):
-    """The argument of this name, in the place of a spec in a result."""
+    """The name of an argument that is itself returned, in place of a spec in a result."""
 
     __slots__ = ()
 
 
 class LibraryFunction(Absent):
-    """A function of a library by its ``name``, by which two are equal; ``function`` is the function itself, where it is imported."""
+    """A library function, compared by ``name``; ``function`` is the function itself, if imported."""
 
     def __init__(self, name: str, function: Any = None) -> None:
         super().__init__(name)
@@ -72,7 +72,7 @@ class LibraryFunction(Absent):
 
     @property
     def kernel(self) -> Kernel:
-        """Its rules."""
+        """The function's rules."""
         return KERNELS.get(self.name, PLAIN_CALL)
 
     @property
@@ -82,7 +82,7 @@ class LibraryFunction(Absent):
 
     @cached_property
     def signature(self) -> inspect.Signature:
-        """The parameters of the function; of an ``autograd.Function``'s apply, those of its forward after ``ctx``."""
+        """The function's parameters; for an ``autograd.Function``'s apply, its forward's parameters after ``ctx``."""
         if self.kernel.names:
             kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
             return inspect.Signature([inspect.Parameter(name, kind, default=None) for name in self.kernel.names])
@@ -127,20 +127,23 @@ def library(
 
 
 def gradients_of(*names: str) -> list[str]:
-    """The names under which the backward of these functions is recorded. Its formula gets ``grad``, the spec of the result, the
-    arguments of the forward, and as ``needs`` the names of those whose gradients, ``out``, it computes."""
+    """Return the names under which these functions' backward is recorded.
+
+    The backward's formula gets ``grad``, a spec like the result's, the forward's arguments, and ``needs``, the names of the arguments whose
+    gradients, ``out``, it computes.
+    """
     return [name + BACKWARD for name in names]
 
 
 def is_library(target: Any) -> bool:
-    """Return whether a target is a function of a library that is known by name, or the backward of one."""
+    """Return whether a target is a registered library function, or the backward of one."""
     if isinstance(target, Absent):
         return target.name.removesuffix(BACKWARD) in KERNELS
     return type(target) is FunctionType and f"{target.__module__}:{target.__qualname__}" in KERNELS
 
 
 def values_of(tensor: Any) -> list[Any]:
-    """The elements of a tensor that a fact depends on. Raises NotImplementedError for one without values."""
+    """Return the elements of a tensor that a fact depends on. Raises NotImplementedError for one without values."""
     if not isinstance(tensor, torch.Tensor):
         return list(tensor)
     if tensor.device.type == "meta" or is_fake(type(tensor)):

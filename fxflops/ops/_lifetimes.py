@@ -1,4 +1,4 @@
-"""The tensors that a call makes on its way, step by step: which of them are alive at its peak."""
+"""Track a call's intermediate tensors step by step, to find those alive at its peak."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ._rules import Passing
 
 
 class Lifetimes:
-    """Follows the tensors alive within a call."""
+    """The tensors alive within a call, now and at its peak."""
 
     def __init__(self) -> None:
         self._alive: list[Spec] = []
@@ -15,7 +15,7 @@ class Lifetimes:
         self._peak: Passing = ()
 
     def make(self, spec: Spec) -> Spec:
-        """Let a tensor live from now on; return it."""
+        """Mark a tensor as alive from now on; return it."""
         self._alive.append(spec)
         self._bytes += spec.nbytes
         if self._bytes > self._most:
@@ -23,11 +23,11 @@ class Lifetimes:
         return spec
 
     def free(self, *specs: Spec) -> None:
-        """Free these tensors, which may be equal to others but are the very ones that were made."""
+        """Free these tensors, the very objects passed to ``make``: other tensors may have equal specs."""
         for spec in specs:
             self._alive = [other for other in self._alive if other is not spec]
             self._bytes -= spec.nbytes
 
     def passing(self, out: Spec) -> Passing:
-        """The tensors alive at the peak, if they are more than the result."""
+        """Return the tensors alive at the peak; () if they take no more memory than the result."""
         return self._peak if self._most > out.nbytes else ()

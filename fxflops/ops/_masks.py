@@ -1,5 +1,4 @@
-"""The masks among the arguments of attention, under all the names that functions and operators give them, and the pairs that
-causality leaves."""
+"""Find the masks among attention's arguments, whatever name a function gives them, and count the pairs that causality leaves."""
 
 from __future__ import annotations
 
@@ -18,29 +17,29 @@ ATTENTION = "attention"
 HEADS_LAST = frozenset(
     f"_{kernel}_attention_{way}" for kernel in ("flash", "efficient") for way in ("forward", "backward")
 ) | {"_flash_attention_forward_no_dropout_inplace"}
-"""Operators whose tensors are [batch, length, heads, width], and not [batch, heads, length, width]."""
+"""Operators whose tensors are [batch, length, heads, width], not [batch, heads, length, width]."""
 
 NONE, TOP_LEFT, BOTTOM_RIGHT = range(3)
-"""Causal masks, with the numbers of ``custom_mask_type`` and of ``torch.nn.attention.bias.CausalVariant``."""
+"""Causal masks, numbered as in ``custom_mask_type`` and ``torch.nn.attention.bias.CausalVariant``."""
 
 
 def leaves_all(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Return True if a call of attention has no mask. Its arguments may be tensors or specs."""
+    """Return True if an attention call has no mask. Its arguments may be tensors or specs."""
     given = given_to(entry, target, args, kwargs)
     masks = (*MASKS, *STARTS, "block_mask", "is_causal", "custom_mask_type")
     return not any(given.get(name) not in (None, False, 0) for name in masks)
 
 
 def given_to(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call by the names of the formula's parameters, or by the op's own."""
+    """Return a call's arguments by the formula's parameter names; if it has none, by the op's own."""
     names = (entry.parameters[0] if entry.function else ()) or names_of(target)
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def causal_pairs(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int | None:
-    """Return the query-key pairs of a call whose arguments alone say what it masks: by causality. Its arguments are specs.
+    """Return the number of query-key pairs of a call that is masked by causality alone. Its arguments are specs.
 
-    None if there is no causality, or a tensor besides it that masks, whose values a spec does not have.
+    None if the call is not causal, or if a tensor masks it too: specs have no values.
     """
     given = given_to(entry, target, args, kwargs)
     corner = corner_of(given)
@@ -48,19 +47,19 @@ def causal_pairs(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Map
         return None
     query, key = given.get("query"), given.get("key")
     if not isinstance(query, Spec) or not isinstance(key, Spec) or "parts" in query.facts:
-        return None  # each part of a nested tensor has pairs of its own
+        return None  # the parts of a nested tensor differ in their numbers of pairs
     batch, n, s = sizes_of(entry, target, given, out)
     return batch * triangle(n, s, corner)
 
 
 def sizes_of(entry: Formula, target: Any, given: Mapping[str, Any], out: Any) -> tuple[int, int, int]:
-    """Return the heads of all samples, and the queries and keys of each, in a call with tensors or specs."""
+    """Return the number of heads over all samples, and of queries and keys per head, in a call with tensors or specs."""
     query, key = given["query"], given["key"]
     heads_last = getattr(target, "__name__", "").partition(".")[0] in HEADS_LAST
     n, s = (query.shape[-3], key.shape[-3]) if heads_last else (query.shape[-2], key.shape[-2])
     result, width = query, query.shape[-1]
     if entry.op == ATTENTION:
-        # What it returns: the query may be broadcast to the batch of keys.
+        # The batch is read from the result: the query may be broadcast to the keys' batch.
         first = out if hasattr(out, "dtype") else out[0]
         result, width = first, given["value"].shape[-1]
     return (prod(result.shape) // (n * width) if n and width else 0), n, s
@@ -72,7 +71,7 @@ def corner_of(given: Mapping[str, Any]) -> int:
 
 
 def triangle(n: int, s: int, corner: int) -> int:
-    """Return the number of pairs of n queries and s keys: all, or those of a causal mask aligned to ``corner``."""
+    """Return the number of pairs of n queries and s keys: all, or those that a causal mask aligned to ``corner`` leaves."""
     if corner == NONE:
         return n * s
     shift = s - n if corner == BOTTOM_RIGHT else 0
@@ -82,7 +81,7 @@ def triangle(n: int, s: int, corner: int) -> int:
 def window_pairs(n: int, s: int, left: int, right: int, shift: int | None = None) -> int:
     """Return the pairs of n queries and s keys within a window: query i sees keys from i + shift - ``left`` to i + shift + ``right``.
 
-    Without a ``shift`` the last query's place is that of the last key: FlashAttention's ``window_size``. A negative number is no bound.
+    Without ``shift`` the last query is aligned with the last key, as in FlashAttention's ``window_size``. A negative ``left`` or ``right`` is no limit.
     """
     shift = s - n if shift is None else shift
     above = n * s if right < 0 else _kept(n + shift + right, s) - _kept(shift + right, s)
@@ -91,6 +90,6 @@ def window_pairs(n: int, s: int, left: int, right: int, shift: int | None = None
 
 
 def _kept(last: int, s: int) -> int:
-    """Return the pairs with s keys of queries up to the ``last``, of which the i-th sees the first i keys."""
+    """Return the number of pairs of queries 1 to ``last`` with s keys, where query i sees the first i keys."""
     rising = min(max(last, 0), s)
     return rising * (rising + 1) // 2 + max(last - s, 0) * s

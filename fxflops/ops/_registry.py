@@ -1,4 +1,4 @@
-"""The registry of formulas, ours and the user's, and the search for the one that counts a call."""
+"""The registry of formulas, ours and the user's, and the lookup of the formula that counts a call."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ R = TypeVar("R", bound=Cost | int, covariant=True)
 S = TypeVar("S", bound=Cost | int)
 Style = Literal["op", "module", "mapping"]
 VIEW, QUERY, ESCAPE = "view", "query", "escape"
-"""Reasons why an op is free: it returns a view, or answers a question. ESCAPE is that of an op that hands data to code that torch does not see: it is free, but what comes of it is unknown."""
+"""Reasons why an op is free: it returns a view, or only answers a query. ESCAPE: it hands data to code outside torch; the op is free, but that code's work is unknown."""
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A rule that counts an op: its name, the function, or for an op that computes nothing the reason why.
+    """A rule that counts an op: the op's name and the function or, for an op that computes nothing, the reason.
 
     ``style`` is how the function is called: with the op's own parameters as specs ("op"), with the module first
     ("module"), or as torch_flops calls it ("mapping").
@@ -64,9 +64,9 @@ def _is_ours(function: Any) -> bool:
 
 
 class FormulaRegistry:
-    """Formulas by target: module classes, functions, method descriptors, overloads and names; over a parent registry.
+    """Formulas by target: module classes, functions, method descriptors, overloads and names; layered over a parent registry.
 
-    ``functions`` has the ``id()`` of every function that was added, also of those that are no longer there.
+    ``functions`` has the ``id()`` of every function ever added, even if removed since.
     """
 
     def __init__(self, parent: FormulaRegistry | None = None) -> None:
@@ -76,7 +76,7 @@ class FormulaRegistry:
         self.functions: set[int] = set()
         self._users: dict[Any, str] = {}
         self.python_functions: dict[Any, FunctionType] = {} if parent is None else dict(parent.python_functions)
-        # Names of functions of other libraries, by their modules: few of these are imported.
+        # Names of library functions, grouped by module, since few of these modules are imported.
         self.library_functions: dict[str, tuple[str, ...]] = {} if parent is None else dict(parent.library_functions)
 
     def add(self, target: Any, entry: Formula) -> None:
@@ -94,9 +94,9 @@ class FormulaRegistry:
 
     @contextmanager
     def of_package(self) -> Iterator[list[str]]:
-        """Take what is added in this context for the formulas of a package; yield a list, filled at its end with their ops.
+        """Register formulas added in this context as a package's; yield a list that gets their ops when the context ends.
 
-        What was a user's before remains so. If the context raises, nothing was added.
+        Formulas that the user added before keep precedence. If the context raises, nothing is added.
         """
         tables: list[dict[Any, Any]] = [self.entries, self._users, self.python_functions]
         entries, *others = before = [dict(table) for table in tables]
@@ -113,17 +113,17 @@ class FormulaRegistry:
         self.entries.update({key: entries[key] for key in others[0] if key in entries})
 
     def get(self, key: Any) -> Formula | None:
-        """The entry written for exactly this key, here or in the parent."""
+        """Return the entry registered for exactly this key, here or in the parent."""
         entry = self.entries.get(key)
         return entry if entry is not None or self.parent is None else self.parent.get(key)
 
     def _counting(self, target: Any, key: Any) -> Formula | None:
-        """The entry that counts a target: an operator's may be that of its function."""
+        """Return the entry that counts a target; an operator without its own uses :meth:`find`'s fallback."""
         found = target_of(key) if isinstance(key, str) else target
         return self.get(key) or (self.find(found) if isinstance(found, (OpOverload, OpOverloadPacket)) else None)
 
     def name_of(self, target: Any) -> str:
-        """The name in reports of what a user counts: that of the op it already is, else the target's own."""
+        """Return the report name of a target that the user counts: the name of its existing op, else the target's own."""
         key = _keys(target)[0]
         if known := self._counting(target, key):
             return known.op
@@ -132,11 +132,11 @@ class FormulaRegistry:
         return str(getattr(target, "__name__", target))
 
     def find(self, function: Any) -> Formula | None:
-        """The entry for a function, method descriptor or overload as it was called; None when there is none.
+        """Return the entry for a function, method descriptor or overload as it was called; None if there is none.
 
-        An overload without one of its own falls back to its packet, an in-place or ``out=`` form to the functional one,
-        and at last to the ``fallback``: what its schema and tags tell. One that a file names and no library here has is
-        found by its name.
+        An overload without its own entry falls back to its packet, an in-place or ``out=`` form to the functional form,
+        and finally to ``fallback``, which reads schema and tags. A function that a file names, but that this process does
+        not have, is looked up by name.
         """
         function = REACHED_AS.get(function, function)
         entry = self.get(function)
@@ -157,18 +157,20 @@ class FormulaRegistry:
             name = function._qualified_op_name
             return self.get(name) or self.get(name.rstrip("_"))
         name = getattr(function, "__name__", "")
-        if isinstance(function, FunctionType):  # one that a file names, and its library is imported
+        if isinstance(function, FunctionType):  # a library function, registered by name
             entry = self.get(f"{function.__module__}:{function.__qualname__}")
         return entry or self.get(("method" if is_method(function) else "function", name))
 
     @staticmethod
     def operator(name: str) -> Any:
-        """The operator of this name, ``"aten::mm"``: its packet, or what stands for one that this process does not have."""
+        """Return the operator of this name, e.g. ``"aten::mm"``: its packet, or a stand-in if this process does not have it."""
         return target_of(name)
 
     def find_class(self, cls: type) -> tuple[type | None, Formula | None]:
-        """The entry for the module class that defines the ``forward`` which modules of this class run, or for a subclass of it
-        that inherits it; and which of them it is."""
+        """Return the class whose entry counts modules of ``cls``, and that entry, None if it has none.
+
+        It is the first base class with an entry, up to the class that defines the ``forward`` that the modules run.
+        """
         for base in cls.__mro__:
             entry = self.get(base) or self.get(("module", base.__name__))
             if entry is not None or "forward" in vars(base):
@@ -176,7 +178,7 @@ class FormulaRegistry:
         return None, None
 
     def users(self) -> dict[Any, tuple[Formula, str]]:
-        """The formulas that are a user's by their keys, the parent's included, each with the op that it is of."""
+        """Return the user's formulas by key, the parent's included, each with the name of the op that it counts."""
         found = {
             key: (entry, op)
             for key, op in self._users.items()
@@ -185,18 +187,20 @@ class FormulaRegistry:
         return found if self.parent is None else {**self.parent.users(), **found}
 
     def items(self) -> Iterator[tuple[Any, Formula]]:
-        """Every key with its entry, the parent's included."""
+        """Yield every key with its entry, the parent's included."""
         merged = dict(self.parent.items()) if self.parent is not None else {}
         yield from {**merged, **self.entries}.items()
 
     def derive(self, formulas: Mapping[Any, FormulaFunction] | None) -> FormulaRegistry:
-        """A registry over this one in which ``formulas`` (target -> function, as for :func:`formula`) come first."""
+        """Return a registry over this one in which ``formulas`` (target -> function, as for :func:`formula`) come first."""
         if not formulas:
             return self
         if not isinstance(formulas, Mapping):
             raise FormulaError(f"formulas is a mapping {{target: function}}, not {type(formulas).__name__}")
         registry = FormulaRegistry(self)
-        for target, function in sorted(formulas.items(), key=lambda item: -len(_keys(item[0]))):  # the exact ones last
+        for target, function in sorted(
+            formulas.items(), key=lambda item: -len(_keys(item[0]))
+        ):  # exact targets last, to win
             registry.add(target, entry_for([target], function, self.name_of(target)))
         return registry
 
@@ -205,7 +209,7 @@ BASE = FormulaRegistry()
 
 
 class Op(Protocol[P, R]):
-    """A formula, with the decorators that register what else there is to say of its op."""
+    """A formula, with decorators that register its op's shape rules and backward formulas."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
@@ -217,9 +221,9 @@ class Op(Protocol[P, R]):
     def backward(*targets: Any, op: str | None = None) -> Callable[[Callable[Q, S]], Op[Q, S]]:
         """Register the decorated function as the formula of operators that only this op's derivative dispatches.
 
-        Each is counted by the textbook formula of its gradient, every operation once, given what the forward saved;
-        https://github.com/pytorch/pytorch/blob/main/tools/autograd/derivatives.yaml tells what calls it. What a kernel
-        computes again, to save memory, is not counted.
+        Each is counted by the textbook formula of its gradient, every operation once, given the tensors that the forward
+        saved; https://github.com/pytorch/pytorch/blob/main/tools/autograd/derivatives.yaml shows which ops call it. Work
+        that a kernel repeats to save memory is not counted.
         """
 
 
@@ -228,12 +232,14 @@ def formula(*targets: Any, op: str | None = None, traits: Iterable[Trait] = ()) 
 
     A target is a module class, a function, an ``OpOverload`` or its packet, a qualified name such as ``"aten::add"``,
     ``"package.module:function"`` for a function of a library that need not be imported, ``"triton:name"`` for a Triton kernel, or the
-    name of an op in ``report.by_operator()`` or of a ``torch.Tensor`` method: all its spellings. The function takes the op's own parameters by their names, each tensor as a
-    :class:`~fxflops.records.Spec`, and keyword ``out``, the spec of the result. Its positional parameters are the op's
-    first; its keyword-only ones are found by name wherever the op has them; what it does not name is not passed. Where
-    all targets are module classes it gets the module first, to read its settings, then the arguments of its forward.
-    It returns a :class:`~fxflops.records.Cost`, or an int: the FLOPs. ``op`` names the op in reports (default: the
-    name of the first target); ``traits`` are those of ``fxflops.ops._traits`` that it has.
+    name of an op in ``report.by_operator()`` or of a ``torch.Tensor`` method, for all its spellings.
+
+    The function takes the op's own parameters by name, each tensor as a :class:`~fxflops.records.Spec`, and the keyword
+    ``out``, the result's spec. Positional parameters take the op's first arguments; keyword-only ones are matched by name,
+    at any position; arguments that it does not name are not passed. If all targets are module classes, it gets the module
+    first, to read its settings, then its forward's arguments. It returns a :class:`~fxflops.records.Cost`, or the FLOPs as
+    an int. ``op`` names the op in reports (default: the name of the first target); ``traits`` are the op's traits, from
+    ``fxflops.ops._traits``.
 
     >>> @formula(torch.special.i0, op="my_i0")
     ... def my_i0(input, *, out):
@@ -278,14 +284,14 @@ def is_library_function(key: Any) -> bool:
 
 
 def is_method(target: Any) -> bool:
-    """Return True for a method of ``torch.Tensor``: a descriptor of it, or a Python function written in it."""
+    """Return True for a method of ``torch.Tensor``: one of its descriptors, or a Python function defined in it."""
     return hasattr(target, "__objclass__") or getattr(target, "__qualname__", "").startswith(("Tensor.", "TensorBase."))
 
 
 def entry_for(
     targets: list[Any], function: FormulaFunction, op: str | None = None, style: Style | None = None
 ) -> Formula:
-    """The entry that counts ``targets`` by ``function``, which may be one registered before."""
+    """Return the entry that counts ``targets`` by ``function``; reuse the function's entry if it was registered before."""
     registered = BASE.items() if op is None and id(function) in BASE.functions else ()
     if known := next((entry for _, entry in registered if entry.function is function), None):
         return known
@@ -301,8 +307,7 @@ def _is_module_class(target: Any) -> bool:
 
 
 def _keys(target: Any) -> list[Any]:
-    """The keys of a target in the registry: the qualified name of overloads and packets, all spellings of the name of an op or
-    a method."""
+    """Return a target's registry keys: the qualified name of an overload or packet, all spellings of an op's or a method's name."""
     if isinstance(target, CustomOpDef):
         target = target._opoverload
     if isinstance(target, OpOverload):
@@ -314,7 +319,7 @@ def _keys(target: Any) -> list[Any]:
     if isinstance(target, str):
         if ":" in target:
             return [target]
-        replaced = ((op, key) for key, (_, op) in BASE.users().items())  # what a user counts keeps its name
+        replaced = ((op, key) for key, (_, op) in BASE.users().items())  # ops keep their names under a user's formula
         ops = grouped([*((entry.op, key) for key, entry in BASE.items()), *replaced])
         if target not in ops and hasattr(torch.Tensor, target):
             return [getattr(torch.Tensor, target), *named(target)]
@@ -332,12 +337,12 @@ def _keys(target: Any) -> list[Any]:
         )
     if isinstance(target, nn.Module):
         raise FormulaError(
-            f"cannot count one {type(target).__name__}: a formula is of its class, {type(target).__name__}"
+            f"cannot count one instance of {type(target).__name__}: give the class, {type(target).__name__}"
         )
     if isinstance(getattr(target, "__self__", None), type) and issubclass(target.__self__, torch.autograd.Function):
         raise FormulaError(
-            f"cannot count {target.__self__.__name__}.apply: an autograd.Function is no call that is seen, the operations in it "
-            f"are; count those, or the module that applies it"
+            f"cannot count {target.__self__.__name__}.apply: an autograd.Function is not recorded as a call, but the operations in "
+            f"it are; count those, or the module that applies it"
         )
     if not callable(target) and not hasattr(target, "run"):
         raise FormulaError(

@@ -1,4 +1,4 @@
-"""The registry of shape rules: the shape of an op's result, its layout in memory, and what its kernel holds meanwhile."""
+"""The registry of shape rules: an op's result shape, its memory layout, and the tensors that its kernel holds meanwhile."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, TypeVar
 from ..records import Spec
 
 Parameters = tuple[tuple[str, ...], tuple[str, ...], bool, bool]
-"""Names of a function's positional and keyword-only parameters, and whether it takes more of both kinds."""
+"""Names of a function's positional and keyword-only parameters, and whether it takes ``*args`` and ``**kwargs``."""
 POSITIONAL: dict[Any, Any] = {inspect.Parameter.POSITIONAL_ONLY: inspect.Parameter.POSITIONAL_OR_KEYWORD}
 
 
 def parameters_of(function: Any) -> Parameters:
-    """The parameters of a function, read from its code where it is plain Python: ten times as fast as its signature."""
+    """Return a function's parameters, read from its code if it is plain Python: ten times as fast as its signature."""
     if type(function) is FunctionType and not hasattr(function, "__wrapped__"):
         code = function.__code__
         first, names, flags = code.co_argcount, code.co_varnames, code.co_flags
@@ -30,17 +30,17 @@ def parameters_of(function: Any) -> Parameters:
 
 
 RuleFunction = TypeVar("RuleFunction", bound=Callable[..., Any])
-"""A rule: it returns a Spec, with the layout WHOLE a Result, or None."""
+"""A rule returns a Spec (a Result, with the layout WHOLE) or None."""
 PLAIN, CONTIGUOUS, ANY, EVEN, KEPT, FORMAT, POINTWISE, ORDERED, WHOLE = (
     "plain contiguous any even kept format pointwise ordered whole".split()
 )
 """Layouts of the result. PLAIN, CONTIGUOUS and KEPT hold only where the tensors after the first are contiguous.
 
-PLAIN: contiguous where the first tensor is. CONTIGUOUS: contiguous, whatever the first tensor is. ANY: contiguous, whatever all
-tensors are. KEPT: as the first tensor. FORMAT: channels last if all images are, else contiguous. POINTWISE: by the rules of
-TensorIterator for all operands, broadcast. EVEN is ANY, and ORDERED is POINTWISE, but for tensors with odd strides
-(``is_odd`` in ``shapes.py``), of which they and KEPT say nothing. WHOLE: the rule itself returns a :class:`Result`; it gets each
-tensor as a :class:`Placed`, and the type of the device if it has the keyword ``device``.
+PLAIN: contiguous if the first tensor is. CONTIGUOUS: contiguous, whatever the first tensor's strides. ANY: contiguous, whatever any
+tensor's strides. KEPT: as the first tensor. FORMAT: channels last if all images are, else contiguous. POINTWISE: by
+TensorIterator's rules for all operands, broadcast. EVEN is ANY, and ORDERED is POINTWISE, except that they, like KEPT, do not
+apply to tensors with odd strides (``is_odd`` in ``shapes.py``). WHOLE: the rule itself returns a :class:`Result`; it gets each
+tensor as a :class:`Placed`, and the device type if it has the keyword ``device``.
 """
 Strides = tuple[int, ...]
 Passing = tuple[Spec, ...]
@@ -57,7 +57,7 @@ class Placed(Spec):
 
 
 class Result(NamedTuple):
-    """The result of a call: a new tensor with its strides, or ``input`` itself without; and the tensors alive at the peak."""
+    """A call's result: a new tensor with its strides, or ``input`` itself with strides None; and the tensors alive at the peak."""
 
     out: Spec
     strides: Strides | None
@@ -65,11 +65,11 @@ class Result(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """The shape rule of an op: its function, the layout of the result, the function's parameters, and the rule of the peak.
+    """The shape rule of an op: its function, the result's layout, the function's parameters, and a rule for the peak.
 
-    ``passing`` returns the tensors alive at the peak within a call, or None where it cannot tell. It takes the sizes and
-    strides of the tensors given, the result, and the rule's own parameters, and, with ``by_device``, the type of the
-    device as the keyword ``device``. Without it no other tensor is alive then. A rule with the layout WHOLE has none.
+    ``passing`` returns the tensors alive at the peak within a call, or None if unknown. It takes the sizes and strides of
+    the input tensors, the result, the rule's own parameters and, with ``by_device``, the device type as the keyword
+    ``device``. Without ``passing`` only the result is alive. A rule with the layout WHOLE has no ``passing``.
     """
 
     function: Callable[..., Any]
@@ -80,7 +80,7 @@ class Rule(NamedTuple):
 
 
 RULES: dict[Any, Rule] = {}
-"""Rules by module class, function and method: the exact spelling, whose parameters they take."""
+"""Rules by module class, function or method: each holds for that exact spelling, and takes its parameters."""
 
 
 def shape(*targets: Any, layout: str = PLAIN, passing: Passed = None) -> Callable[[RuleFunction], RuleFunction]:
@@ -97,19 +97,19 @@ def shape(*targets: Any, layout: str = PLAIN, passing: Passed = None) -> Callabl
 
 
 def spelled(names: str, *namespaces: Any) -> list[Any]:
-    """The functions of these names in the namespaces that have them."""
+    """Return the functions of these names from the namespaces that have them."""
     return [getattr(space, name) for name in names.split() for space in namespaces if hasattr(space, name)]
 
 
 STORED: dict[str, tuple[Callable[..., Sequence[int]], bool, str]] = {}
-"""Rules by operator for the bytes of its last results' storages, which are others on meta; True for what is kept for the
-backward pass only; the type of the device whose kernel stores them, "" for all."""
+"""By operator: a rule for the storage bytes of its last results, which differ on meta; whether they are kept for the backward
+pass only; and the device type whose kernel stores them, "" for all."""
 
 
 def stores(operator: str, saved: bool = False, device: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register the decorated rule for this operator, whose arguments it takes, each tensor a Spec.
+    """Register the decorated rule for this operator. It takes the operator's arguments, each tensor as a Spec.
 
-    It returns the bytes of the last result, or of several last ones in a tuple.
+    It returns the bytes of the last result, or a tuple with the bytes of the last several.
     """
 
     def register(rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -124,16 +124,16 @@ def stores(operator: str, saved: bool = False, device: str = "") -> Callable[[Ca
 
 
 UNWATCHED: dict[Any, tuple[Callable[..., Passing | None], Parameters]] = {}
-"""Rules, with their parameters, for functions that go another way as soon as a dispatch mode is on."""
+"""Rules, with their parameters, for functions that take another path when a dispatch mode is on."""
 
 
 def unwatched(*targets: Any) -> Callable[[Callable[..., Passing | None]], Callable[..., Passing | None]]:
-    """Register the decorated rule for functions that ask torch whether somebody watches (``isTensorSubclassLike``), and
-    compute more if so: ``svdvals`` the singular vectors, too.
+    """Register the decorated rule for functions that compute more under a dispatch mode (``isTensorSubclassLike``).
 
-    The rule returns the tensors alive at the peak of a call that nobody watches, besides its result; None where watching
-    changes nothing. It takes the sizes and strides of the tensors given, and the function's own parameters; as keywords
-    the type of the ``device``, and whether autograd keeps the call (``learns``).
+    For example, ``svdvals`` then computes the singular vectors too. The rule returns the tensors, besides the result, that
+    are alive at the peak without a mode; None if a mode changes nothing. It takes the sizes and strides of the input
+    tensors and the function's own parameters; as keywords the device type ``device``, and ``learns``: whether autograd
+    records the call.
     """
 
     def register(rule: Callable[..., Passing | None]) -> Callable[..., Passing | None]:

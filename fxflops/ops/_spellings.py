@@ -28,11 +28,11 @@ REACHED_AS = {
     for operand in (getattr(operator, symbol, None), getattr(torch.Tensor, f"__{symbol}__", None))
     if operand is not None
 }
-"""The method that a function mode sees where an operator is written: ``Tensor.mul`` for ``x * y``."""
+"""The method that a function mode sees for a Python operator: ``Tensor.mul`` for ``x * y``."""
 
 
 def _functions() -> dict[str, list[Any]]:
-    """The functions of all namespaces by their names."""
+    """Return the functions of all namespaces by name."""
     found: dict[str, list[Any]] = {}
     for namespace in NAMESPACES:
         for name in dir(namespace):
@@ -43,12 +43,12 @@ def _functions() -> dict[str, list[Any]]:
 
 
 FUNCTIONS = _functions()
-"""Read once: to ask every namespace for a name that most of them lack takes longer than all else of the import."""
+"""Read once: looking up each name in every namespace, most of which lack it, would take longer than the rest of the import."""
 
 
 def named(*names: str) -> Iterator[Any]:
-    """The functions of torch, F, special, linalg and fft, Tensor methods and aten packets of these names, each also in
-    place (``name_``), with the operators that stand for them."""
+    """Yield the functions of torch, F, special, linalg and fft, Tensor methods and aten packets of these names, their
+    in-place forms (``name_``), and the Python operators that call them."""
     for name in names:
         yield from (*FUNCTIONS.get(name, ()), *FUNCTIONS.get(f"{name}_", ()))
         yield f"aten::{name}"

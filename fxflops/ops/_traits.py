@@ -1,7 +1,7 @@
 """Facts about ops besides their counts: a trait is the set of the ops that have it.
 
-An op is put into it where it is registered, ``zero("create", *named("empty"), op="empty", traits=[EMPTY])``: by its name and by
-its targets, so that both can be asked for.
+Ops join a trait where they are registered, ``zero("create", *named("empty"), op="empty", traits=[EMPTY])``. Look up by name or
+target.
 """
 
 from __future__ import annotations
@@ -10,23 +10,21 @@ from typing import Any
 
 Trait = set[Any]
 
-# What is read and written
-LOOKUPS: Trait = set()  # only the elements that the indices take are read
-OVERWRITES: Trait = set()  # the first argument is written to, and not read
-UNREAD: Trait = (
-    set()
-)  # the first argument's values do not matter: it gives a shape, or the others are put into a copy of it
-MAYBE_NOTHING: Trait = set()  # the argument is returned where there is nothing to do
-COPIES: Trait = set()  # the result is as unwritten as what is given
-SHARING: Trait = set()  # a tensor's memory is handed out, where anybody may write to it unseen
+# Reads and writes
+LOOKUPS: Trait = set()  # only the indexed elements are read
+OVERWRITES: Trait = set()  # the first argument is written, but not read
+UNREAD: Trait = set()  # the first argument's values do not matter: it gives a shape, or its copy is written to
+MAYBE_NOTHING: Trait = set()  # returns its argument if there is nothing to do
+COPIES: Trait = set()  # the result is uninitialized if the argument is
+SHARING: Trait = set()  # hands out a tensor's memory, which others may then write to unseen
 
-# What is made
-FACTORIES: Trait = set()  # a tensor on the device that is told
-EMPTY: Trait = set()  # a tensor whose memory nobody has written to
-GIVEN: Trait = set()  # a tensor of values that are given
-SEQUENCES: Trait = set()  # a tensor of positions
-INTEGERS: Trait = set()  # a tensor of integers where no dtype is told
+# Results
+FACTORIES: Trait = set()  # a tensor on the requested device
+EMPTY: Trait = set()  # a tensor with uninitialized memory
+GIVEN: Trait = set()  # a tensor of the values passed in
+SEQUENCES: Trait = set()  # a tensor of a sequence of numbers
+INTEGERS: Trait = set()  # a tensor of integers, unless a dtype is passed
 
-# What metadata tells
-METADATA: Trait = set()  # a tensor on meta answers as the one that it stands for
-RESHAPING: Trait = set()  # in place, a tensor lies otherwise, and no element is read or written
+# Metadata
+METADATA: Trait = set()  # a meta tensor gives the same answer as the tensor that it replaces
+RESHAPING: Trait = set()  # in place, changes a tensor's strides without reading or writing elements

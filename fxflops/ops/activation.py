@@ -1,9 +1,9 @@
-"""Activations: 1 per element, but for the few whose parts torch_flops counts.
+"""Activations: 1 per element, except the few that torch_flops counts part by part.
 
-torch_flops counts GELU as ReLU, 1 per element, and leaky_relu 4: https://github.com/zugexiaodui/torch_flops
+torch_flops counts GELU like ReLU, 1 per element, and leaky_relu as 4: https://github.com/zugexiaodui/torch_flops
 
-A gradient is the derivative times the gradient given. A bound is 1 compare; of two branches the one that computes more is
-counted; a coefficient that is 1 multiplies nothing. The derivatives are those of
+A gradient is the derivative times the incoming gradient. A bound is 1 compare; of two branches the costlier one is counted; a
+coefficient of 1 costs no multiply. The derivatives follow
 https://github.com/pytorch/pytorch/blob/main/torch/_decomp/decompositions.py
 """
 
@@ -37,12 +37,12 @@ LEAKY = Cost(muls=1, others=1)
 
 
 def with_term(tensors: Sequence[Strided], out: Spec, input: Spec, inplace: bool = False) -> Passing:
-    """The result and one term as large: tanh(x) in x - tanh(x), 1 + |x| in x / (1 + |x|)."""
+    """Return the result and one term of its size: tanh(x) in x - tanh(x), 1 + |x| in x / (1 + |x|)."""
     return out, out
 
 
 def with_buffer(tensors: Sequence[Strided], out: Spec, input: Spec, inplace: bool = False, *, device: str) -> Passing:
-    """The result and, on a CPU, the buffer that its gradient is computed from."""
+    """Return the result and, except on CUDA, the buffer from which the gradient is computed."""
     return (out, out) if device != "cuda" else ()
 
 
@@ -78,7 +78,7 @@ def bounded(input: Spec, low: float = 0, high: float = 0, inplace: bool = False)
 
 @formula(*named("threshold_backward"))
 def threshold_backward(*, out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad where x > threshold: 1 per output; so is relu's."""
+    """grad[*], x[*] -> out[*]: grad where x > threshold: 1 per output; also the gradient of relu."""
     return times(out.numel(), Cost(others=1))
 
 
@@ -91,7 +91,7 @@ def bounded_backward(*, out: Spec) -> Cost:
 
 
 def derivative(of: str, text: str, each: Cost) -> FormulaFunction:
-    """The formula of an operator that computes so much per element of the gradient, of the input x or the result y."""
+    """Return a backward formula that costs ``each`` per element; ``text`` is the derivative in terms of ``of``: input x or result y."""
 
     def backward(*, out: Spec) -> Cost:
         return times(out.numel(), each)
@@ -101,7 +101,7 @@ def derivative(of: str, text: str, each: Cost) -> FormulaFunction:
 
 
 def gelu_backward(grad_output: Spec, input: Spec, *, approximate: str = "none", out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad * (P(x) + x p(x)), P and p of the normal distribution, 11 per output; by tanh 17.
+    """grad[*], x[*] -> out[*]: grad * (P(x) + x p(x)), P and p the normal distribution and its density: 11 per output; by tanh 17.
 
     P = 0.5 * (1 + erf(x * sqrt(1/2))), p = c * exp(-0.5 * x * x). By tanh: with t = tanh(b * (x + a * x * x * x)),
     grad * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * b * (1 + 3a * x * x)).
@@ -131,7 +131,7 @@ DERIVATIVES: dict[str, tuple[type[nn.Module], Any]] = {
     "sigmoid": (nn.Sigmoid, derivative("y", "grad * (1 - y) * y", Cost(muls=2, adds=1))),
     "tanh": (nn.Tanh, derivative("y", "grad * (1 - y * y)", Cost(muls=2, adds=1))),
 }
-"""The module and the derivative of functions that count 1 per element themselves."""
+"""The module and the derivative of each function that itself counts 1 per element."""
 for _name, (_module, _backward) in DERIVATIVES.items():
     _backward.__name__ = _backward.__qualname__ = f"{_name}_backward"
     _op = formula(_module, *named(_name), op=_name)(activation)
@@ -154,7 +154,7 @@ def elu_backward(
 ) -> Cost:
     """grad[*], x[*] -> out[*]: grad * c * exp(x * input_scale) below 0, c = alpha * scale * input_scale: 3 to 5 per output.
 
-    From the result y, where the forward was in place: grad * input_scale * (y + alpha * scale), 3 or 4 per output.
+    From the result y, if the forward was in place: grad * input_scale * (y + alpha * scale), 3 or 4 per output.
     """
     scaled = not math.isclose(input_scale, 1)
     if is_result:
@@ -171,7 +171,7 @@ log_sigmoid.shape(nn.LogSigmoid, layout=POINTWISE, passing=with_buffer)(same)
 
 @log_sigmoid.backward(*named("log_sigmoid_backward"))
 def log_sigmoid_backward(*, out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad * (1 - sigmoid(x)): 3 per output, whatever the buffer of a device holds."""
+    """grad[*], x[*] -> out[*]: grad * (1 - sigmoid(x)): 3 per output, whatever a device's kernel buffers."""
     return times(out.numel(), Cost(muls=1, adds=1, others=1))
 
 
@@ -181,7 +181,7 @@ softplus.shape(nn.Softplus, layout=POINTWISE)(same)
 
 @softplus.backward(*named("softplus_backward"))
 def softplus_backward(grad_output: Spec, input: Spec, beta: float, *, out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad * z / (z + 1), z = exp(beta * x), up to a bound: 5 per output, 6 with a beta."""
+    """grad[*], x[*] -> out[*]: grad * z / (z + 1), z = exp(beta * x), up to a bound: 5 per output, 6 if beta is not 1."""
     return times(out.numel(), Cost(muls=1 + (beta != 1), adds=1, others=3))
 
 

@@ -1,7 +1,7 @@
-"""The aten level: a rule for an overload that has no row of its own, read from its schema and tags.
+"""The aten level: rules for overloads without their own entry, read from schema and tags.
 
-What a schema cannot tell is declared here by name: views, moves, creations and queries that only aten knows. Operators
-that compute and have neither a row nor a rule stay unknown; tests/ops/test_aten.py lists those of aten.
+Views, moves, creations and queries that only aten has, and that a schema does not reveal, are declared here by name.
+Operators that compute but have neither an entry nor a rule stay unknown; tests/ops/test_aten.py lists those in aten.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ CHECKED = """
     sym_constrain_range sym_constrain_range_for_size
 """.split()
 BETWEEN_PROCESSES = {"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"}
-"""The namespaces of torch.distributed: what its operators add up or compare on the way is no work of this model."""
+"""The namespaces of torch.distributed: sums and compares inside its operators are not counted as the model's work."""
 WAITING = ("wait", "barrier", "check", "wrap")
 SCALARS = ("max", "norm", "powsum")
-"""Ops that make one number of each tensor of a list."""
+"""Ops that reduce each tensor of a list to one number."""
 
 for _reason, _space, _names in (
     ("move", "prims", ("convert_element_type", "device_put", "copy_to", "copy_strided", "rev")),
@@ -83,10 +83,11 @@ zero("create", "aten::empty_quantized", op="empty_quantized", traits=[EMPTY])
 
 
 def aten_rule(overload: OpOverload) -> Formula | None:
-    """The rule for an overload without a row of its own; None where it computes what no rule knows.
+    """Return the rule for an overload without its own entry; None if no rule applies.
 
-    In this order: aten's operator of the same name (of ``prims``, of which decompositions are made), a view or copy by its schema or tags, one operation per output element by ``Tag.pointwise``, what the
-    functional form of an in-place, ``out=`` or ``_foreach_`` form costs, a random factory by its tag.
+    Tried in this order: for ``prims`` (used by decompositions), aten's operator of the same name; no cost for a view, copy,
+    random factory or communication, by schema, tags or namespace; one operation per output element, by ``Tag.pointwise``; for an
+    in-place, ``out=`` or ``_foreach_`` form, the cost of the functional form.
     """
     space, _, name = overload._schema.name.partition("::")
     if space == "prims" and (entry := _of_aten(name)) is not None:
@@ -105,7 +106,7 @@ def aten_rule(overload: OpOverload) -> Formula | None:
 
 
 def _of_aten(name: str) -> Formula | None:
-    """The entry of the operator that aten has for one of prims."""
+    """Return the entry of the aten operator that matches this operator of prims."""
     known = (BASE.find(getattr(torch.ops.aten, f"{prefix}{name}", None)) for prefix in ("", "special_", "linalg_", "_"))
     return next(filter(None, known), None)
 
@@ -116,7 +117,7 @@ def _reason_why_free(overload: OpOverload) -> str:
     space, _, name = schema.name.partition("::")
     if space in BETWEEN_PROCESSES:
         return "query" if any(word in name for word in WAITING) else COMMUNICATION
-    if space == "fsdp":  # into what is sent, and out of it
+    if space == "fsdp":  # copies into and out of communication buffers
         return "move"
     returned = schema.returns[0].alias_info if schema.returns else None
     if (returned is not None and not returned.is_write) or torch.Tag.inplace_view in tags:
@@ -130,7 +131,7 @@ def _reason_why_free(overload: OpOverload) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_pointwise(overload: OpOverload) -> bool:
-    """Return True by its tag, of torch's forward operators only: backward ones bear it too, and fused ones of other libraries."""
+    """Return True for torch's forward operators with the pointwise tag; backward and other libraries' fused operators have it too."""
     name = overload._schema.name
     return torch.Tag.pointwise in overload.tags and _is_of_torch(name) and "backward" not in name
 
@@ -141,7 +142,7 @@ def _is_of_torch(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _functional(overload: OpOverload) -> OpOverload | OpOverloadPacket | None:
-    """The functional operator of an in-place, ``out=`` or list form; None for any other operator."""
+    """Return the functional operator of an in-place, ``out=`` or list form; None for any other operator."""
     space, _, name = overload._schema.name.partition("::")
     if name.startswith("_foreach_"):
         stem = name.removeprefix("_foreach_").rstrip("_")
@@ -158,16 +159,16 @@ def _functional(overload: OpOverload) -> OpOverload | OpOverloadPacket | None:
 
 @lru_cache(maxsize=4096)
 def _per_tensor(functional: OpOverload | OpOverloadPacket) -> FormulaFunction:
-    """The formula of a list form: one call of ``functional`` for each tensor."""
+    """Return the formula of a list form: one call of ``functional`` for each tensor."""
     one_number = functional._qualified_op_name.rpartition("::")[2].endswith(SCALARS)  # type: ignore[union-attr]
 
     def per_tensor(*args: Any, out: Any, **kwargs: Any) -> Cost:
-        """x[t][*] -> out[t][*]: what the op itself counts, for each tensor of the list."""
+        """x[t][*] -> out[t][*]: the count of the op itself, for each tensor of the list."""
         entry = BASE.find(functional)
         tensors = next(value for value in (*args, *kwargs.values()) if _is_list(value))
         total = Cost()
         for i, tensor in enumerate(tensors):
-            # In place or into given tensors, the call itself returns none.
+            # An in-place or out= form itself returns no tensors.
             result = out[i] if _is_list(out) and out else Spec((), tensor.dtype) if one_number else tensor
             given = tuple(_of(value, i) for value in args), {key: _of(value, i) for key, value in kwargs.items()}
             if entry is not None:
@@ -182,5 +183,5 @@ def _is_list(value: Any) -> bool:
 
 
 def _of(value: Any, i: int) -> Any:
-    """The part of an argument that goes with the i-th tensor."""
+    """Return the part of an argument that belongs to the i-th tensor."""
     return value[i] if _is_list(value) else value

@@ -1,8 +1,8 @@
-"""Scaled dot-product attention, the same from every kernel: every query meets every key, whatever the mask leaves.
+"""Scaled dot-product attention, counted alike for every kernel: every query meets every key, whatever the mask leaves.
 
-Its gradients are 4 products, and the softmax's. Fused kernels compute the scores again, which they did not save; that fifth
-product, which FlopCounterMode counts, is left out, as a model costs the same by whatever kernel. So does the scale: torch's plain
-products scale queries and keys, and their gradients with them; of a fused kernel the same is counted, whatever it scales.
+The backward is 4 products and the softmax's gradient. Fused kernels also recompute the scores, which they did not save.
+FlopCounterMode counts this fifth product; fxflops does not, so that a model costs the same with every kernel. For the same reason,
+scaling in the backward is always counted as in torch's plain products, which scale queries and keys, and so their gradients.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def attention(
     Each of the n*s scores is d multiplies and d-1 adds, each output s multiplies and s-1 adds. A score is scaled (1),
     masked if there is a mask or causality (1), and dropped out if dropout_p > 0 (1); softmax is s exps, s-1 adds and s
     divides per row. These are torch_flops' numbers: https://github.com/zugexiaodui/torch_flops
-    Grouped queries: every query head is counted, as each meets the keys of its group. Of ``attention="exact"`` out
-    knows the pairs that the mask leaves.
+    Grouped queries: every query head is counted, as each meets the keys of its group. With ``attention="exact"``, ``out``
+    carries the number of pairs that the mask leaves.
     """
     *batch, _, _ = first(out)
     n, d = query[-2:]
@@ -43,12 +43,12 @@ def attention(
 
 
 def dense(batch: int, n: int, s: int, d: int, v: int, masked: bool, dropout_p: float, out: Any) -> Cost:
-    """The cost of ``n`` queries and ``s`` keys of ``d`` elements, values of ``v``, in each of ``batch`` heads of all samples."""
+    """Return the cost of ``n`` queries and ``s`` keys of ``d`` elements, values of ``v``, in each of ``batch`` heads over all samples."""
     return of_pairs(batch * n, pairs_in(out, batch * n * s), d, v, masked, dropout_p)
 
 
 def of_pairs(rows: int, pairs: int, d: int, v: int, masked: bool, dropout_p: float) -> Cost:
-    """The cost of ``pairs`` of queries and keys of ``d`` elements, added up to ``rows`` outputs of ``v``."""
+    """Return the cost of ``pairs`` of queries and keys of ``d`` elements, summed into ``rows`` outputs of ``v`` elements."""
     softmax = Cost(others=2 * pairs, adds=max(pairs - rows, 0))
     pointwise = Cost(muls=pairs * (1 + (dropout_p > 0)), adds=pairs * masked)
     return contraction(d, pairs).plus(pointwise).plus(softmax).plus(added_up(pairs * v, rows * v))
@@ -71,9 +71,9 @@ def attention_backward(
 ) -> Cost:
     """grad[*, n, v], query[*, n, d], key[*, s, d], value[*, s, v] -> out_q[*, n, d], out_k[*, s, d], out_v[*, s, v]: 4 products; out_q, out_k scaled.
 
-    With weights P = softmax(scale * q k'): out_v = P' grad; dP = grad v', times the dropout's mask if there is one (1);
+    With weights P = softmax(scale * q k'): out_v = P' grad; dP = grad v', times the dropout mask, if any (1);
     dS = P * (dP - sum of P * dP); out_q = dS k * scale; out_k = dS' q * scale, scaled before the heads of a group are summed.
-    The gradient of a bias, if asked for, is dS summed over what the bias is broadcast to.
+    The gradient of a bias, if requested, is dS summed over the dims along which the bias is broadcast.
     """
     bias = attn_bias if grad_input_mask[3] else None
     return products_of(query, key, value, math.prod(query[:-2]), query[-2], key[-2], dropout_p, out, bias)
@@ -115,7 +115,7 @@ def efficient_attention(
 def flex_attention(
     query: Spec, key: Spec, value: Spec, score_mod: Any = None, block_mask: Any = None, *, out: Any
 ) -> Cost:
-    """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]: as attention; score_mod and mask_mod are calls of their own."""
+    """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]: as attention; score_mod and mask_mod are separate calls."""
     return attention(query, key, value, out=out)
 
 
@@ -136,18 +136,20 @@ def products_of(
     out: Any,
     bias: Spec | None = None,
 ) -> Cost:
-    """The products of the backward pass, for ``heads`` of all samples, each with ``n`` queries and ``s`` keys; the pairs are those
-    that the mask leaves."""
+    """Return the cost of the backward for ``heads`` over all samples, each with ``n`` queries and ``s`` keys.
+
+    If ``out`` carries the number of pairs that the mask leaves, only these count.
+    """
     rows = heads * n
     pairs = pairs_in(out, rows * s)
-    # The heads of a group share a key, whose gradient has as many parts to scale: torch's plain products copy the key for each head.
+    # A key's gradient is scaled once per query head of its group: torch's plain products copy the key for each head.
     return gradients_of_pairs(rows, heads * s, pairs, query, key, value, dropout_p, bias)
 
 
 def gradients_of_pairs(
     rows: int, keys: int, pairs: int, query: Spec, key: Spec, value: Spec, dropout_p: float, bias: Spec | None = None
 ) -> Cost:
-    """The gradients of ``pairs`` of ``rows`` queries and ``keys`` keys, those of all heads together."""
+    """Return the cost of the gradients of ``pairs`` of ``rows`` queries and ``keys`` keys, over all heads."""
     d, v = query[-1], value[-1]
     scaled = (rows + keys) * d
     return summed(

@@ -1,4 +1,4 @@
-"""Attention by the kernels that take the heads last, and packed sequences, which count as the longest."""
+"""Attention kernels that take heads last, and packed sequences, each counted as long as the longest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def flash_attention_forward(
     *,
     out: Any,
 ) -> Cost:
-    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: as attention; packed sequences count as the longest."""
+    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: as attention; each packed sequence counts as the longest."""
     return _heads_last(query, key, value, cum_seq_q, max_q, max_k, is_causal, dropout_p, out)
 
 
@@ -43,7 +43,7 @@ def heads_last_backward(
 ) -> Cost:
     """grad[b, n, h, v], query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out_q, out_k, out_v: as attention_backward.
 
-    Packed sequences, [sum of n, h, d], count as the longest, each; ``cum_seq_q`` are their starts.
+    Packed sequences, [sum of n, h, d], each count as the longest; ``cum_seq_q`` holds their starts.
     """
     given = bias if bias_requires_grad else None
     n, h, _ = query[-3:]
@@ -68,7 +68,7 @@ def efficient_attention_forward(
     *,
     out: Any,
 ) -> Cost:
-    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: as attention; packed sequences count as the longest."""
+    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: as attention; each packed sequence counts as the longest."""
     masked = bias is not None or custom_mask_type != 0
     return _heads_last(query, key, value, cu_seqlens_q, max_seqlen_q, max_seqlen_k, masked, dropout_p, out)
 
@@ -89,7 +89,7 @@ def cudnn_attention_forward(
     *,
     out: Any,
 ) -> Cost:
-    """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]: as attention; packed sequences count as the longest."""
+    """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]: as attention; each packed sequence counts as the longest."""
     if cum_seq_q is None:
         return attention(query, key, value, attn_bias, dropout_p, is_causal, out=out)
     masked = attn_bias is not None or is_causal
@@ -120,7 +120,7 @@ def _heads_last(
     dropout_p: float,
     out: Any,
 ) -> Cost:
-    """The cost for tensors [b, n, h, d]; packed ones, [sum of n, h, d], come with the ``starts`` of their sequences."""
+    """Return the cost for tensors [b, n, h, d], or for packed tensors [sum of n, h, d] with the ``starts`` of their sequences."""
     n, h, d = query[-3:]
     b, s = math.prod(query[:-3]), key[-3]
     if starts is not None:

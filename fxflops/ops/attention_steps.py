@@ -1,7 +1,7 @@
-"""The shape rule of ``scaled_dot_product_attention``: the kernel that a CPU takes, and the tensors that it makes.
+"""The shape rule of ``scaled_dot_product_attention``: the kernel used on CPU, and the tensors that it allocates.
 
-Torch itself says whether the fused kernel takes a call (``torch._fused_sdp_choice``). Else there are plain products, whose steps
-are those of https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/transformers/attention.cpp
+Torch itself decides whether the fused kernel runs (``torch._fused_sdp_choice``). Otherwise plain products run, in the steps of
+https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/transformers/attention.cpp
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def attention_shape(
 
 
 def few_bytes(sizes: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor on the CPU of these sizes whose rows share one storage of a row's size."""
+    """Return a CPU tensor of these sizes whose rows all share the storage of one row."""
     row = torch.zeros(sizes[-1], dtype=dtype, device="cpu")
     return row.as_strided(tuple(sizes), (*[0] * (len(sizes) - 1), int(strides[-1] == 1)))
 
 
 def _fused(query: Placed, mask: Placed | None) -> Result | None:
-    """The fused kernel: it returns the logarithm of the sum of each row, too."""
+    """Return the result of the fused kernel, which also returns each row's log-sum-exp."""
     strides = like(query)
     if strides is None or query.dtype not in (torch.float32, *HALVES):
         return None
@@ -75,7 +75,7 @@ def _fused(query: Placed, mask: Placed | None) -> Result | None:
 
 
 def _products(query: Placed, key: Placed, value: Placed, mask: Placed | None, is_causal: bool) -> Result | None:
-    """Plain products: the queries and the keys are scaled first, and the scaled queries live to the end."""
+    """Return the result of plain products: queries and keys are scaled first, and the scaled queries stay alive to the end."""
     *batch, n, d = query
     s, v = value[-2:]
     if (
@@ -107,7 +107,7 @@ def _products(query: Placed, key: Placed, value: Placed, mask: Placed | None, is
     scores = held.make(Spec((*batch, n, s), dtype))
     held.free(*copies, keys)
     held.make(Spec(scores, dtype))  # the weights
-    if mask is not None:  # a row that the mask leaves nothing of becomes zeros (_safe_softmax)
+    if mask is not None:  # a fully masked row becomes zeros (_safe_softmax)
         left_out = Spec(scores, torch.bool), Spec((*batch, n, 1), torch.bool), Spec((), dtype)
         held.free(*[held.make(each) for each in left_out])
     held.free(scores)
@@ -118,17 +118,17 @@ def _products(query: Placed, key: Placed, value: Placed, mask: Placed | None, is
 
 
 def _numbers(held: Lifetimes, mask: Spec, dtype: torch.dtype) -> None:
-    """A mask of booleans becomes one of numbers, chosen from two tensors of one number each."""
+    """Convert a boolean mask to a mask of numbers, each chosen from one of two scalar tensors."""
     chosen = [held.make(Spec((), dtype)) for _ in range(2)]
     held.make(Spec(mask, dtype))
     held.free(*chosen)
 
 
 def _batched(operand: Spec) -> Spec:
-    """An operand of a matrix product with one dimension for its batch."""
+    """Return an operand of a matrix product with its batch dimensions merged into one."""
     return Spec((prod(operand[:-2]), *operand[-2:]), operand.dtype)
 
 
 def _is_batched(operand: Placed) -> bool:
-    """Return True if an operand needs no copy for that."""
+    """Return True if merging an operand's batch dimensions needs no copy."""
     return viewed(operand, _batched(operand)) is not None

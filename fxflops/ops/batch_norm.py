@@ -1,7 +1,7 @@
-"""Batch and instance norm, counted as norm.py counts: the mean and the deviation only backward.
+"""Batch and instance norm, counted as in norm.py: only the gradients include the mean and the deviation.
 
 With X = (x - mean) / std the gradient is (grad - mean(grad) - X * mean(grad * X)) * weight / std, each mean over a channel:
-https://arxiv.org/abs/1502.03167. The weight's is the sum of grad * X, the bias's that of grad.
+https://arxiv.org/abs/1502.03167. The weight's gradient is the sum of grad * X, the bias's the sum of grad.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ zero(
 
 
 def batch_normed(input: Spec, training: bool, *weights: Spec | None) -> Spec | None:
-    """x[n, c, *] -> out[n, c, *]; where a weight does not fit, or there is but one value to take a mean of, the kernel
-    decides."""
+    """x[n, c, *] -> out[n, c, *]; None if a weight does not fit, or if each mean would be over a single value."""
     if input.ndim < 2 or not input.dtype.is_floating_point or not input.numel():
         return None
     if training and input.numel() == input[1]:
@@ -59,7 +58,7 @@ def batch_moments(
     training: bool = False,
     **kwargs: Any,
 ) -> Passing:
-    """The result, and in training mean and deviation of each channel, which the kernel returns beside it."""
+    """Return the result and, in training, each channel's mean and deviation, which the kernel also returns."""
     channel = Spec((input[1],), out.dtype)
     return (out, channel, channel) if training or running_mean is None else ()
 
@@ -80,7 +79,7 @@ def batch_norm_shape(
 
 
 def batch_norm_of(*dims: int) -> Callable[..., Spec | None]:
-    """The rule of BatchNorm modules that take inputs of so many dimensions."""
+    """Return the rule of BatchNorm modules whose inputs have one of these numbers of dimensions."""
 
     def batch_norm_shape(
         input: Spec,
@@ -116,8 +115,8 @@ def batch_norm_backward(
 ) -> Cost:
     """grad[n, c, *], x[n, c, *], weight[c] -> out[n, c, *], out_weight[c], out_bias[c]: 9 per element and 1 per channel.
 
-    The sums of grad and of grad * X, which are the weight's and the bias's, are also those of its means; the weight
-    is multiplied by 1 / std. In eval out is grad * weight / std, and 1 / std takes 2 per channel.
+    The sums of grad * X and of grad, the gradients of weight and bias, also give the means; the weight is multiplied by
+    1 / std. In eval, out is grad * weight / std, and 1 / std takes 2 per channel.
     """
     n, c = input.numel(), input[1]
     to_input, to_weight, to_bias = output_mask
@@ -149,7 +148,7 @@ def batch_norm_backward_reduce(*, input: Spec, weight_g: bool, out: Any) -> Cost
 def batch_norm_backward_elements(*, weight: Spec | None, out: Spec) -> Cost:
     """grad[n, c, *], x[n, c, *], sum[c], sum_x[c] -> out[n, c, *]: (grad - mean - (x - mean_x) * a) * b: 5 per output.
 
-    Per channel 2 means of the sums given, a = mean(grad * (x - mean_x)) / std / std and b = weight / std: 4 or 5.
+    Per channel: 2 means from the given sums, a = mean(grad * (x - mean_x)) / std / std and b = weight / std: 4 or 5.
     """
     n, c = out.numel(), out[1]
     return Cost(muls=2 * n + (2 + (weight is not None)) * c, adds=3 * n, others=2 * c)

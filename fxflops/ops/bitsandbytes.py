@@ -1,10 +1,10 @@
-"""bitsandbytes' own operators: steps of optimizers with states in 32 or 8 bits, and products with weights in 8 or 4.
+"""bitsandbytes' own operators: optimizer steps with 32-bit or 8-bit states, and products with 8-bit or 4-bit weights.
 
 Their arguments: https://github.com/bitsandbytes-foundation/bitsandbytes/blob/main/bitsandbytes/_ops.py. Steps are counted
-as that library's plain loop computes them for one element
-(https://github.com/bitsandbytes-foundation/bitsandbytes/blob/main/bitsandbytes/backends/default/ops.py), without what is
-computed once for a whole parameter, such as corrections of bias. Searching the code of a value, and looking one up, is not
-counted. The operators are known by name, so that bitsandbytes need not be installed.
+per element, as in the library's plain loop
+(https://github.com/bitsandbytes-foundation/bitsandbytes/blob/main/bitsandbytes/backends/default/ops.py), without work done
+once per parameter, such as bias correction. Searching for a value's code, or looking up a code's value, is not counted. The
+operators are registered by name, so bitsandbytes need not be installed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ._libraries import Given, Values, gradients_of, library
 from .optim import SCALED_ADD
 
 QUANTIZE = Cost(muls=1, others=2)
-"""The absolute value and a compare for a block's largest, and a multiply by its inverse."""
+"""The absolute value and a compare for the block's maximum, and a multiply by its inverse."""
 DEQUANTIZE = Cost(muls=1)
-"""A multiply by the block's largest value."""
+"""A multiply by the block's maximum."""
 MEAN = Cost(muls=2, adds=1)
 """b * m + (1 - b) * g."""
 SQUARES = Cost(muls=3, adds=1)
@@ -27,9 +27,9 @@ SQUARES = Cost(muls=3, adds=1)
 ROOT = Cost(adds=1, others=1)
 """sqrt(v) + eps."""
 NORM = Cost(muls=2, adds=1)
-"""The sum of squares of the update, and a multiply by what that norm allows."""
+"""The sum of the update's squares, and a multiply to bound its norm."""
 STEPS = {
-    # Each with the mean or squares that it keeps, then the step of the parameter.
+    # For each: the moving mean or squares that it keeps, then the parameter's step.
     "adam": summed(MEAN, SQUARES, ROOT, Cost(others=1), SCALED_ADD),
     "ademamix": summed(MEAN, MEAN, SQUARES, Cost(muls=1, adds=1, others=1), ROOT, Cost(others=2), SCALED_ADD),
     "momentum": SCALED_ADD,
@@ -39,7 +39,7 @@ STEPS = {
 }
 SAME_AS = {"lamb": "adam", "lars": "momentum"}
 DECOUPLED = frozenset({"adam", "ademamix", "lion"})
-"""Those whose weight decay multiplies the parameter; that of the others is added to the gradient."""
+"""Optimizers whose weight decay scales the parameter; the others add it to the gradient."""
 
 
 @formula("bitsandbytes::optimizer_update_32bit")
@@ -55,8 +55,8 @@ def optimizer_update_32bit(
 ) -> Cost:
     """p[*], g[*], state1[*], state2[*] -> p[*]: per element by name: adam 12, ademamix 19, momentum 4, lion 9, rmsprop 9, adagrad 7.
 
-    Weight decay is 1 more, or 2 where it is added to the gradient; 3 more with a bound on the update's norm, 1 to scale the
-    gradient. In momentum's first step the state is the gradient itself.
+    Weight decay adds 1, or 2 if it is added to the gradient; a bound on the update's norm adds 3, scaling the gradient 1. In
+    momentum's first step the state is the gradient itself.
     """
     return times(g.numel(), _step(optimizer_name, weight_decay, step, gnorm_scale, bool(max_unorm)))
 
@@ -138,7 +138,7 @@ def int8_scaled_mm(A: Spec, B: Spec, *, bias: Spec | None = None, out: Spec) -> 
 def int8_mixed_scaled_mm(
     A: Spec, CA: Spec, CB: Spec, *, outlier_cols: Spec | None = None, bias: Spec | None = None, out: tuple[Spec, Any]
 ) -> Cost:
-    """input[*, i], weight[o, i] -> out[*, o]: as int8_scaled_mm, and with columns of outliers j multiplies and adds more per output."""
+    """input[*, i], weight[o, i] -> out[*, o]: as int8_scaled_mm; j outlier columns add j multiplies and j adds per output."""
     product = int8_scaled_mm(CA, CB, bias=bias, out=out[0])
     outliers = 0 if outlier_cols is None else outlier_cols.numel()
     if not outliers:
@@ -166,13 +166,13 @@ def int8_vectorwise_dequant(A: Spec, *, out: Any) -> Cost:
 
 
 def weight_described(values: Values) -> Values:
-    """The arguments, with the shape of the weight that is packed."""
+    """Return the arguments with the shape of the packed weight."""
     state = values.pop("quant_state")
     return {**values, "weight_shape": tuple(state.shape)}
 
 
 def product_result(A: Spec, weight_shape: Sequence[int], out: Any = None) -> Any:
-    """out[*, o], where it is not given."""
+    """out[*, o], unless ``out`` is passed."""
     return Spec((*A[:-1], weight_shape[0]), A.dtype) if out is None else Given("out")
 
 
@@ -189,7 +189,7 @@ def matmul_4bit(*, A: Spec, weight_shape: Sequence[int], bias: Spec | None = Non
 def matmul_4bit_backward(
     *, A: Spec, weight_shape: Sequence[int], bias: Spec | None = None, needs: Sequence[str], out: Any
 ) -> Cost:
-    """grad[*, o], packed weight of shape [o, i] -> out[*, i], out_bias[o]: 1 multiply per weight, o multiply-adds per out; it does not learn."""
+    """grad[*, o], packed weight of shape [o, i] -> out[*, i], out_bias[o]: 1 multiply per weight, o multiply-adds per out; the weight gets no gradient."""
     outputs, inputs = weight_shape
     rows = A.numel() // inputs
     return summed(

@@ -1,8 +1,8 @@
 """Convolutions, in any number of dims, with groups, dilation, strides and every kind of padding.
 
-Windows are counted whole, also where they reach into the padding, as torch_flops and FlopCounterMode count them. The gradient
-of an input is the transposed convolution, or for a transposed one the convolution. Groups count as what they are: each weight
-meets the channels of its group alone (FlopCounterMode counts the weight's gradient ``groups`` times).
+Windows are counted in full, even where they reach into the padding, as torch_flops and FlopCounterMode do. The input's gradient is
+the transposed convolution, or the convolution if the forward is transposed. With groups, each weight meets only the channels of
+its group (FlopCounterMode counts the weight's gradient ``groups`` times).
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def conv_shape(
     dims = weight.ndim - 2
     if dims < 1 or input.ndim != dims + 2 or input.dtype is not weight.dtype or padding_mode != "zeros":
         return None
-    if input.dtype.is_complex:  # torch computes it by real ones
+    if input.dtype.is_complex:  # torch computes it with real convolutions
         return None
     if input[1] != weight[1] * groups or weight[0] % groups or not fits(bias, weight[0], input):
         return None
     steps, gaps = each(stride, dims), each(dilation, dims)
     if padding == "same":
         sizes = list(input[2:])
-        # Where one side gets more than the other, torch pads a copy first.
+        # If one side gets more padding than the other, torch pads a copy first.
         if set(steps) != {1} or any(d * (k - 1) % 2 for k, d in zip(weight[2:], gaps, strict=True)):
             return None
     else:
@@ -74,7 +74,7 @@ def conv_tbc(input: Spec, weight: Spec, bias: Spec, pad: int = 0, *, out: Spec) 
 
 @formula(*named("convolution", "_convolution", "convolution_overrideable"), op="conv")
 def convolution(input: Spec, weight: Spec, bias: Spec | None, *, transposed: bool, out: Spec) -> Cost:
-    """input[*, g*i, *n], weight[o, i, *k] -> out[*, o, *m]: as conv, or as conv_transpose where transposed."""
+    """input[*, g*i, *n], weight[o, i, *k] -> out[*, o, *m]: as conv, or as conv_transpose if transposed."""
     return (conv_transpose if transposed else conv)(input, weight, bias=bias, out=out)
 
 
@@ -94,8 +94,8 @@ def convolution_backward(
 ) -> Cost:
     """grad[b, o, *m], x[b, g*i, *n], weight[o, i, *k] -> out[b, g*i, *n], out_weight[o, i, *k], out_bias[o]: 3 contractions.
 
-    To the input i*prod(k) multiply-adds per element of grad, less 1 add per output (transposed: o*prod(k) per output);
-    to the weight b*prod(m) per output (transposed: b*prod(n)), less 1 add; to the bias b*prod(m) - 1 adds per output.
+    Input: i*prod(k) multiply-adds per element of grad, less 1 add per output (transposed: o*prod(k) per output).
+    Weight: b*prod(m) per output (transposed: b*prod(n)), less 1 add. Bias: b*prod(m) - 1 adds per output.
     """
     to_input, to_weight, to_bias = output_mask
     batch, _, *places = input if transposed else grad_output

@@ -1,4 +1,4 @@
-"""The loss of a sequence that is not aligned to its labels: one step of its recursion per time and state.
+"""The loss of a sequence that is not aligned with its labels: one recursion step per time and state.
 
 A. Graves et al., Connectionist Temporal Classification: https://www.cs.toronto.edu/~graves/icml_2006.pdf
 """
@@ -13,7 +13,7 @@ from ._extend import Cost, Spec, formula, named, times
 from .loss import Reduction, reduced_loss
 
 STEP = Cost(adds=7, others=6)
-"""One step of the recursion, to one state."""
+"""One recursion step into one state."""
 
 
 @formula(nn.CTCLoss, *named("ctc_loss"))
@@ -29,8 +29,8 @@ def ctc_loss(
 ) -> Cost:
     """log_probs[t, n, c], targets[n, s] -> out[]: 13 per step and state, of 2s + 1 states per sequence.
 
-    log(exp(a - m) + exp(b - m) + exp(c - m)) + m + log_prob: 2 compares, 7 adds, 3 exps, 1 log. The lengths are read where
-    they are numbers; where they are tensors all sequences are taken for the longest.
+    log(exp(a - m) + exp(b - m) + exp(c - m)) + m + log_prob: 2 compares, 7 adds, 3 exps, 1 log. Lengths are read if they
+    are numbers; if they are tensors, every sequence counts as the longest.
     """
     n = log_probs[1] if log_probs.ndim == 3 else 1
     total = times(states_of(log_probs, targets, input_lengths, target_lengths), STEP)
@@ -43,7 +43,7 @@ def ctc_loss_backward(
 ) -> Cost:
     """grad[n], log_probs[t, n, c], targets[n, s] -> out[t, n, c]: 22 per step and state, of 2s + 1 states per sequence, 6 per output.
 
-    The recursion from the end, as in the forward; alpha + beta, and its log-sum-exp (8) to that of its class;
+    The recursion from the end, as in the forward; alpha + beta, added to its class's sum by log-sum-exp (8);
     (exp(log_prob) - exp(sum + loss - log_prob)) * grad.
     """
     states = states_of(log_probs, targets, input_lengths, target_lengths)
@@ -58,7 +58,7 @@ def ctc_loss_forward(log_probs: Spec, targets: Spec, input_lengths: Any, target_
 
 
 def states_of(log_probs: Spec, targets: Spec, input_lengths: Any, target_lengths: Any) -> int:
-    """The number of steps of the recursion to a state, in all sequences."""
+    """Return the number of recursion steps into states, over all sequences."""
     n = log_probs[1] if log_probs.ndim == 3 else 1
     steps, length = log_probs[0], targets[-1] if targets.ndim == 2 else targets.numel() // n if n else 0
     given, labels = _lengths(input_lengths, n, steps), _lengths(target_lengths, n, length)

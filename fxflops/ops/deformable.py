@@ -1,7 +1,7 @@
-"""Multi-scale deformable attention: bilinear samples of feature maps, weighted and added up.
+"""Multi-scale deformable attention: bilinear samples of feature maps, weighted and summed.
 
-As its plain reference computes it, by ``F.grid_sample``: https://github.com/fundamentalvision/Deformable-DETR, ``models/ops``,
-``ms_deform_attn_core_pytorch``, which mmcv and transformers have too: https://arxiv.org/abs/2010.04159, equation 3.
+Counted as the plain reference computes it with ``F.grid_sample``: ``ms_deform_attn_core_pytorch`` in ``models/ops`` of
+https://github.com/fundamentalvision/Deformable-DETR, also in mmcv and transformers: https://arxiv.org/abs/2010.04159, equation 3.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def result(value: Spec, sampling_locations: Spec) -> Spec:
 
 
 def sampled(value: Spec, locations: Spec) -> tuple[Spec, Spec]:
-    """The samples, [b * h, d, q, levels * points], and the grid of their places."""
+    """Return the specs of the samples, [b * h, d, q, levels * points], and of the grid of their locations."""
     b, q, h, levels, points, _ = locations
     return Spec((b * h, value[-1], q, levels * points)), Spec((b * h, q, levels * points, 2))
 
@@ -33,7 +33,7 @@ def sampled(value: Spec, locations: Spec) -> tuple[Spec, Spec]:
 @library(*EXTENSIONS, op="deformable_attention", result=result, names=NAMES)
 @library(MMCV, op="deformable_attention", result=result)
 def deformable_attention(*, value: Spec, sampling_locations: Spec, out: Any) -> Cost:
-    """value[b, s, h, d], locations[b, q, h, l, p, 2], weights[b, q, h, l, p] -> out[b, q, hd]: a sample of 4 taps, a multiply-accumulate each."""
+    """value[b, s, h, d], locations[b, q, h, l, p, 2], weights[b, q, h, l, p] -> out[b, q, hd]: samples of 4 taps, 1 multiply-accumulate per sampled element."""
     samples, grid = sampled(value, sampling_locations)
     outputs = math.prod(sampling_locations[:3]) * value[-1]
     places = Cost(muls=sampling_locations.numel(), adds=sampling_locations.numel())  # 2 * x - 1
@@ -42,7 +42,7 @@ def deformable_attention(*, value: Spec, sampling_locations: Spec, out: Any) -> 
 
 @deformable_attention.backward(*gradients_of(MMCV), op="deformable_attention_backward")
 def deformable_attention_backward(*, value: Spec, sampling_locations: Spec, out: Any) -> Cost:
-    """grad[b, q, hd], value[b, s, h, d], locations[b, q, h, l, p, 2] -> out_value, out_locations, out_weights: the samples by their weights and places."""
+    """grad[b, q, hd], value[b, s, h, d], locations[b, q, h, l, p, 2] -> out_value, out_locations, out_weights: the gradients of samples, weights and locations."""
     samples, grid = sampled(value, sampling_locations)
     n, weights = samples.numel(), sampling_locations.numel() // 2
     return summed(

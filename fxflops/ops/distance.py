@@ -1,4 +1,4 @@
-"""Distances between the points of two sets, or of one: the norm of every difference."""
+"""Distances between the points of two sets, or within one set: the norm of every difference."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .reduce import norm_of
 def cdist(x1: Spec, x2: Spec, p: float = 2.0, *, out: Spec) -> Cost:
     """x1[*, m, d], x2[*, n, d] -> out[*, m, n]: d subtractions, d powers and d-1 sums per output, and 1 root.
 
-    Whatever way torch takes (it uses a matrix product for large m or n). The powers are multiplies for p = 2. There is
-    no root for p = 0 (d compares), p = 1 (d absolute values) and infinity (d absolute values, d-1 compares); any other
-    p takes d absolute values more.
+    Counted so even if torch uses a matrix product (for large m or n). For p = 2 the powers are multiplies. There is no root
+    for p = 0 (d compares), p = 1 (d absolute values) and infinity (d absolute values, d-1 compares); any other p adds d
+    absolute values.
     """
     d = x1[-1]
     if d == 0:
@@ -28,7 +28,7 @@ def cdist(x1: Spec, x2: Spec, p: float = 2.0, *, out: Spec) -> Cost:
 def cdist_backward(grad_output: Spec, x1: Spec, x2: Spec, p: float, cdist: Spec, *, out: Spec) -> Cost:
     """grad[*, m, n], x1[*, m, d], x2[*, n, d] -> out[*, m, d]: the derivative of each distance, n-1 adds per output.
 
-    With z = x1 - x2: p = 2: z * (grad / distance); p = 1: sign(z) * grad; infinity: that where |z| is the distance; else
+    With z = x1 - x2: p = 2: z * (grad / distance); p = 1: sign(z) * grad; infinity: the same where |z| is the distance; else
     sign(z) * |z|**(p - 1) * (grad / distance**(p - 1)).
     """
     differences, pairs = grad_output.numel() * x1[-1], grad_output.numel()
@@ -43,7 +43,7 @@ def pdist(input: Spec, p: float = 2, *, out: Spec) -> Cost:
 
 @pdist.backward(*named("_pdist_backward"))
 def pdist_backward(grad_output: Spec, input: Spec, p: float, pdist: Spec, *, out: Spec) -> Cost:
-    """grad[n*(n-1)/2], x[n, d] -> out[n, d]: as _cdist_backward; 1 add to each of a pair."""
+    """grad[n*(n-1)/2], x[n, d] -> out[n, d]: as _cdist_backward, but 2 adds per difference: 1 into each point of the pair."""
     differences, pairs = grad_output.numel() * input[-1], grad_output.numel()
     return _distances(p, differences, pairs).plus(Cost(adds=2 * differences))
 

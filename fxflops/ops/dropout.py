@@ -1,4 +1,4 @@
-"""Dropout: in training 2 multiplies per output, by the mask and by the scale, and 1 back, by their product; in eval nothing."""
+"""Dropout: in training 2 multiplies per output, by the mask and the scale, and 1 in the backward, by their product; in eval nothing."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def dropout(
 
 @dropout.shape(nn.Dropout, F.dropout, layout=POINTWISE)
 def dropout_shape(input: Spec, p: float = 0.5, training: bool = True, inplace: bool = False) -> Spec | None:
-    """x[*] -> its very input; in training, when it makes a mask, the kernel decides."""
+    """x[*] -> x[*] itself; None in training, which makes a mask."""
     return None if training else input
 
 
 @formula(*named("native_dropout"), op="dropout")
 def native_dropout(input: Spec, p: float, train: bool | None = True, *, out: tuple[Spec, Spec]) -> Cost:
-    """x[*] -> out[*], mask[*]: as dropout; in training also where ``train`` is None."""
+    """x[*] -> out[*], mask[*]: as dropout; ``train`` None means training."""
     return dropout(input, p, train is not False, out=out[0])
 
 
@@ -39,7 +39,7 @@ def native_dropout(input: Spec, p: float, train: bool | None = True, *, out: tup
 def native_dropout_backward(*, out: Spec) -> Cost:
     """grad[*], mask[*] -> out[*]: grad * noise, the scaled mask of the forward pass: 1 per output.
 
-    On a CPU that is what autograd saved. A GPU's kernel scales its mask again, which is left out: a model costs the same there.
+    On CPU autograd saved this noise. A GPU kernel scales the mask again; that is not counted, so that a model costs the same there.
     """
     return Cost(muls=out.numel())
 

@@ -1,7 +1,7 @@
-"""torch.einsum, two operands at a time in the order that torch takes.
+"""torch.einsum, two operands at a time, in torch's order.
 
-Without opt_einsum that is from left to right; where it is installed and enabled (``torch.backends.opt_einsum``) it chooses the
-order of three operands and more.
+Without opt_einsum the order is left to right; if opt_einsum is installed and enabled (``torch.backends.opt_einsum``), it chooses
+the order of three or more operands.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ from ._extend import (
 from ._lifetimes import Lifetimes
 
 PATH = "path"
-"""The fact of a result: the order in which torch took the products, where that is not from left to right."""
+"""The fact of a result that holds the order of torch's products, if not left to right."""
 Label = str | tuple[EllipsisType, int]
 Sizes = dict[Label, int]
 
 
 @formula(*named("einsum"))
 def einsum(*operands: Any, path: Sequence[int] | None = None, out: Spec) -> Cost:
-    """a[m, k], b[k, n] -> out[m, n]: k multiplies and k-1 adds per result of each product, k being what ends in it.
+    """a[m, k], b[k, n] -> out[m, n]: k multiplies and k-1 adds per result of each product, k being the size it sums over.
 
-    What one operand has alone and the result lacks is summed first (adds only). A diagonal is a view, and so is a dim
-    of length 1, which broadcasts. Elementwise and outer products are contractions over nothing: 1 multiply per result.
+    A dim that only one operand has, and the result lacks, is summed first (adds only). A diagonal is a view, and so is a dim
+    of length 1, which broadcasts. Elementwise and outer products contract nothing: 1 multiply per result.
     """
     return summed(*steps(operands, path, out))
 
 
 def steps(operands: Sequence[Any], path: Sequence[int] | None, out: Spec) -> Iterator[Cost]:
-    """The cost of each step: first the sums over dims of one operand alone, then each product of two.
+    """Yield the cost of each step: before each product of two operands, the sums over dims that only one of them has.
 
-    ``path`` has the positions of the two operands of each product, which then comes last: torch's own argument, as
-    https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Linear.cpp takes it. Without it the products are
-    taken in the order that the run noted of ``out``; if it noted none, from left to right.
+    ``path`` has the positions of the two operands of each product, which is appended to the operands: torch's own argument, see
+    https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Linear.cpp. Without it the order is the one recorded
+    with ``out``, else left to right.
     """
     terms, output = _parse(operands)
     in_order = [(0, 1), *((0, left - 1) for left in range(len(terms) - 1, 1, -1))] if len(terms) > 1 else [(0,)]
@@ -81,20 +81,20 @@ def steps(operands: Sequence[Any], path: Sequence[int] | None, out: Spec) -> Ite
 
 
 def order_now() -> tuple[Any, ...]:
-    """The setting of torch on which the order of the products depends; empty if it goes from left to right."""
+    """Return the torch setting that decides the order of the products; empty if the order is left to right."""
     return (optimizer.strategy,) if optimizer.is_available() and optimizer.enabled else ()
 
 
 def path_taken(operands: Sequence[Any]) -> tuple[int, ...] | None:
-    """The path that ``torch.einsum`` hands to its kernel for these specs; None if it goes from left to right.
+    """Return the path that ``torch.einsum`` passes to its kernel for these specs; None if the order is left to right.
 
-    It asks opt_einsum as torch does: https://github.com/pytorch/pytorch/blob/main/torch/functional.py
+    It comes from opt_einsum, as in torch: https://github.com/pytorch/pytorch/blob/main/torch/functional.py
     """
     given, order = list(specs_in(tuple(operands))), order_now()
     if len(given) < 3 or not order:
         return None
     contract_path = optimizer.get_opt_einsum().contract_path
-    state = random.getstate()  # some of its strategies search at random, by Python's own generator
+    state = random.getstate()  # some strategies search randomly, with Python's global generator
     try:
         pairs = contract_path(operands[0], *map(tuple, given), shapes=True, optimize=order[0])[0]
     finally:
@@ -107,8 +107,10 @@ def _numel(sizes: Sizes) -> int:
 
 
 def _parse(operands: Sequence[Any]) -> tuple[list[Sizes], set[Label]]:
-    """The labelled sizes of each operand, and the labels of the result. An einsum written with lists of numbers torch itself
-    writes as an equation before it calls."""
+    """Return each operand's sizes by label, and the result's labels.
+
+    Torch itself turns an einsum written with lists of numbers into an equation before the call.
+    """
     inputs, arrow, result = operands[0].replace(" ", "").partition("->")
     subscripts = [_tokens(term) for term in inputs.split(",")]
     output = _tokens(result) if arrow else None
@@ -120,7 +122,7 @@ def _parse(operands: Sequence[Any]) -> tuple[list[Sizes], set[Label]]:
         kept = broadcast.union(label for label, times in counts.items() if times == 1)
     else:
         kept = {token for token in output if token is not ...} | (broadcast if ... in output else set())
-    # A dim of length 1 broadcasts: it is in no product.
+    # A dim of length 1 broadcasts, so it takes part in no product.
     sizes = [
         {label: size for label, size in zip(dims, spec, strict=True) if size != 1}
         for dims, spec in zip(labels, specs, strict=True)
@@ -129,13 +131,13 @@ def _parse(operands: Sequence[Any]) -> tuple[list[Sizes], set[Label]]:
 
 
 def _tokens(term: str) -> list[Any]:
-    """The letters of one operand, its three dots as one Ellipsis."""
+    """Return the letters of one operand, its three dots as one Ellipsis."""
     before, dots, after = term.partition("...")
     return [*before, *([...] if dots else []), *after]
 
 
 def _labels(tokens: Sequence[Any], ndim: int) -> list[Label]:
-    """One label per dim: those of an Ellipsis are told by their distance from its last."""
+    """Return one label per dim; the dims of an Ellipsis are labelled by their distance from its end."""
     spanned: list[Label] = [(..., -i) for i in range(ndim - len(tokens) + 1, 0, -1)]
     return [label for token in tokens for label in (spanned if token is ... else [token])]
 
@@ -145,9 +147,9 @@ def _labels(tokens: Sequence[Any], ndim: int) -> list[Label]:
 
 @einsum.shape(torch.einsum, layout=WHOLE)
 def einsum_shape(equation: Any, *operands: Any) -> Result | None:
-    """a[m, k], b[k, n] -> out[m, n], by the steps that torch takes; of one operand, of three, and of lists torch decides.
+    """a[m, k], b[k, n] -> out[m, n], by torch's steps; None for one operand, for three or more, and for lists.
 
-    Both operands get all dimensions, first those of the result, then those to sum, and are multiplied as batches of matrices:
+    Both operands get all dimensions, first the result's, then the summed ones, and are multiplied as batches of matrices:
     https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Linear.cpp
     """
     tensors = operands[0] if len(operands) == 1 and isinstance(operands[0], tuple) else operands
@@ -161,7 +163,7 @@ def einsum_shape(equation: Any, *operands: Any) -> Result | None:
         return None
     dims = range(len(sizes))
     sums = [dim for dim in dims if dim >= kept and left[dim] != 1 != right[dim]]
-    if any(left[dim] != right[dim] for dim in dims[kept:]):  # what one of them has alone is summed before
+    if any(left[dim] != right[dim] for dim in dims[kept:]):  # a dim to sum that only one operand has is summed first
         return None
     out = Spec(sizes[:kept], left.dtype)
     if not sums:
@@ -175,7 +177,7 @@ def einsum_shape(equation: Any, *operands: Any) -> Result | None:
     of_right = [dim for dim in dims if dim not in (*both, *of_left, *sums)]
     if of_left and of_right and of_right[-1] < of_left[0] and swaps():
         left, right, of_left, of_right = right, left, of_right, of_left
-    # Of dimensions that are 1 in both, and of those to sum, the product has 1.
+    # The product has size 1 in summed dimensions, and in those of size 1 in both operands.
     product_of = both, of_left, of_right
     batch, rows, columns, inner = (
         math.prod(max(left[dim], right[dim]) for dim in dims) for dims in (*product_of, sums)
@@ -204,7 +206,7 @@ def einsum_shape(equation: Any, *operands: Any) -> Result | None:
 
 
 def _aligned(equation: str, tensors: Sequence[Placed]) -> tuple[Placed, Placed, int]:
-    """The two operands with all dimensions in order, and how many of these the result has. A diagonal raises."""
+    """Return both operands with all dimensions in order, and the number of the result's dimensions. A diagonal raises."""
     inputs, arrow, result = equation.replace(" ", "").partition("->")
     terms = [_labels(_tokens(term), spec.ndim) for term, spec in zip(inputs.split(","), tensors, strict=True)]
     counts = Counter(chain(*terms))
@@ -221,7 +223,7 @@ def _aligned(equation: str, tensors: Sequence[Placed]) -> tuple[Placed, Placed, 
     for term, tensor in zip(terms, tensors, strict=True):
         if len({*term}) < len(term):
             raise ValueError("a diagonal")
-        # The dimensions that it lacks are added at its end, with the stride 1.
+        # Torch appends the dimensions that an operand lacks, with stride 1.
         sizes: dict[Any, int] = dict(zip(term, tensor, strict=True))
         strides: dict[Any, int] = dict(zip(term, tensor.strides, strict=True))
         operands.append(
@@ -235,7 +237,7 @@ def _aligned(equation: str, tensors: Sequence[Placed]) -> tuple[Placed, Placed, 
 
 @cache
 def swaps() -> bool:
-    """Return True if this torch swaps the operands whose order in the result is the other one, so that it need not be permuted."""
+    """Return True if this torch swaps operands whose dims come in the opposite order in the result, to avoid a permute."""
     with DisableTorchFunction(), disable_current_modes():
         x = torch.empty(2, 2, device="meta")
         return bool(torch.einsum("ij,jk->ki", x, x).is_contiguous())

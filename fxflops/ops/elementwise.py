@@ -43,13 +43,13 @@ DUNDERS = {"and": "and", "or": "or", "xor": "xor", "lshift": "left_shift", "rshi
 def pointwise(*, out: Any) -> Cost:
     """x[*] -> out[*]: 1 per output.
 
-    Nothing where the method returns NotImplemented, not a tensor, and Python decides instead: ``x == None`` is False.
+    Nothing if the method returns NotImplemented, so that Python decides: ``x == None`` is False.
     """
     return Cost(others=next(specs_in(out), Spec((0,))).numel())
 
 
 DEFINED = frozenset("abs absolute neg negative reciprocal square sgn pow float_power".split())
-"""Those of which each on complex numbers is several real operations. A function such as exp or sqrt is one there, too."""
+"""Ops that are several real operations on complex numbers. A function such as exp or sqrt counts 1 there too."""
 for _name in (*UNARY, *BINARY, *SPECIAL, *ALIASES):
     if _name in DEFINED:
         continue
@@ -89,14 +89,14 @@ def sgn(input: Spec, *, out: Spec) -> Cost:
 
 
 POWERS = {2: 1, 3: 2, -2: 1, -1: 0}
-"""The products in a complex power with one of these exponents; torch takes others by an exponential and a logarithm."""
+"""The products in a complex power with each exponent; torch computes other powers by exp and log."""
 
 
 @formula(*(target for target in named("pow") if target is not torch.Tensor.__rpow__), op="pow")
 @formula(*named("float_power"), op="float_power")
 def pow(input: Any, exponent: Any = None, *, out: Any) -> Cost:
     """x[*] ** y[*] -> out[*]: 1 per output; complex x with y = 2, 3: as x * x, x * x * x; -1, -2: as reciprocal(x), reciprocal(x * x)."""
-    computed = next(specs_in(out), Spec((0,)))  # none where the method returns NotImplemented
+    computed = next(specs_in(out), Spec((0,)))  # empty if the method returns NotImplemented
     if isinstance(exponent, Spec) or exponent not in POWERS or not is_complex(input):
         return pointwise(out=out)
     products = times(POWERS[exponent], mul(out=computed))
@@ -107,7 +107,7 @@ formula(torch.Tensor.__rpow__, op="pow")(pointwise)
 
 
 def same(input: Spec, inplace: bool = False) -> Spec | None:
-    """x[*] -> out[*]; of integers the kernel decides."""
+    """x[*] -> out[*]; None unless x is floating point."""
     if not input.dtype.is_floating_point:
         return None
     return input if inplace else Spec(input, input.dtype)
@@ -124,7 +124,7 @@ shape(*spelled(LIKE_THEIR_INPUT.replace(" ", "_ ") + "_", torch, torch.Tensor), 
 
 @shape(*spelled("clamp clip clamp_min clamp_max", torch, torch.Tensor), layout=ORDERED)
 def clamp_shape(input: Spec, min: float | None = None, max: float | None = None) -> Spec | None:
-    """x[*] -> out[*]; where the bounds are tensors the kernel decides."""
+    """x[*] -> out[*]; None if a bound is a tensor."""
     numbers = all(value is None or type(value) in NUMBER for value in (min, max))
     return same(input) if numbers and (min, max) != (None, None) else None
 
@@ -149,7 +149,7 @@ def masked_fill_shape(input: Spec, mask: Spec, value: Any) -> Spec | None:
 
 
 def together(*operands: Any) -> Spec | None:
-    """The operands broadcast, where their tensors are floating and of one dtype, and the others numbers."""
+    """Return the broadcast result of floating-point tensors of one dtype and of numbers; None for other operands."""
     specs = [value for value in operands if isinstance(value, Spec)]
     if len({spec.dtype for spec in specs}) != 1 or not specs[0].dtype.is_floating_point:
         return None
@@ -167,13 +167,13 @@ def logit_backward(grad_output: Spec, input: Spec, eps: float | None = None, *, 
 
 @formula(*named("where"))
 def where(*, out: Any) -> Cost:
-    """condition[*], x[*], y[*] -> out[*]: 1 selection per output; a condition alone is only looked through."""
+    """condition[*], x[*], y[*] -> out[*]: 1 selection per output; with a condition alone, nothing."""
     return Cost(others=out.numel() if isinstance(out, Spec) else 0)
 
 
 @where.shape(torch.where, layout=POINTWISE)
 def where_shape(condition: Spec, input: Any, other: Any) -> Spec | None:
-    """c[*], x[*], y[*] -> out[*], broadcast; where a choice is a number the kernel decides."""
+    """c[*], x[*], y[*] -> out[*], broadcast; None if a choice is a number."""
     if not isinstance(input, Spec) or not isinstance(other, Spec) or condition.dtype is not torch.bool:
         return None
     chosen = together(input, other)
@@ -184,7 +184,7 @@ def where_shape(condition: Spec, input: Any, other: Any) -> Spec | None:
 @formula(*named("add"), op="add")
 @formula(*named("sub", "subtract", "rsub"), op="sub")
 def add(input: Any, other: Any, alpha: float = 1, *, out: Spec) -> Cost:
-    """x[*] + alpha * y[*] -> out[*]: 1 add per output, 1 multiply more where alpha is not 1."""
+    """x[*] + alpha * y[*] -> out[*]: 1 add per output, 1 multiply more if alpha is not 1."""
     return Cost(muls=0 if alpha == 1 else out.numel(), adds=out.numel())
 
 
@@ -216,7 +216,7 @@ def div(input: Any, other: Any = None, *, out: Spec) -> Cost:
 )
 @shape(*spelled("pow maximum minimum remainder atan2", torch, torch.Tensor), layout=POINTWISE)
 def arithmetic(input: Any, other: Any, *former: Any) -> Spec | None:
-    """x[*], y[*] -> out[*], broadcast; where dtypes differ the kernel decides, and of the former ``add(x, alpha, y)``."""
+    """x[*], y[*] -> out[*], broadcast; None if dtypes differ, and for the deprecated ``add(x, alpha, y)``."""
     return None if former else together(input, other)
 
 
@@ -232,7 +232,7 @@ def arithmetic_in_place(input: Spec, other: Any, *former: Any) -> Spec | None:
 
 @add.shape(torch.Tensor.__rsub__, layout=POINTWISE)
 def arithmetic_reversed(input: Spec, other: Any) -> Spec | None:
-    """x[*], a number -> out[*]; of two tensors the kernel takes the second first. 1 / x is a reciprocal and a product."""
+    """x[*], a number -> out[*]; None for two tensors, which the kernel swaps. No rule for 1 / x: it is a reciprocal and a product."""
     return None if isinstance(other, Spec) else together(input, other)
 
 
@@ -244,13 +244,13 @@ def lerp(*, out: Spec) -> Cost:
 
 @formula(*named("addcmul"))
 def addcmul(input: Spec, tensor1: Spec, tensor2: Spec, value: float = 1, *, out: Spec) -> Cost:
-    """x[*] + value * a[*] * b[*] -> out[*]: 1 multiply and 1 add per output, 1 multiply more where value is not 1."""
+    """x[*] + value * a[*] * b[*] -> out[*]: 1 multiply and 1 add per output, 1 multiply more if value is not 1."""
     return Cost(muls=(1 + (value != 1)) * out.numel(), adds=out.numel())
 
 
 @formula(*named("addcdiv"))
 def addcdiv(input: Spec, tensor1: Spec, tensor2: Spec, value: float = 1, *, out: Spec) -> Cost:
-    """x[*] + value * a[*] / b[*] -> out[*]: 1 divide, as div, and 1 add per output, 1 multiply more where value is not 1."""
+    """x[*] + value * a[*] / b[*] -> out[*]: 1 divide, as div, and 1 add per output, 1 multiply more if value is not 1."""
     return Cost(muls=(value != 1) * out.numel(), adds=out.numel()).plus(div(tensor1, tensor2, out=out))
 
 
@@ -271,7 +271,7 @@ def xlogy(*, out: Spec) -> Cost:
 @formula(torch.polar, "aten::polar")
 def polar(*, out: Spec) -> Cost:
     """abs[*], angle[*] -> out[*]: a cosine, a sine and 2 multiplies of real numbers per output."""
-    # As muls they would count as products of complex numbers, since the result is complex.
+    # As muls they would count as complex products, since the result is complex.
     return Cost(others=4 * out.numel())
 
 
@@ -295,7 +295,7 @@ def allclose(input: Spec, other: Spec, *, out: bool) -> Cost:
 
 @formula(*named("isin"))
 def isin(elements: Any, test_elements: Any, *, out: Spec) -> Cost:
-    """x[*], tests[m] -> out[*]: m compares per output: each with each, a choice of ours."""
+    """x[*], tests[m] -> out[*]: m compares per output: every pair, our own convention."""
     return Cost(others=out.numel() * (test_elements.numel() if isinstance(test_elements, Spec) else 1))
 
 

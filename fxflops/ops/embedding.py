@@ -1,6 +1,6 @@
-"""Embeddings: a lookup moves data and computes nothing; a bag adds up what it looked up.
+"""Embeddings: a lookup moves data and computes nothing; a bag sums the rows that it looks up.
 
-Backward, each row of the gradient is added to the row that was looked up.
+In the backward, each row of the gradient is added to the row that was looked up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ zero("move", torch.embedding, "aten::embedding", op="embedding")
 
 @formula(nn.Embedding, F.embedding, traits=[LOOKUPS])
 def embedding(input: Spec, weight: Spec, *, max_norm: float | None = None, norm_type: float = 2.0, out: Spec) -> Cost:
-    """input[*], weight[v, d] -> out[*, d]: nothing; with max_norm, what embedding_renorm counts."""
+    """input[*], weight[v, d] -> out[*, d]: nothing; with max_norm, as embedding_renorm."""
     return Cost() if max_norm is None else embedding_renorm(weight, input, max_norm, norm_type, out=weight)
 
 
@@ -48,7 +48,7 @@ def embedding_backward(grad_output: Spec, *, scale_grad_by_freq: bool, out: Spec
 def embedding_renorm(weight: Spec, indices: Spec, max_norm: float, norm_type: float = 2.0, *, out: Spec) -> Cost:
     """weight[v, d], indices[n] -> weight[v, d]: the norm of each row looked up and 1 compare; 1 divide, d multiplies.
 
-    As if every row looked up were another one, and too long: at most this.
+    An upper bound: as if all rows looked up were distinct and too long.
     """
     rows = Spec((indices.numel(), weight[-1]))
     return norm(rows, norm_type, out=Spec(rows[:1])).plus(Cost(muls=rows.numel(), others=2 * rows[0]))
@@ -67,7 +67,7 @@ def embedding_bag(
 ) -> Cost:
     """input[n], weight[v, d] -> out[bags, d]: n - bags adds (max: compares) per column; mean: 1 divide per output.
 
-    Sample weights: 1 multiply per element looked up; max_norm: as in embedding. No bag is taken for empty.
+    Sample weights: 1 multiply per element looked up; max_norm: as in embedding. Bags are assumed not to be empty.
     """
     looked_up = input.numel() * weight[-1]
     joined = max(looked_up - out.numel(), 0)
@@ -105,9 +105,9 @@ def bags_of_cpu(
     *,
     learns: bool = False,
 ) -> tuple[int, ...]:
-    """The bytes of the bag of each index, of the bags' sizes, and of the index of each maximum; of other modes the last are the sizes again.
+    """Return the bytes of each index's bag, of the bags' sizes, and of each maximum's index (in other modes the sizes again).
 
-    The fast path of a sum knows no bags of indices (aten/src/ATen/native/EmbeddingBag.cpp, ``make_offset2bag_out``).
+    The fast path of a sum does not store each index's bag (aten/src/ATen/native/EmbeddingBag.cpp, ``make_offset2bag_out``).
     """
     itemsize: int = offsets.dtype.itemsize
     bags, is_sum = offsets.numel(), MODES[mode] == "sum"
@@ -124,7 +124,7 @@ def bags_of_cpu(
 
 @stores("aten::_embedding_bag", device="cpu")
 def bags_of_cpu_with_backward(*args: Any) -> tuple[int, ...]:
-    """As :func:`bags_of_cpu`, but for the end of the last bag, which has no size."""
+    """Return the bytes as :func:`bags_of_cpu` does, but without a size for the end of the last bag."""
     nbytes: tuple[int, ...] = bags_of_cpu(*args, learns=True)
     return nbytes
 
@@ -142,7 +142,7 @@ def embedding_bag_backward(
 ) -> Cost:
     """grad[bags, d], indices[n] -> out[v, d]: 1 add per element looked up; mean: 1 divide per element of grad; max: 1 add each.
 
-    Sample weights are 1 multiply per element looked up, the frequencies of rows 1 divide. A sparse gradient adds nothing up.
+    Per element looked up, sample weights add 1 multiply, scaling by a row's frequency 1 divide. A sparse gradient needs no adds.
     """
     picked = grad.numel() if MODES[mode] == "max" else indices.numel() * grad[-1]
     return Cost(

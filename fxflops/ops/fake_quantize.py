@@ -1,4 +1,4 @@
-"""Fake quantization: x is quantized and dequantized again, in training with ranges that follow it.
+"""Fake quantization: x is quantized and dequantized; in training, observers update the range.
 
 https://docs.pytorch.org/docs/stable/generated/torch.fake_quantize_per_tensor_affine.html
 """
@@ -45,7 +45,7 @@ def fake_quantize_backward(grad: Spec, input: Spec, scale: Spec, *, out: Any) ->
 def observed_fake_quantize(input: Spec, *, ch_axis: int, per_row_fake_quant: bool = False, out: Any) -> Cost:
     """x[*, c] -> out[*, c]: the range of each channel, 2 moving averages of 3, 8 for scale and zero point, then as fake_quantize.
 
-    As if the observer and the quantizer were on, which only tensors tell.
+    Observer and quantizer are assumed on: their flags are tensor values, which a formula cannot read.
     """
     channels = input[ch_axis] if per_row_fake_quant else 1
     chosen = times(channels, CHOOSE.plus(Cost(muls=2, adds=4)))

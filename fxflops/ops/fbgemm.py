@@ -1,6 +1,6 @@
-"""Linear layers and lookups with weights packed for FBGEMM, and products of low-bit weights with real numbers.
+"""Linear layers and lookups with weights packed for FBGEMM, and products of low-bit weights with floats.
 
-The order of a packed weight's dims is the library's own; what is read here is the length of the inputs and of the results.
+A packed weight's order of dims is internal to the library; sizes are read from inputs and results.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def linear_int8_weight(input: Spec, weight: Spec, *, bias: Spec | None = None, o
 
 @formula(*named("_dyn_quant_matmul_4bit"), op="linear")
 def linear_4bit(input: Spec, packed: Any, block_size: int, in_features: int, *, out: Spec) -> Cost:
-    """input[*, i], packed weight -> out[*, o]: as fbgemm_linear_int8_weight; a bias is packed with the weight, and not seen."""
+    """input[*, i], packed weight -> out[*, o]: as fbgemm_linear_int8_weight; a bias, packed with the weight, is not counted."""
     return dynamic(input, contraction(in_features, out.numel()), out)
 
 
@@ -98,5 +98,5 @@ def linear_between_floats(input: Spec, *, out: Spec) -> Cost:
 
 @formula("_quantized::wrapped_quantized_linear", op="linear")
 def linear_all_quantized(input: Spec, x_scale: Spec, x_zero_point: Spec, weight: Spec, *, out: Spec) -> Cost:
-    """input[*, i], weight[o, i], bias[o] -> out[*, o]: as if the weight were packed, and it is quantized too."""
+    """input[*, i], weight[o, i], bias[o] -> out[*, o]: as with a packed weight, plus 4 per element to quantize the weight."""
     return quantize_and_pack(weight, out=weight).plus(linear_between_floats(input, out=out))

@@ -1,7 +1,7 @@
-"""Fourier transforms, in real operations: 5 n log2 n for n complex points, half of it where input or output is real.
+"""Fourier transforms, in real operations: 5 n log2 n for n complex points, half that if input or output is real.
 
 The nominal figure of FFTW's benchmarks, the same for every length and library: http://www.fftw.org/speed/method.html
-The scaling by ``norm`` is not counted. Transforms in several dims are of the product of their lengths.
+Scaling by ``norm`` is not counted. In several dims, n is the product of the lengths.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ._extend import Sizes, Spec, each, formula, named, zero
 
 @formula(*named("fft", "ifft", "hfft", "irfft"))
 def fft(input: Spec, n: int | None = None, dim: int = -1, *, out: Spec) -> int:
-    """input[*, k] -> out[*, n]: 5 n log2 n per row, half of it from or to real numbers."""
+    """input[*, k] -> out[*, n]: 5 n log2 n per row, half that if input or out is real."""
     return fftn(input, n, dim, out=out)
 
 
@@ -26,7 +26,7 @@ def rfft(input: Spec, n: int | None = None, dim: int = -1, *, out: Spec) -> int:
 
 @formula(*named("fft2", "ifft2", "hfft2", "irfft2"), op="fft")
 def fft2(input: Spec, s: Sizes | None = None, dim: Sizes = (-2, -1), *, out: Spec) -> int:
-    """input[*, k, l] -> out[*, m, n]: 5 mn log2 mn per plane, half of it from or to real numbers."""
+    """input[*, k, l] -> out[*, m, n]: 5 mn log2 mn per plane, half that if input or out is real."""
     return fftn(input, s, dim, out=out)
 
 
@@ -38,21 +38,21 @@ def rfft2(input: Spec, s: Sizes | None = None, dim: Sizes = (-2, -1), *, out: Sp
 
 @formula(*named("fftn", "ifftn", "hfftn", "irfftn"), op="fft")
 def fftn(input: Spec, s: Sizes | None = None, dim: Sizes | None = None, *, out: Spec) -> int:
-    """input[*, *k] -> out[*, *n]: 5 N log2 N for N = prod(n) points, half of it from or to real numbers."""
+    """input[*, *k] -> out[*, *n]: 5 N log2 N for N = prod(n) points, half that if input or out is real."""
     dims = _dims(input, s, dim)
     return _transforms(input, out, dims, out[dims[-1]])
 
 
 @formula(*named("rfftn", "ihfftn"), op="fft")
 def rfftn(input: Spec, s: Sizes | None = None, dim: Sizes | None = None, *, out: Spec) -> int:
-    """input[*, *n] -> out[*, *n]: 2.5 N log2 N for N = prod(n) points, of which the last dim keeps half."""
+    """input[*, *n] -> out[*, *n]: 2.5 N log2 N for N = prod(n) points; out keeps half the last dim."""
     dims = _dims(input, s, dim)
     return _transforms(input, out, dims, _last(s, input[dims[-1]]))
 
 
 @formula("aten::_fft_c2c", "aten::_fft_c2r", op="fft")
 def fft_to_full(input: Spec, dim: Sequence[int], *, out: Spec) -> int:
-    """input[*, *k] -> out[*, *n]: 5 N log2 N for N = prod(n) points, half of it to real numbers."""
+    """input[*, *k] -> out[*, *n]: 5 N log2 N for N = prod(n) points, half that if out is real."""
     return _transforms(input, out, dim, out[dim[-1]])
 
 
@@ -82,7 +82,7 @@ zero("create", *named("fftfreq", "rfftfreq"), op="fftfreq")
 
 
 def _transforms(input: Spec, out: Spec, dims: Sequence[int], last: int) -> int:
-    """The operations of all transforms over ``dims``, with ``last`` points in the last of them."""
+    """Return the operations of all transforms over ``dims``, with ``last`` points in the last dim."""
     points = math.prod(out[d] for d in dims[:-1]) * last
     transforms = math.prod(size for d, size in enumerate(input) if d not in {d % input.ndim for d in dims})
     return _operations(points, transforms, not (input.dtype.is_complex and out.dtype.is_complex))
@@ -93,12 +93,12 @@ def _operations(points: int, transforms: int, real: bool) -> int:
 
 
 def _dims(input: Spec, s: Sizes | None, dim: Sizes | None) -> Sequence[int]:
-    """The dims of an n-dimensional transform: those given, else as many of the last as lengths are given, else all."""
+    """Return the dims of an n-dimensional transform: ``dim``, else as many last dims as ``s`` has lengths, else all."""
     if dim is not None:
         return each(dim, 1)
     return range(-(input.ndim if s is None else len(each(s, 1))), 0)
 
 
 def _last(s: Sizes | None, otherwise: int) -> int:
-    """The last length given, where one is (-1 stands for none)."""
+    """Return the last length in ``s``; ``otherwise`` if ``s`` is None or that length is -1."""
     return otherwise if s is None or each(s, 1)[-1] == -1 else each(s, 1)[-1]

@@ -1,12 +1,12 @@
-"""FlashAttention 2 and 3: fused attention by the library's public functions, packed sequences and KV caches included.
+"""FlashAttention 2 and 3: fused attention by the library's public functions, including packed sequences and KV caches.
 
 Their arguments: https://github.com/Dao-AILab/flash-attention/blob/main/flash_attn/flash_attn_interface.py and
-https://github.com/Dao-AILab/flash-attention/blob/main/hopper/flash_attn_interface.py. What is computed, softmax(scale * q k' + mask) v
-and its gradients, is counted as torch's own attention is: https://arxiv.org/abs/2205.14135, algorithm 0. Soft-capping is a division, a
-tanh and a multiply of each score, ALiBi a multiply and an add. What a kernel computes again, to save memory, is not counted.
+https://github.com/Dao-AILab/flash-attention/blob/main/hopper/flash_attn_interface.py. softmax(scale * q k' + mask) v and its gradients
+are counted as in torch's own attention: https://arxiv.org/abs/2205.14135, algorithm 0. Soft-capping is a divide, a tanh and a multiply
+per score, ALiBi a multiply and an add. Work that a kernel repeats to save memory is not counted.
 
-Of packed sequences each meets its own keys alone: that is read from the lengths, where they have values; else each counts as the
-longest one. A cache counts up to its lengths where these can be read, and whole where not. Masks by causality and windows count with ``attention="exact"``.
+Packed sequences meet only their own keys: their lengths are read if they have values; else each sequence counts as the longest. A
+cache counts up to its lengths if these can be read, else in full. Causal and window masks count with ``attention="exact"``.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from .attention import gradients_of_pairs, of_pairs
 V2, V3 = "flash_attn.flash_attn_interface", "flash_attn_interface"
 VLLM = "vllm.vllm_flash_attn.flash_attn_interface"
 WITHIN = "within"
-"""The fact of the pairs of queries and keys that belong to one sequence, over all heads, whatever a mask leaves of them."""
+"""The fact that holds the number of query-key pairs within sequences, over all heads, before any mask."""
 SOFTCAP, ALIBI = Cost(muls=1, others=2), Cost(muls=1, adds=1)
 SOFTCAP_BACKWARD = Cost(muls=2, adds=1)
 """dS * (1 - tanh * tanh)."""
 ROTATED = Cost(muls=2, adds=1)
-"""Of one element in a rotary embedding: x1 * cos - x2 * sin, or x1 * sin + x2 * cos."""
+"""Per element of a rotary embedding: x1 * cos - x2 * sin, or x1 * sin + x2 * cos."""
 RENAMED = {
     "q": "query",
     "k": "key",
@@ -48,7 +48,7 @@ UNBOUNDED = (-1, -1)
 
 
 def renamed(values: Values) -> Values:
-    """The arguments by the names that they have in torch's attention."""
+    """Return the arguments by their names in torch's attention."""
     return {RENAMED.get(name, name): value for name, value in values.items()}
 
 
@@ -66,7 +66,7 @@ def cost_of(
     alibi_slopes: Any = None,
     dropout_p: float = 0.0,
 ) -> Cost:
-    """The cost of so many pairs, over all heads."""
+    """Return the cost of ``pairs`` query-key pairs, over all heads."""
     masked = bool(is_causal) or tuple(window_size or UNBOUNDED) != UNBOUNDED
     rows = math.prod(query[:-1])
     scores = summed(when(softcap, times(pairs, SOFTCAP)), when(alibi_slopes is not None, times(pairs, ALIBI)))
@@ -74,14 +74,14 @@ def cost_of(
 
 
 def gradients(query: Spec, key: Spec, value: Spec, pairs: int, softcap: float = 0.0, dropout_p: float = 0.0) -> Cost:
-    """The cost of the gradients of so many pairs; those of keys are scaled for each head that shares them."""
+    """Return the cost of the gradients of ``pairs`` pairs; a key's gradient is scaled once per query head that shares it."""
     rows, keys = math.prod(query[:-1]), math.prod(key[:-2]) * query[-2]
     products = gradients_of_pairs(rows, keys, pairs, query, key, value, dropout_p)
     return products.plus(when(softcap, times(pairs, SOFTCAP_BACKWARD)))
 
 
 def pairs_of(out: Any, query: Spec, key: Spec, starts: Any = None, max_q: int = 0, max_k: int = 0) -> int:
-    """The pairs that a call counts: those that are left, else those within sequences, else all of the longest sequences."""
+    """Return the pairs that a call counts: those a mask leaves, else those within sequences, else all of the longest sequences."""
     n, h = query[-3], query[-2]
     whole = math.prod(query[:-3]) * n * key[-3] * h if starts is None else (starts[0] - 1) * max_q * max_k * h
     pairs: int = pairs_in(out, fact_in(out, WITHIN, whole))
@@ -93,13 +93,13 @@ def differences(ends: Sequence[int]) -> list[int]:
 
 
 def lengths_of(starts: Any) -> list[int]:
-    """The lengths of packed sequences by their cumulative ones."""
+    """Return the lengths of packed sequences from the cumulative lengths."""
     ends = values_of(starts)
     return differences(ends)
 
 
 def facts_of(heads: int, lengths: Sequence[tuple[int, int]], values: Values, within: bool = True) -> Mapping[str, int]:
-    """The pairs within sequences of such numbers of queries and keys, and what causality and the window leave of them."""
+    """Return the pairs within sequences of these numbers of queries and keys, and the pairs that causality and the window leave."""
     left, right = values.get("window_size") or UNBOUNDED
     right = 0 if values.get("is_causal") else right
     facts = {WITHIN: heads * sum(n * s for n, s in lengths)} if within else {}
@@ -109,13 +109,13 @@ def facts_of(heads: int, lengths: Sequence[tuple[int, int]], values: Values, wit
 
 
 def dense_facts(values: Values) -> Mapping[str, int]:
-    """What a mask leaves of a batch of sequences of one length."""
+    """Return the pairs that a mask leaves in a batch of sequences of one length."""
     query, key = values["query"].shape, values["key"].shape
     return facts_of(query[-2] * query[0], [(query[1], key[1])], values, within=False)
 
 
 def packed_facts(values: Values) -> Mapping[str, int]:
-    """The pairs of packed sequences. ``seqused`` says how much of each is used; of a paged cache that is all that says it."""
+    """Return the pairs of packed sequences. ``seqused`` holds the used length of each; a paged cache has no other lengths."""
     used = [values.get(f"seqused_{each}") for each in "qk"]
     lengths = [
         lengths_of(values[f"cum_seq_{each}"]) if known is None else values_of(known)
@@ -128,7 +128,7 @@ def attention_result(
     query: Spec, key: Spec, value: Spec, cum_seq_q: Any = None, return_attn_probs: bool = False,
     return_softmax_lse: bool = False, out: Any = None,
 ) -> Any:  # fmt: skip
-    """out[*, h, v]; with ``return_attn_probs`` the logarithms of the softmax's sums too, and an empty tensor."""
+    """out[*, h, v]; with ``return_attn_probs`` also the softmax's log-sum-exp and an empty tensor."""
     made = Spec((*query[:-1], value[-1]), query.dtype)
     log_sums = log_sums_of(query)
     if return_attn_probs:
@@ -137,7 +137,7 @@ def attention_result(
 
 
 def log_sums_of(query: Spec) -> Spec:
-    """The logarithms of the softmax's sums: [b, h, n], or [h, sum of n]."""
+    """Return the spec of the softmax's log-sum-exp: [b, h, n], or [h, sum of n]."""
     return Spec((*query[:-3], query[-2], query[-3]), torch.float32)
 
 
@@ -174,7 +174,7 @@ def flash_attn_varlen_func(
     *, query: Spec, key: Spec, value: Spec, cum_seq_q: Spec, max_q: int, max_k: int, is_causal: bool = False,
     window_size: Any = UNBOUNDED, softcap: float = 0.0, alibi_slopes: Any = None, dropout_p: float = 0.0, out: Any,
 ) -> Cost:  # fmt: skip
-    """query[sum of n, h, d], key[sum of s, h, d], value[sum of s, h, v] -> out[sum of n, h, v]: as attention of each sequence by itself."""
+    """query[sum of n, h, d], key[sum of s, h, d], value[sum of s, h, v] -> out[sum of n, h, v]: as attention within each sequence."""
     pairs = pairs_of(out, query, key, cum_seq_q, max_q, max_k)
     return cost_of(query, key, value, pairs, is_causal, window_size, softcap, alibi_slopes, dropout_p)
 
@@ -188,11 +188,11 @@ def flash_attn_varlen_backward(
     return gradients(query, key, value, pairs_of(out, query, key, cum_seq_q, max_q, max_k), softcap, dropout_p)
 
 
-# Queries, keys and values in one tensor, or keys and values
+# Queries, keys and values in one tensor, or only keys and values
 
 
 def parts_of(given: Values) -> Values:
-    """Shapes of queries, keys and values: of the tensors themselves, or of the one in which they are packed."""
+    """Return the arguments, with the shapes of query, key and value taken from the tensor that packs them."""
     given = renamed(given)
     if "qkv" in given:
         shape, heads = tuple(given["qkv"].shape), given.get("num_heads_q")
@@ -262,7 +262,7 @@ def flash_attn_of_parts_backward(*, out: Any, **given: Any) -> Cost:
     saved=saved_of_parts,
 )
 def flash_attn_varlen_of_parts(*, out: Any, **given: Any) -> Cost:
-    """qkv[sum of n, 3, h, d], or query[sum of n, h, d] and kv[sum of s, 2, h, d] -> out[sum of n, h, d]: as attention of each sequence."""
+    """qkv[sum of n, 3, h, d], or query[sum of n, h, d] and kv[sum of s, 2, h, d] -> out[sum of n, h, d]: as attention within each sequence."""
     return _named(flash_attn_varlen_func, given, out)
 
 
@@ -282,13 +282,13 @@ def _named(function: Any, given: Values, out: Any) -> Cost:
 
 
 def cached(query: Spec, k_cache: Spec, k: Any, table: Any) -> tuple[int, int]:
-    """The sequences, and the keys that each may have: of a paged cache, [blocks, size of a block, h, d], as many as its table has."""
+    """Return the number of sequences, and the most keys of each; a paged cache, [blocks, block size, h, d], is limited by its table."""
     new = 0 if k is None else k.shape[1]
     return query.shape[0], (k_cache.shape[1] if table is None else table.shape[1] * k_cache.shape[1]) or new
 
 
 def cache_facts(values: Values) -> Mapping[str, int]:
-    """The pairs with the keys that the cache has, and the new ones. Without lengths the whole cache is used."""
+    """Return the pairs with the cached and the new keys. Without lengths the whole cache counts."""
     query, k_cache = values["query"], values["k_cache"]
     if values.get("cum_seq_q") is not None:
         raise NotImplementedError("packed queries to a cache count as the longest")

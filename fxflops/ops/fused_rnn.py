@@ -1,9 +1,9 @@
-"""Recurrent layers and cells in one call of a library's fused kernel, counted as those of rnn.py, step by step.
+"""Recurrent layers and cells in one call of a library's fused kernel, counted step by step as in rnn.py.
 
-The gradients go back through time: per step the gates' derivatives, and a product of their gradients with each weight matrix,
-transposed; the gradient of a matrix is one contraction over all steps, that of a bias a sum over them, each of its own. The
-products of a layer's two directions with its input are added up. The gates and tanh(c) are taken as the forward computed them: a
-kernel that did not save them computes them again, which is left out, as a model costs the same by whatever kernel.
+The gradients go back through time: per step the gates' derivatives, and the product of the gates' gradients with each transposed
+weight matrix. A matrix's gradient is one contraction over all steps; each bias's gradient is its own sum over the steps. The two
+directions' gradients of a layer's input are added. The gates and tanh(c) count as saved by the forward: a kernel that recomputes them
+costs the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ._extend import Cost, Spec, contraction, formula, named, specs_in, summed, 
 from .rnn import GATES, GATES_OF, steps_of
 
 KINDS = ("rnn", "rnn", "lstm", "gru")
-"""Kinds by the number of their mode in cuDNN, MIOpen and oneDNN: relu, tanh, LSTM, GRU."""
+"""Kinds by the mode number of cuDNN, MIOpen and oneDNN: relu, tanh, LSTM, GRU."""
 BY_MODE = ("relu", "tanh", *KINDS[2:])
 GATE_GRADIENTS = {
     "lstm": Cost(muls=16, adds=6),
@@ -25,19 +25,19 @@ GATE_GRADIENTS = {
     "tanh": Cost(muls=2, adds=1),
     "relu": Cost(others=1),
 }
-"""Per step and hidden unit, from the gradient of the state to those of the gates before their sigmoid or tanh:
-do = dh*t, dc += dh*o*(1-t*t), where t = tanh(c) is known from the forward pass; di = dc*g, dg = dc*i, df = dc*c', dc' = dc*f; times i*(1-i), f*(1-f), o*(1-o), 1-g*g;
+"""Per step and hidden unit, from the state's gradient to the gradients of the gates before their sigmoid or tanh:
+do = dh*t, dc += dh*o*(1-t*t), where the forward saved t = tanh(c); di = dc*g, dg = dc*i, df = dc*c', dc' = dc*f; times i*(1-i), f*(1-f), o*(1-o), 1-g*g;
 dz = dh*(h'-n), dn = dh*(1-z), dh' = dh*z; times z*(1-z), 1-n*n; dr = dn*hn, dhn = dn*r; times r*(1-r);
 dh * (1-h*h); dh where h > 0."""
 STATE_GRADIENTS = {"lstm": 1, "gru": 2, "tanh": 1, "relu": 1}
-"""Adds per step and hidden unit into the gradient of the state: the output's, and for a GRU dh*z."""
+"""Adds per step and hidden unit into the state's gradient: the output's gradient, and for a GRU dh*z."""
 
 
 @formula(*named("_thnn_fused_lstm_cell"), op="lstm_cell")
 def lstm_gates(
     input_gates: Spec, hidden_gates: Spec, cx: Spec, input_bias: Any = None, hidden_bias: Any = None, *, out: Any
 ) -> Cost:
-    """input_gates[b, 4h], hidden_gates[b, 4h], cx[b, h] -> hy[b, h], cy[b, h]: the gates of one step, the biases' adds."""
+    """input_gates[b, 4h], hidden_gates[b, 4h], cx[b, h] -> hy[b, h], cy[b, h]: the gates of one step, and the biases' adds."""
     return _gates("lstm", cx, input_gates, input_bias, hidden_bias)
 
 
@@ -53,7 +53,7 @@ def lstm_gates_backward(*, cx: Spec, has_bias: bool, out: Any) -> Cost:
 def gru_gates(
     input_gates: Spec, hidden_gates: Spec, hx: Spec, input_bias: Any = None, hidden_bias: Any = None, *, out: Any
 ) -> Cost:
-    """input_gates[b, 3h], hidden_gates[b, 3h], hx[b, h] -> hy[b, h]: the gates of one step, the biases' adds."""
+    """input_gates[b, 3h], hidden_gates[b, 3h], hx[b, h] -> hy[b, h]: the gates of one step, and the biases' adds."""
     return _gates("gru", hx, input_gates, input_bias, hidden_bias)
 
 
@@ -69,7 +69,7 @@ def gru_gates_backward(grad_hy: Spec, *, has_bias: bool, out: Any) -> Cost:
 def cudnn_rnn(
     input: Spec, weight: Any, weight_stride0: int, *, hx: Spec, mode: int, hidden_size: int, out: Any
 ) -> Cost:
-    """input[*, i], weights -> out[*, h]: as nn.RNN, nn.LSTM or nn.GRU by the mode; hx counts layers and directions."""
+    """input[*, i], weights -> out[*, h]: as nn.RNN, nn.LSTM or nn.GRU, by the mode; hx has one row per layer and direction."""
     weights = itertools.chain(*unflattened(weight, weight_stride0, KINDS[mode], hidden_size))
     return steps_of(KINDS[mode], math.prod(input[:-1]), weights, hx[0] * hidden_size)
 
@@ -88,7 +88,7 @@ def cudnn_rnn_backward(
     out: Any,
 ) -> Cost:
     """x[*, i], weights, grad[*, h] -> out[*, i], out_hx, out_cx, out_weights: per step and layer the gates, 2 products per matrix."""
-    to = To(input=output_mask[0], state=output_mask[1], weights=output_mask[3])  # and [2] to the cell state
+    to = To(input=output_mask[0], state=output_mask[1], weights=output_mask[3])  # [2] is for the cell state
     layers = unflattened(weight, weight_stride0, KINDS[mode], hidden_size)
     return layers_backward(BY_MODE[mode], input, layers, hidden_size, hx, 1 + bidirectional, to)
 
@@ -101,7 +101,7 @@ def lstm_mps(input: Spec, hx: Any, params: Any, *, out: Any) -> Cost:
 
 @lstm_mps.backward(*named("lstm_mps_backward"), op="rnn_backward")
 def lstm_mps_backward(*, input: Spec, hx: Any, params: Any, has_biases: bool, bidirectional: bool, out: Any) -> Cost:
-    """grad[*, h], x[*, i], params -> out[*, i], out_params, out_hx: an LSTM, as _cudnn_rnn_backward."""
+    """grad[*, h], x[*, i], params -> out[*, i], out_params, out_hx: as _cudnn_rnn_backward of an LSTM."""
     layers = chunked(params, 4 if has_biases else 2)
     return layers_backward("lstm", input, layers, hx[0][-1], hx[0], 1 + bidirectional, To(True, True, True))
 
@@ -111,15 +111,15 @@ def _gates(kind: str, state: Spec, gates: Spec, *biases: Spec | None) -> Cost:
 
 
 def chunked(weights: Any, each: int) -> list[list[Spec]]:
-    """The weights of each layer and direction: input's, state's, their biases, and a projection's."""
+    """Return the weights of each layer and direction: the input's, the state's, their biases and a projection's."""
     every = list(specs_in(weights))
     return [every[at : at + each] for at in range(0, len(every), each)]
 
 
 def unflattened(weights: Any, each: int, kind: str, hidden: int) -> list[list[Spec]]:
-    """The weights of each layer and direction, in the shapes that the module has them in.
+    """Return the weights of each layer and direction, in the module's own shapes.
 
-    Under autocast cuDNN is given its copies of them in half precision, which have one column each, also those of biases.
+    Under autocast cuDNN gets half-precision copies of weights and biases, reshaped to one column each.
     """
     rows, has_biases, has_projection = GATES_OF[kind] * hidden, each >= 4, each % 2 == 1
     layers = []
@@ -132,7 +132,7 @@ def unflattened(weights: Any, each: int, kind: str, hidden: int) -> list[list[Sp
 
 
 class To(NamedTuple):
-    """The gradients that are asked for."""
+    """The gradients that are requested."""
 
     input: bool
     state: bool
@@ -142,10 +142,10 @@ class To(NamedTuple):
 def layers_backward(
     kind: str, input: Spec, layers: Sequence[Iterable[Spec]], hidden: int, state: Spec, directions: int, to: To
 ) -> Cost:
-    """The cost of all layers. ``state`` [*, b, h] is what they begin with: without its gradient its step has no product."""
+    """Return the cost of all layers. Unless the gradient of the initial ``state`` [*, b, h] is requested, its step has no product."""
     steps = math.prod(input[:-1])
     back = steps if to.state else steps - math.prod(state[-2:-1])
-    # The initial state is no output of a cell: unless its gradient is asked for, none is computed or added for it.
+    # No cell outputs the initial state: its gradient is computed and added only if requested.
     into_states = steps + (STATE_GRADIENTS[kind] - 1) * back
     unasked = (steps - back) * (kind == "lstm")
     of_gates = times(steps * hidden, GATE_GRADIENTS[kind])

@@ -9,7 +9,7 @@ from ._extend import Cost, Spec, added_up, contraction, formula, named
 def grouped_mm(input: Spec, mat2: Spec, *, bias: Spec | None = None, out: Spec) -> Cost:
     """input[t, k] or [g, t, k] @ mat2[g, k, n] or [k, n] -> out[*, n]: k multiplies and k-1 adds per output, plus bias.
 
-    Where neither has a group dim, the groups part k between them, and out is [g, t, n].
+    If neither has a group dim, the groups split k, and out is [g, t, n].
     """
     if input.ndim == mat2.ndim == 2:
         cost = added_up(input.numel() * mat2[-1], out.numel())
