@@ -105,7 +105,7 @@ def multi_margin_loss(
 
 @multi_margin_loss.backward(*named("multi_margin_loss_backward"))
 def multi_margin_loss_backward(*, p: float, weight: Spec | None = None, reduction: int = 1, out: Spec) -> Cost:
-    """grad[], x[n, c], target[n] -> out[n, c]: per other class z = margin - x[y] + x; if above 0, grad goes to it and -grad to y: 4.
+    """grad[], x[n, c], target[n] -> out[n, c]: per other class z = margin - x[y] + x, then, if above 0, grad to it and -grad to y: 4.
 
     p = 2 multiplies by 2 * z; a weight is 1 multiply; each row's gradient is divided by c.
     """
@@ -128,7 +128,7 @@ def multilabel_margin_loss(input: Spec, target: Spec, *, reduction: Reduction = 
 
 @multilabel_margin_loss.backward(*named("multilabel_margin_loss_backward"))
 def multilabel_margin_loss_backward(*, reduction: int, out: Spec) -> Cost:
-    """grad[], x[n, c], target[n, c] -> out[n, c]: per pair of a target and another class 1 - (x[y] - x); if above 0, grad goes to both: 5.
+    """grad[], x[n, c], target[n, c] -> out[n, c]: per pair of a target and another class 1 - (x[y] - x), then, if above 0, grad to both: 5.
 
     Upper bound, as in the forward: c^2/4 pairs per row. Each row's gradient is divided by c.
     """
