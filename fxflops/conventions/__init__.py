@@ -90,7 +90,7 @@ def _meant(name: str) -> str:
     """Return a hint for an unknown name: the convention of the tool with that name, or one with a similar name."""
     word = re.sub("[^a-z]", "", name.lower())
     if word in ("torchprofiler", "withflops"):
-        return ": torch.profiler's with_flops has none, as it counts products and convolutions of some shapes; fxflops.read_trace counts its traces"
+        return ": torch.profiler's with_flops has no convention, as it counts only some products and convolutions; fxflops.read_trace counts its traces"
     convention = TOOLS.get(word)
     return did_you_mean(name, CONVENTIONS) if convention is None else f" (did you mean {convention}?)"
 
@@ -104,7 +104,7 @@ def find_convention(name: str | Convention) -> Convention:
 
 
 def list_conventions() -> Conventions:
-    """Return the conventions by name, each with a line on what it counts; tools that can no longer be installed come last.
+    """Return the conventions by name, with one-line summaries; tools that can no longer be installed come last.
 
     >>> list_conventions()["thop"]
     'thop 0.1.1 (not ultralytics-thop): the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element'

@@ -21,7 +21,7 @@ ALL, CALLED, NONE = "all", "called", "none"
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """The rules of a tool: a name, a line on what it counts, and its differences from the base, "fxflops".
+    """The rules of a tool: a name, a one-line summary, and its differences from the base, "fxflops".
 
     ``rows`` are the tool's own formulas, by exact spelling (a module class, a function, an operator such as
     ``operator.add``) or by op. They are called like formulas in ``formulas=``: for a module class with the module, then

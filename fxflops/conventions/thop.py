@@ -86,7 +86,7 @@ def step(scope: Scope, inputs: int) -> int:
 
 
 def cell(scope: Scope) -> int:
-    """x[n, i] -> h[n, h]: one step for each of n."""
+    """x[n, i] -> h[n, h]: one step for each sample."""
     return given(scope)[0] * step(scope, scope.settings["input_size"])
 
 

@@ -67,7 +67,7 @@ def doubled(cost: Cost, ran: Operation) -> Cost:
 
 
 def _is_counted(ran: Operation) -> bool:
-    """Return True if the kernels of an operation have formulas; those of a product with a vector have none."""
+    """Return True if an operation's kernels have formulas; products with a vector have none."""
     target, name = ran.target, _name(ran.target)
     if ran.op not in COUNTED or name in OMITTED or name.startswith(OMITTED_FAMILIES) or name.endswith("_"):
         return False

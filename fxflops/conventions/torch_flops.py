@@ -1,6 +1,6 @@
 """torch_flops (https://github.com/zugexiaodui/torch_flops): the base with two rows that its published totals depend on.
 
-The totals are those of its README: ViT-B/16 35,164,979,282 and ResNet-50 8,227,340,288.
+Its README's totals: ViT-B/16 35,164,979,282 and ResNet-50 8,227,340,288.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Matrix factorizations. Direct ones follow the textbook algorithm, row by row, without pivoting.
+"""Matrix factorizations. Direct ones are textbook algorithms, row by row; pivoting is not counted.
 
 QR follows LAPACK Working Note 41 (https://www.netlib.org/lapack/lawnspdf/lawn41.pdf), which counts divisions as multiplies.
 Eigenvalues and singular values need iteration: their costs are the nominal figures of Golub and Van Loan, Matrix

@@ -116,7 +116,7 @@ def linear_attention(*, q: Spec, v: Spec, normalize: bool = False, cu_seqlens: A
 def linear_attention_backward(*, q: Spec, v: Spec, normalize: bool = False, cu_seqlens: Any = None, out: Any) -> Cost:
     """grad[b, t, h, v], q[b, t, h, k], k[b, t, h, k], v[b, t, h, v] -> out_q, out_k, out_v: 4k multiply-accumulates per output."""
     n, values, rows = q.numel(), v.numel(), v.numel() // v[-1]
-    # With o = x / d: the gradients of x, grad / d, and of d, -sum of grad * o / d; from d those of q and the sum of keys; keys sum over later tokens.
+    # With o = x / d: x gets grad / d, and d gets -sum of grad * o / d, which goes on to q and to the keys so far; each key sums over later tokens.
     divided = summed(
         Cost(others=values),
         Cost(muls=values, adds=values - rows, others=2 * rows),

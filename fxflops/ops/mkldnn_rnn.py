@@ -62,7 +62,7 @@ def mkldnn_rnn_workspace(
 
 @cache
 def _parts_of_the_smallest() -> int:
-    """Return the number of parts of a workspace: the pages of a tiny one, with one part each. oneDNN 3.7 has two more, for states, than 3.12."""
+    """Return a workspace's number of parts: in a tiny workspace, each is one page. oneDNN 3.7 has two more state parts than 3.12."""
     sizes = (1, 1, 1), (4, 1), (4, 1), (4,), (4,), (1, 1, 1), (1, 1, 1)
     with disable_current_modes():
         given = [torch.ones(shape, dtype=torch.float32, device="cpu") for shape in sizes]

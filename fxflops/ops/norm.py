@@ -3,7 +3,7 @@
 Computing the mean and the deviation is NOT counted, not even in training or for layer_norm, which always computes them:
 torch_flops counts this way (https://github.com/zugexiaodui/torch_flops), and its published totals depend on it.
 
-Gradients include those through the mean and the deviation, whose values the forward saved. With X = (x - mean) / std and
+Gradients also flow through the mean and the deviation, with the values that the forward saved. With X = (x - mean) / std and
 G = grad * weight: (G - mean(G) - X * mean(G * X)) / std, each mean over the same elements as in the forward
 (https://arxiv.org/abs/1607.06450). The weight's gradient is the sum of grad * X, the bias's the sum of grad. Only requested
 gradients are counted.

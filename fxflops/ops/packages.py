@@ -42,7 +42,7 @@ class Package(NamedTuple):
 
 
 def registry_with(formulas: Mapping[Any, FormulaFunction] | None) -> FormulaRegistry:
-    """Return the registry for a count: ``formulas`` first, then the user's, those of packages, and ours."""
+    """Return the registry for a count: ``formulas`` first, then the user's, the packages' and ours."""
     if not _loaded:
         load_packages()
     return BASE.derive(formulas)

@@ -147,7 +147,7 @@ def heads_of(x: Spec, B: Spec, A: Spec, **options: Any) -> Scan:
 def chunks_result(
     x: Spec, B: Spec, cu_seqlens: Any = None, return_final_states: bool = False, return_varlen_states: bool = False
 ) -> Any:
-    """Return out[b, l, h, p], and if requested the last states [b, h, p, n] and those of packed sequences."""
+    """Return out[b, l, h, p], and if requested the last states [b, h, p, n], also per packed sequence."""
     out, states = Spec(x, x.dtype), (*x[2:], B[-1])
     last = [Spec((x[0], *states), torch.float32)] if return_final_states else []
     packed = [Spec((cu_seqlens[0] - 1, *states), torch.float32)] if return_varlen_states else []

@@ -51,7 +51,7 @@ def rule_for(target: Any) -> Rule | None:
 
 
 def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Strided], device: str) -> Result | None:
-    """Return the result of an operation by its rule, its strides, and the tensors alive at the peak; None if the rule cannot tell.
+    """Return the result of an operation by its rule, its strides, and the tensors alive at the peak; None if the rule does not apply.
 
     ``tensors`` are the sizes and strides of the arguments' tensors, ``device`` is the type of the device. The strides are
     None if the result is the first argument.

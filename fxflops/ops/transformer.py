@@ -113,7 +113,7 @@ def flash_attention_in_place(
     *,
     out: Any,
 ) -> Cost:
-    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> given[b, n, h, v]: as attention; packed sequences count as the longest."""
+    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> given[b, n, h, v]: as attention; each packed sequence counts as the longest."""
     return flash_attention_forward(
         query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, out=given
     )
@@ -133,7 +133,7 @@ def cudnn_attention_in_place(
     *,
     out: Any,
 ) -> Cost:
-    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> given[b, n, h, v]: as attention; packed sequences count as the longest."""
+    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> given[b, n, h, v]: as attention; each packed sequence counts as the longest."""
     return flash_attention_forward(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, 0.0, is_causal, out=given)
 
 

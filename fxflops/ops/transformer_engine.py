@@ -174,7 +174,7 @@ def attention_described(values: Values) -> Values:
 
 
 def sizes(query: Any, key: Any, layout: str) -> tuple[int, int, int]:
-    """Return the numbers of sequences, and of queries and keys in each; packed sequences are one here."""
+    """Return the numbers of sequences, and of queries and keys in each; packed sequences count as one."""
     if layout == "thd":
         return 1, query.shape[0], key.shape[0]
     first = layout.index("b")

@@ -166,7 +166,7 @@ def deform_conv2d_backward(
 ) -> Cost:
     """grad[n, o, y, x], x[n, g*i, h, w], weight[o, i, *k] -> out[n, g*i, h, w], out_weight, out_offset, out_mask, out_bias: 2 contractions.
 
-    The weight's gradient and those of the samples, i*g*prod(k) per position, are contractions with grad. Each sample's
+    The gradients of the weight and of the samples, i*g*prod(k) per position, are contractions with grad. Each sample's
     gradient goes to 4 pixels (8), and to its 2 offsets by the derivative of its weights (4 multiplies, 3 adds, 1 multiply
     by it, summed over the channels); a mask is 1 multiply, its gradient 1 multiply, summed over the channels.
     """
