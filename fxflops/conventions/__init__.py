@@ -1,6 +1,6 @@
-"""Conventions: the rules by which other tools count. One file for each tool; it holds what differs from the base formulas.
+"""Conventions: other tools' counting rules, one file per tool, with its differences from the base formulas.
 
-A file is imported when its convention is asked for; their names and summaries are known without, and without torch.
+A file is imported when its convention is first used; names and summaries need neither these files nor torch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 BASE_CONVENTION = "fxflops"
-"""The convention without rules of its own: every formula counts as it stands."""
+"""The convention without rules of its own: every formula counts unchanged."""
 ATTENTIONS = ("dense", "exact")
 GONE = ("pytorch_profiler", "flowflops_eager", "flowflops_graph")
 """The conventions of tools that can no longer be installed; they come last."""
@@ -59,11 +59,11 @@ TOOLS = {
     "flopsprofiler": "deepspeed",
     "torchflopsbyfx": "torch_flops",
 }
-"""Other names of tools, in small letters, with their conventions."""
+"""Other names of tools, in lowercase, with their conventions."""
 
 
 class Conventions(dict[str, str]):
-    """The conventions by name, each with a line on what it counts; printed in two groups, tools that can no longer be installed last."""
+    """The conventions by name, with one-line summaries; printed in two groups, tools that can no longer be installed last."""
 
     def __repr__(self) -> str:
         width = max(map(len, self))
@@ -87,16 +87,16 @@ def check_convention(name: str) -> str:
 
 
 def _meant(name: str) -> str:
-    """Return what an unknown name may mean: a convention by a name of its tool, or one whose name is alike."""
+    """Return a hint for an unknown name: the convention of the tool with that name, or one with a similar name."""
     word = re.sub("[^a-z]", "", name.lower())
     if word in ("torchprofiler", "withflops"):
-        return ": torch.profiler's with_flops has none, as it counts products and convolutions of some shapes; fxflops.read_trace counts its traces"
+        return ": torch.profiler's with_flops has no convention, as it counts only some products and convolutions; fxflops.read_trace counts its traces"
     convention = TOOLS.get(word)
     return did_you_mean(name, CONVENTIONS) if convention is None else f" (did you mean {convention}?)"
 
 
 def find_convention(name: str | Convention) -> Convention:
-    """Return the convention of this name; InputError is that of :func:`check_convention`. A Convention is returned as it is."""
+    """Return the convention of this name; a Convention is returned unchanged. Raises InputError as :func:`check_convention` does."""
     if isinstance(name, Convention):
         return name
     found: Convention = import_module(f".{check_convention(name)}", __name__).CONVENTION
@@ -104,7 +104,7 @@ def find_convention(name: str | Convention) -> Convention:
 
 
 def list_conventions() -> Conventions:
-    """Return the conventions by name, each with a line on what it counts; tools that can no longer be installed come last.
+    """Return the conventions by name, with one-line summaries; tools that can no longer be installed come last.
 
     >>> list_conventions()["thop"]
     'thop 0.1.1 (not ultralytics-thop): the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element'

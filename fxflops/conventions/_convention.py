@@ -1,6 +1,6 @@
-"""The Convention: a table of the rules by which a tool counts, over the base formulas; and the list of ours.
+"""The Convention: a tool's counting rules, on top of the base formulas; and the list of our conventions.
 
-Torch is not imported for it: a saved report names its convention, and the list is shown without one.
+Importing it does not import torch, so saved reports and the list are shown without torch.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ ModuleRule = Callable[[Scope], "int | None"]
 
 
 ALL, CALLED, NONE = "all", "called", "none"
-"""The operators that a tool sees: those dispatched, those called by the model's own code, or none."""
+"""The operators that a tool sees: all dispatched ones, those called by the model's own code, or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """The rules of a tool: a name, a line on what it counts, and its differences from the base, "fxflops".
+    """The rules of a tool: a name, a one-line summary, and its differences from the base, "fxflops".
 
     ``rows`` are the tool's own formulas, by exact spelling (a module class, a function, an operator such as
-    ``operator.add``) or by op. They are called as formulas in ``formulas=`` are: for a module class with the module, then
+    ``operator.add``) or by op. They are called like formulas in ``formulas=``: for a module class with the module, then
     the arguments of its forward; otherwise with the op's parameters by name. A call that no base formula counts stays
-    uncounted, with a row too.
+    uncounted, even if it has a row.
 
-    ``of`` gives the cost of an operation without a row, from its base cost (in real operations, of complex numbers too) and
-    the operation. The default is the base cost; :func:`nothing` is for tools that count only what they name.
+    ``of`` returns the cost of an operation without a row, from its base cost (in real operations, even for complex numbers)
+    and the operation. The default is the base cost; :func:`nothing` is for tools that count only operations they list.
 
-    ``modules`` is for tools that hook modules: it returns the rule of a class, None for a class that the tool does not know.
-    The charge of a rule is added to the row's cost of a leaf's call, and stands for all modules inside the charged one.
+    ``modules`` is for tools that hook modules: it returns the rule of a class, None for a class that the tool ignores.
+    A rule's charge is added to the row's cost of a leaf's call, and covers all modules inside the charged one.
 
-    ``registered`` returns the formula that the tool's own users registered for an operation. It precedes everything but
-    formulas of fxflops's users, and counts operations without a base formula too. MACs are those of the base formulas under
-    every convention. A user's formula stands for rows, rules and charges; in conventions of :data:`IN_MACS` by the macs of its
-    Cost, if it states any. Four flags say what the tool sees:
+    ``registered`` returns the formula that the tool's own users registered for an operation. It overrides everything but
+    formulas of fxflops's users, and also counts operations without a base formula. Under every convention, MACs come from
+    the base formulas. A user's formula replaces rows, rules and charges; conventions in :data:`IN_MACS` use the macs of its
+    Cost, if it has any. Four flags describe what the tool sees:
 
-    - ``operators``: "all" that are dispatched; "called" are those that the model's code calls by itself, as programs of
-      torch.export do; "none" is for tools that hook modules or replace functions. What a tool does not see is missing;
-    - ``integers``: it counts operations on integers like those on real numbers;
-    - ``childless``: rows hold only for calls made in a module without children;
-    - ``by_name``: it replaces functions by name, and misses those that a module keeps (``self.act = F.gelu``).
+    - ``operators``: "all" dispatched ones; "called": those that the model's code calls directly, as torch.export programs
+      do; "none": for tools that hook modules or replace functions. Operators that a tool does not see are listed as missing;
+    - ``integers``: it counts integer operations like real ones;
+    - ``childless``: rows apply only to calls made in a module without children;
+    - ``by_name``: it replaces functions by name, and misses those stored in a module (``self.act = F.gelu``).
 
     >>> Convention("products", "2 per multiply-accumulate", of=lambda cost, ran: Cost(others=2 * cost.macs)).name
     'products'
@@ -89,7 +89,7 @@ CONVENTIONS = {
     "flowflops_eager": 'OneFlow\'s flowflops, mode "eager": multiply-accumulates and elementwise operations of hooked modules',
     "flowflops_graph": "OneFlow's flowflops, mode \"graph\": multiply-accumulates and elementwise operations of its graph's operators",
 }
-"""Our conventions, each with a line on what it counts. The rules are in the file of that name, read at its first use."""
+"""Our conventions, with one-line summaries. The rules are in the file of that name, imported at first use."""
 OF_MACS = {
     "fvcore": "FLOPs",
     **dict.fromkeys(
@@ -102,11 +102,11 @@ OF_MACS = {
 
 
 def title_of(convention: str) -> str:
-    """Return the title of a column of what a convention counts: "FLOPs", or "thop MACs" beside the MACs of the report."""
+    """Return the column title for a convention's count: "FLOPs", or e.g. "thop MACs", beside the report's own MACs."""
     return f"{convention} {OF_MACS[convention]}" if convention in OF_MACS else "FLOPs"
 
 
 BASE_MACS = Convention("fxflops MACs", "1 per multiply-accumulate", of=macs_alone, integers=True)
-"""The MACs of a report, for comparison with these."""
+"""The report's own MACs as a convention, to compare those in :data:`OF_MACS` with."""
 IN_MACS = {*OF_MACS, BASE_MACS.name}
-"""All that count 1 per multiply-accumulate."""
+"""All conventions that count 1 per multiply-accumulate."""

@@ -45,9 +45,9 @@ def conv_transpose(
     dilation: Sizes = 1,
     out: Spec,
 ) -> Cost:
-    """input[n, i, *s], weight[i, o, *k] -> out: 2 (o // g) prod(k) per input; a bias 1 per output of the plain convolution.
+    """input[n, i, *s], weight[i, o, *k] -> out: 2 (o // g) prod(k) per input; with a bias, 1 per output of the plain convolution.
 
-    An unbatched image is taken for a batch of images that have one dimension fewer than the kernel.
+    An unbatched image is treated as a batch of images with one dim fewer than the kernel.
     """
     n, _, *sizes = input
     outputs, *kernel = weight[1:]
@@ -60,9 +60,9 @@ def conv_transpose(
 def interpolate(
     input: Spec, size: Sizes | None = None, scale_factor: Any = None, mode: str = "nearest", *, out: Spec
 ) -> Cost:
-    """x[n, c, *] -> out[n, c, *m]: the product of ``size`` alone; by a scale factor 1 per input, whatever the factor.
+    """x[n, c, *] -> out[n, c, *m]: only the product of ``size``; with a scale factor 1 per input, whatever the factor.
 
-    mode="area" calls a pooling: 1 per input more.
+    mode="area" calls a pooling: 1 more per input.
     """
     pooled = input.numel() if mode == "area" else 0
     if size is None:
@@ -116,7 +116,7 @@ FORWARDS: dict[Any, Any] = {
     **dict.fromkeys((nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d), F.interpolate),
     nn.Embedding: F.embedding,
 }
-"""The function that the forward of a module calls."""
+"""The function that each module's forward calls."""
 
 
 def convention_of(

@@ -33,7 +33,7 @@ def elementwise(input: Any, other: Any, *, out: Any) -> Cost:
 def batch_norm(
     input: Spec, *, running_mean: Spec | None = None, weight: Spec | None = None, training: bool = False, out: Any
 ) -> Cost:
-    """x[*] -> out[*]: 1 per input, 2 with a weight; by statistics of the batch 4, 5 with a weight."""
+    """x[*] -> out[*]: 1 per input, 2 with a weight; with batch statistics 4, 5 with a weight."""
     return Cost(others=input.numel() * ((4 if training or running_mean is None else 1) + (weight is not None)))
 
 
@@ -69,7 +69,7 @@ def conv_padded_alike(
 ) -> Cost:
     """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: 2 i prod(k) per output, and 1 with a bias.
 
-    padding="same" is taken to be equal on both sides: 1 output less in each dimension where the kernel needs an odd number.
+    padding="same" is assumed equal on both sides: 1 output less in each dim where the kernel needs an odd padding.
     """
     n, o, *sizes = out
     if padding == "same" and padding_mode == "zeros":
@@ -84,18 +84,18 @@ def free(input: Any, *, out: Any) -> Cost:
 
 
 def lp_pool(input: Spec, norm_type: float, *, out: Spec) -> Cost:
-    """x[*] -> out[*]: its pooling 1 per input, its relu and its mul 1 per output each; they are not called for norm inf."""
+    """x[*] -> out[*]: 1 per input for its pooling, 1 per output each for its relu and mul, which norm inf does not call."""
     return Cost(others=input.numel() + (0 if math.isinf(norm_type) else 2 * out.numel()))
 
 
 def local_response_norm(input: Spec, size: int, *, out: Spec) -> Cost:
-    """x[n, c, *] -> out[n, c, *]: its two mul and its add 1 per input each, its pooling 1 per input padded by size - 1."""
+    """x[n, c, *] -> out[n, c, *]: 1 per input for each of its two mul and its add, 1 per input padded by size - 1 for its pooling."""
     n, c, *sizes = input
     return Cost(others=3 * input.numel() + n * (c + size - 1) * math.prod(sizes))
 
 
 def product(input: Spec, other: Spec, *, out: Spec) -> Cost:
-    """input[*, m, k] @ other[*, k, n] -> out: 2n per element of input, whatever is broadcast; by a vector other[k] 2k."""
+    """input[*, m, k] @ other[*, k, n] -> out: 2n per element of input, ignoring broadcasting; with a vector other[k], 2k."""
     macs = input.numel() * other[-1]
     return Cost(macs, others=2 * macs)
 
@@ -107,7 +107,7 @@ def product_and_sum(input: Spec, mat1: Spec, mat2: Spec, *, out: Spec) -> Cost:
 
 
 def windows(input: Spec, weight: Spec, places: Spec) -> int:
-    """Return the size of the weight times the number of places and samples."""
+    """Return the weight's size times the numbers of positions and samples."""
     samples = input[0] if input.ndim == weight.ndim else 1
     return samples * weight.numel() * math.prod(places[2 - weight.ndim :])
 
@@ -118,7 +118,7 @@ def einsum(equation: str, *operands: Spec, out: Spec) -> Cost:
 
 
 def flops_of_einsum(equation: str, operands: Iterable[Spec]) -> float:
-    """Return the flops that numpy prints for its best order of products, rounded by it to four digits."""
+    """Return the flops that numpy prints for its best order of products, which it rounds to four digits."""
     import numpy as np
 
     zeros = [np.broadcast_to(np.zeros(()), tuple(operand)) for operand in operands]
@@ -145,7 +145,7 @@ def each_output(scope: Scope) -> int:
 
 
 POINTWISE = {nn.RNN: 1, nn.GRU: 7, nn.LSTM: 10, nn.RNNCell: 1, nn.GRUCell: 7, nn.LSTMCell: 10}
-"""Operations for each hidden unit in a step of an RNN, beside its products."""
+"""Operations per hidden unit and step of an RNN, besides its matrix products."""
 
 
 def recurrent_step(scope: Scope, product: Callable[[Spec], int] = Spec.numel) -> int:
@@ -161,9 +161,9 @@ def recurrent_step(scope: Scope, product: Callable[[Spec], int] = Spec.numel) ->
 
 
 def recurrent(scope: Scope, product: Callable[[Spec], int] = Spec.numel) -> int:
-    """x[a, b, i] -> out[a, b, h]: the step of an RNN for each of a*b, twice in both directions.
+    """x[a, b, i] -> out[a, b, h]: the step of an RNN for each of a*b, twice that if bidirectional.
 
-    Of a cell, whose input has no step, it is one for each sample.
+    For a cell, one step per sample.
     """
     x, step = given(scope), recurrent_step(scope, product)
     if "num_layers" not in scope.settings:
@@ -172,5 +172,5 @@ def recurrent(scope: Scope, product: Callable[[Spec], int] = Spec.numel) -> int:
 
 
 def recurrent_with_sums(scope: Scope) -> int:
-    """x[a, b, i] -> out[a, b, h]: the step of an RNN for each of a*b, its products of a weight[g, i] 2gi - g each."""
+    """x[a, b, i] -> out[a, b, h]: the step of an RNN for each of a*b, with 2gi - g for a product with a weight[g, i]."""
     return recurrent(scope, lambda weight: 2 * weight.numel() - weight[0])

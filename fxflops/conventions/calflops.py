@@ -1,7 +1,7 @@
 """calflops 0.3.2 (https://github.com/MrYxJ/calculate-flops.pytorch): its FLOPs.
 
 It counts as flops-profiler (:mod:`.flops_profiler`) with these differences: torch.mm, torch.bmm and their methods are free,
-a step of an RNN is 2 per weight less 1 per gate and matrix, and ``padding="same"``, transposed convolutions and nn.Upsample
+an RNN step costs 2 per weight, less 1 per gate and matrix, and ``padding="same"``, transposed convolutions and nn.Upsample
 do not raise. The tool charges F.upsample, which calls F.interpolate, twice; here it is charged once. If the model raises,
 the tool leaves its replacements in torch.
 """

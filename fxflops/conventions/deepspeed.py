@@ -1,15 +1,16 @@
 """The flops of DeepSpeed's flops profiler (https://github.com/deepspeedai/DeepSpeed), as of DeepSpeed 0.19.8.
 
-It replaces functions of torch.nn.functional and of torch, and methods of tensors, by ones that charge their arguments;
-RNNs are charged by hooks. A replaced function is also charged when torch's own functions call it, so F.local_response_norm
+It replaces functions of torch.nn.functional and of torch, and methods of tensors, by versions that charge for their
+arguments; hooks charge RNNs. A replaced function is also charged when torch's own functions call it, so F.local_response_norm
 is four charges. Operators other than ``x @ y``, torch.softmax and Tensor.baddbmm are free. The macs that it prints beside
-the flops are :mod:`.deepspeed_macs`; the numbers of its package of 2023 are :mod:`.flops_profiler`.
+the flops are :mod:`.deepspeed_macs`; its 2023 package's numbers are :mod:`.flops_profiler`.
 
-Where the tool raises (F.scaled_dot_product_attention and pools with inputs passed by name, an image without a batch), or takes
-an image without a batch for a batch (transposed convolutions), the count is what its rules intend. One thing is not as in the tool: its number depends on how a function is looked up. It misses
-a function imported by name before it replaced them (``from torch.nn.functional import gelu``), the second name of a function
-(torch.conv2d is F.conv2d), and Python's ``sum`` of tensors, which is the same call as ``x.add(y)`` here. It charges F.upsample
-twice, as itself and as the F.interpolate that it calls, and likewise einops.einsum, which calls torch.einsum.
+Where the tool raises (F.scaled_dot_product_attention and pools with inputs passed by name, an image without a batch), or treats
+an unbatched image as a batch (transposed convolutions), the count is what its rules intend. One difference remains: the
+tool's number depends on how a function is looked up. It misses a function imported by name before it replaced them
+(``from torch.nn.functional import gelu``), the second name of a function (torch.conv2d is F.conv2d), and Python's ``sum``
+of tensors, which is the same call as ``x.add(y)`` here. It charges F.upsample twice, as itself and as the F.interpolate
+that it calls, and likewise einops.einsum, which calls torch.einsum.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ def interpolate(
     *,
     out: Spec,
 ) -> Cost:
-    """x[n, c, *] -> out[n, c, *m]: the product of ``size`` alone; by a scale factor 1 per output, rounded in all.
+    """x[n, c, *] -> out[n, c, *m]: only the product of ``size``; with a scale factor 1 per output, the total rounded.
 
-    mode="area" calls a pooling: 1 per input more.
+    mode="area" calls a pooling: 1 more per input.
     """
     pooled = input.numel() if mode == "area" else 0
     if size is not None:
@@ -74,7 +75,7 @@ REPLACED: dict[Any, Row] = {
     **dict.fromkeys((operator.matmul, torch.Tensor.__matmul__), product),
     **dict.fromkeys((torch.add, torch.Tensor.add, torch.mul, torch.Tensor.mul), elementwise),
 }
-"""The functions that it replaces, and functions that call those, each with its row."""
+"""The functions that the tool replaces, and functions that call those, each with its row."""
 
 CONVENTION = convention_of(
     "deepspeed",

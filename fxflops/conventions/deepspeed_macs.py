@@ -1,7 +1,7 @@
 """DeepSpeed's flops profiler: the MACs that it prints beside its flops (see :mod:`.deepspeed`).
 
-They are those of linear layers, convolutions, scaled_dot_product_attention, ``x @ y``, matmul, mm, bmm, addmm and
-torch.baddbmm, without those of einsum and RNNs.
+They cover linear layers, convolutions, scaled_dot_product_attention, ``x @ y``, matmul, mm, bmm, addmm and torch.baddbmm,
+but not einsum or RNNs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """flops-profiler 0.1.2: the MACs that it prints beside its flops (see :mod:`.flops_profiler`).
 
-They are those of linear layers, convolutions, and matmul, mm, bmm, addmm and baddbmm as functions or methods of torch,
-without those of ``x @ y``, scaled_dot_product_attention, einsum and RNNs.
+They cover linear layers, convolutions, and matmul, mm, bmm, addmm and baddbmm as functions or methods of torch, but not
+``x @ y``, scaled_dot_product_attention, einsum or RNNs.
 """
 
 from __future__ import annotations

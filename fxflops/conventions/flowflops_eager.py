@@ -1,8 +1,8 @@
-"""flowflops, OneFlow's counter, in its mode "eager" (https://github.com/Oneflow-Inc/flow-OpCounter), on torch's modules.
+"""flowflops, OneFlow's counter, in mode "eager" (https://github.com/Oneflow-Inc/flow-OpCounter), for torch modules.
 
-Like ptflops, from which it comes, it hooks modules of the exact classes below and sums their charges; functions are not
+Like ptflops, on which it is based, it hooks modules of the exact classes below and sums their charges; functions are not
 counted. Its documentation states a factor of 2 for convolutions, but its numbers have none. ResNet-50 is 4121925096. The tool
-divides the sum by the batch size; here it is that of the whole run.
+divides the sum by the batch size; here it covers the whole batch.
 """
 
 from __future__ import annotations

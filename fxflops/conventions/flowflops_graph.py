@@ -1,10 +1,10 @@
-"""flowflops, OneFlow's counter, in its mode "graph" (https://github.com/Oneflow-Inc/flow-OpCounter), on torch's operators.
+"""flowflops, OneFlow's counter, in mode "graph" (https://github.com/Oneflow-Inc/flow-OpCounter), for torch operators.
 
-It compiles a model into a graph of OneFlow's operators and sums the costs of those below by the shapes of their inputs, of
-most for one sample. There ``linear`` is a product and a sum, ``mean`` a sum and a division, InstanceNorm and GroupNorm are
+It compiles a model into a graph of OneFlow operators and sums the costs of those below by their input shapes, for most of
+one sample. In the graph, ``linear`` is a product and a sum, ``mean`` a sum and a division, InstanceNorm and GroupNorm are
 several operators. Its documentation states a factor of 2 for convolutions, but its numbers have none. ResNet-50 is 4127444456.
-The tool raises a KeyError for an unknown operator; here it costs nothing. The operators of GroupNorm are not documented; here
-it costs the same as in the mode "eager".
+The tool raises a KeyError for an unknown operator; here it costs nothing. GroupNorm's operators are not documented; here it
+costs the same as in mode "eager".
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def group_norm(input: Spec, weight: Any = None, *, out: Spec) -> int:
 
 
 def arithmetic(input: Any, other: Any = None, *, out: Any) -> int:
-    """x[*], y[*] -> out[*]: 1 per element of y, of the whole batch; with a number, of one sample of the tensor."""
+    """x[*], y[*] -> out[*]: 1 per element of y, over the whole batch; with a number, 1 per element of one sample."""
     if isinstance(input, Spec) and isinstance(other, Spec):
         return other.numel()
     tensor: Spec = input if isinstance(input, Spec) else other

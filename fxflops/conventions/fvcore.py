@@ -6,11 +6,11 @@ grid_sample by their elements. Operators with any other name in the trace are 0:
 (not cells), baddbmm, mv, convolutions with ``padding="same"``. ResNet-50 is 4111512576.
 
 Where the tool raises (a matmul by a vector, a normalization of more than five dims), the count is what its rules intend. Some
-calls are not as in fvcore. It leaves out calls that no output needs, and calls inside a torch.autograd.Function; here these
-look like any other call. It raises for modules of TorchScript; here what they compute is missing.
+calls differ from fvcore. It skips calls that no output needs, and calls inside a torch.autograd.Function; here these count
+like any other call. It raises for TorchScript modules; here their operations are listed as missing.
 
-Operators that a model calls by itself (torch.ops.aten.linear, as do programs of torch.export and make_fx) are in the trace like
-functions of torch. What fvcore does not name is 0 there too: native_batch_norm, _adaptive_avg_pool2d, native_layer_norm.
+Operators that a model calls directly (torch.ops.aten.linear, as torch.export and make_fx programs do) are traced like
+functions of torch. Operators that fvcore does not name are 0 there too: native_batch_norm, _adaptive_avg_pool2d, native_layer_norm.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def linear(input: Spec, weight: Spec, *, out: Spec) -> int:
 
 
 def product(input: Spec, other: Spec, *, out: Spec) -> int:
-    """input[*, m, k] @ other[*, k, n] -> out[*, m, n]: n per element of input, whatever is broadcast."""
+    """input[*, m, k] @ other[*, k, n] -> out[*, m, n]: n per element of input, ignoring broadcasting."""
     return input.numel() * (other[-1] if other.ndim > 1 else 1)
 
 
@@ -55,7 +55,7 @@ def product_and_sum(input: Spec, mat1: Spec, mat2: Spec, *, out: Spec) -> int:
 
 
 def conv(input: Spec, weight: Spec, *, padding: Any = 0, padding_mode: str = "zeros", out: Spec) -> int:
-    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: i*prod(k) per output; 0 if the padding is a word ("same")."""
+    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: i*prod(k) per output; 0 if the padding is a string ("same")."""
     return 0 if isinstance(padding, str) and padding_mode == "zeros" else _products(input, weight, out)
 
 
@@ -70,7 +70,7 @@ def convolution(input: Spec, weight: Spec, *, transposed: bool, out: Spec) -> in
 
 
 def _products(input: Spec, weight: Spec, places: Spec) -> int:
-    """Return the products of a convolution; of complex numbers each is three real ones."""
+    """Return the number of products of a convolution; a complex product counts as three real ones."""
     return (3 if input.dtype.is_complex else 1) * windows(input, weight, places)
 
 
@@ -87,7 +87,7 @@ def cell_function(input: Spec, hx: Any, w_ih: Spec, w_hh: Spec, *, out: Any) -> 
 def einsum(*operands: Any, out: Spec) -> int:
     """a[m, k], b[k, n] -> out[m, n]: half the flops that numpy prints, in four digits, for its best order of products.
 
-    For the two batched products that fvcore treats apart it is 1 per multiply-accumulate.
+    The two batched products that fvcore treats separately count 1 per multiply-accumulate.
     """
     equation, specs = _as_equation(operands)
     letters = dict.fromkeys(letter for letter in equation if letter.isalpha())
@@ -101,7 +101,7 @@ def einsum(*operands: Any, out: Spec) -> int:
 
 def _as_equation(operands: Sequence[Any]) -> tuple[str, list[Spec]]:
     """Return the equation without spaces, and the operands. For ``einsum(a, [0, 1], b, [1, 2], [0, 2])`` the equation is
-    made in torch's letters."""
+    built with torch's letters."""
     if isinstance(operands[0], str):
         return operands[0].replace(" ", ""), list(specs_in(tuple(operands)))
     pairs = len(operands) // 2
@@ -177,7 +177,7 @@ OPERATORS: dict[Any, FormulaFunction] = {
     aten.upsample_bilinear2d: four_per_output,
     aten.grid_sampler: four_per_output,
 }
-"""The operators that it counts where the model calls them by itself."""
+"""The operators that fvcore counts if the model calls them directly."""
 
 CONVENTION = Convention(
     "fvcore",

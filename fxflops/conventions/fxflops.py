@@ -1,4 +1,4 @@
-"""fxflops itself: the base of every other convention. It has no rows: the formulas of the ops say what it counts."""
+"""fxflops itself: the base of every other convention. It has no rows: the ops' formulas define its counts."""
 
 from __future__ import annotations
 

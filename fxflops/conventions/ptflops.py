@@ -1,14 +1,14 @@
 """ptflops 0.7.5 (https://github.com/sovrasov/flops-counter.pytorch), its default backend, "pytorch".
 
 It hooks modules of the exact classes below, and replaces some functions of torch and torch.nn.functional and some methods
-of tensors. Both charge, so that nn.ReLU, whose forward calls F.relu, is charged twice. The charge of a hooked module stands
-for the hooked modules in it (the linear layers of timm's Attention). Operators (``x + y``, ``x @ y``) are free. The tool
-divides the charges of hooks by the batch size, but not those of functions; here both are of the whole run.
+of tensors. Both charge, so nn.ReLU, whose forward calls F.relu, is charged twice. A hooked module's charge covers the
+hooked modules in it (the linear layers of timm's Attention). Operators (``x + y``, ``x @ y``) are free. The tool
+divides the charges of hooks by the batch size, but not those of functions; here both cover the whole batch.
 
-Where the tool raises (attention or pooling with an input passed by name), the count is what its rules intend. Two things are
-not as in ptflops. Its number depends on how a function is looked up: it charges F.upsample twice, as itself and as the
+Where the tool raises (attention or pooling with an input passed by name), the count is what its rules intend. Two differences
+remain. ptflops's number depends on how a function is looked up: it charges F.upsample twice, as itself and as the
 F.interpolate that it calls, and misses a function imported by name before it replaced it (``from torch.nn.functional import
-relu``). It sums a module with two parents under each.
+relu``). It counts a module with two parents under each.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ._rows import (
 
 
 def hook_of(cls: type) -> Callable[[Scope], int] | None:
-    """Return the rule of a class, None if it has none. Classes of other libraries are known by name and not imported."""
+    """Return the rule of a class, None if it has none. Classes of other libraries are looked up by name, not imported."""
     return HOOKS.get(cls) or HOOKS.get(f"{cls.__module__}.{cls.__qualname__}")
 
 
@@ -76,12 +76,12 @@ def normalization(scope: Scope) -> int:
 
 
 def upsampled(scope: Scope) -> int:
-    """x[n, *] -> out[n, *]: 1 per output of the first sample alone."""
+    """x[n, *] -> out[n, *]: 1 per output of the first sample only."""
     return math.prod(first(scope.out)[1:])
 
 
 def recurrent(scope: Scope) -> int:
-    """x[n, t, i] -> out[n, t, h]: the steps of all layers, times t; in both directions twice those of the one."""
+    """x[n, t, i] -> out[n, t, h]: the steps of all layers, times t; twice that if bidirectional."""
     steps = math.prod(given(scope)[:2]) * (2 if scope.settings["bidirectional"] else 1)
     return steps * recurrent_step(scope)
 
@@ -94,7 +94,7 @@ def recurrent_cell(scope: Scope) -> int:
 def attention(scope: Scope) -> int:
     """q[n, l, e], k[n, s, k], v[n, s, v] -> out[n, l, e]: projections, scaling, both products, softmax, and biases.
 
-    The projections are taken to be e x e, k x k and v x v.
+    The projections are assumed to be e x e, k x k and v x v.
     """
     q, k, v = list(specs_in((scope.args, dict(scope.kwargs))))[:3]
     first_is_batch, heads = scope.settings["batch_first"], scope.settings["num_heads"]
@@ -108,7 +108,7 @@ def attention(scope: Scope) -> int:
 
 
 def timm_attention(scope: Scope) -> int:
-    """x[n, l, c] -> out[n, l, c]: scaling, both products and softmax; the linear layers in it are not summed."""
+    """x[n, l, c] -> out[n, l, c]: scaling, both products and softmax; its linear layers are not counted."""
     batch, length, _ = given(scope)
     dim, heads = scope.settings["head_dim"], scope.settings["num_heads"]
     return int(batch * heads * (length * dim + length * length * (2 * dim + 1)))
@@ -144,9 +144,9 @@ def interpolate(
     *,
     out: Spec,
 ) -> int:
-    """x[n, c, *] -> out[n, c, *]: 1 per output, by size or scale_factor (each of several cut to a whole number).
+    """x[n, c, *] -> out[n, c, *]: 1 per output, by size or scale_factor (several factors are each truncated).
 
-    With mode="area" 1 per input more, for the pooling that it calls.
+    mode="area" calls a pooling: 1 more per input.
     """
     dims = input.ndim - 2
     pooled = input.numel() if mode == "area" else 0
@@ -158,7 +158,7 @@ def interpolate(
 
 
 def product(input: Spec, other: Spec, *, out: Spec) -> int:
-    """input[*, m, k] @ other[*, k, n] -> out: n per element of input, whatever is broadcast."""
+    """input[*, m, k] @ other[*, k, n] -> out: n per element of input, ignoring broadcasting."""
     return input.numel() * other[-1]
 
 

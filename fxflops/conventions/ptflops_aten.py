@@ -3,9 +3,9 @@
 It sums the multiply-accumulates of mm, addmm, bmm and convolution as torch dispatches them, and 1 for each bias that these
 add: in linear layers, matmul, einsum, RNNs. All else is 0: scaled_dot_product_attention, baddbmm, a product by a vector.
 
-The number of ptflops depends on the kernel that torch chooses; here it does not. An LSTM in float on a CPU, one kernel that
-the tool leaves out, counts by the products that it consists of on other devices; a program that calls this kernel by its name,
-as make_fx writes it down, has 0 on every device. Attention always counts as the fused kernel,
+ptflops's number depends on the kernel that torch chooses; here it does not. A float LSTM on a CPU, one kernel that the tool
+skips, counts the products that it consists of on other devices; a program that calls this kernel by name, as make_fx
+records it, counts 0 on every device. Attention always counts as the fused kernel,
 even where torch computes it by plain products. A bias always counts, even where torch adds it after the product, because the
 input of the linear layer is not contiguous.
 """
@@ -79,7 +79,7 @@ def einsum(*operands: Any, path: Sequence[int] | None = None, out: Spec) -> int:
 def products(cost: Cost, ran: Operation) -> Cost:
     """1 per multiply-accumulate of the products in RNNs, tensordot, multi_dot, inner and matrix_power, and 1 per bias of an RNN.
 
-    The step of an RNN adds its biases as often as it multiplies by its weights.
+    An RNN step adds its biases as often as it multiplies by its weights.
     """
     counted = cost.macs if ran.op in (*RECURRENT, *MADE_OF_PRODUCTS) else 0
     params = parameters(ran) if ran.op in RECURRENT else []
@@ -90,9 +90,9 @@ def products(cost: Cost, ran: Operation) -> Cost:
 
 
 def parameters(ran: Operation) -> list[Spec]:
-    """Return the weights (2-d) and biases (1-d) of a recurrent layer or cell: a module's, or those given to a function.
+    """Return the weights (2-d) and biases (1-d) of a recurrent layer or cell: a module's, or a function's arguments.
 
-    ``torch.gru(input, hx, params, ...)`` takes them in one list, the last of its arguments that is one;
+    ``torch.gru(input, hx, params, ...)`` takes them in one list, its last list argument;
     ``torch.gru_cell(input, hx, w_ih, w_hh, b_ih, b_hh)`` one by one.
     """
     if ran.settings:
@@ -112,9 +112,9 @@ OPERATORS: dict[OpOverloadPacket, Callable[..., int]] = {
     aten.addmm: product_and_sum,
     aten.convolution: convolution,
 }
-"""The dispatched operators that it counts, each with its formula."""
+"""The dispatched operators that the tool counts, each with its formula."""
 KERNELS = [aten.mkldnn_rnn_layer, cudnn_rnn, aten.miopen_rnn]
-"""Recurrent layers in one operator, which it leaves out."""
+"""Recurrent layers in one operator, which the tool skips."""
 
 CONVENTION = Convention(
     "ptflops_aten",

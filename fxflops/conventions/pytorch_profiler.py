@@ -1,9 +1,9 @@
 """pytorch-profiler, the ancestor of DeepSpeed's profiler: multiply-adds of the torch.nn.functional calls of modules.
 
 It is no longer available; the rows follow its documentation, which prints a LeNet5 of 429.248 KMac. It replaced the functions
-of torch.nn.functional, so that functions of ``torch`` and methods of tensors are free. It summed the charges when a module
-without children returned, so that calls made in a module with children are free too: the softmax at the end of that LeNet5.
-Where it raised (one-dimensional convolutions, scale factors, leaky_relu), the count is what its rules intended. Of a module
+of torch.nn.functional, so functions of ``torch`` and methods of tensors are free. It summed the charges when a module
+without children returned, so calls made in a module with children are free too: e.g. the softmax at the end of that LeNet5.
+Where it raised (one-dimensional convolutions, scale factors, leaky_relu), the count is what its rules intended. For a module
 called several times it kept the last call; here all calls are counted.
 """
 
@@ -20,7 +20,7 @@ from ._convention import CONVENTIONS, NONE, Convention, nothing
 from ._rows import per_input
 
 POINTWISE = {1: 1, 3: 7, 4: 10}
-"""Pointwise operations per hidden unit of a step, by its gates: of an RNN, a GRU, an LSTM."""
+"""Pointwise operations per hidden unit and step, by number of gates: RNN, GRU, LSTM."""
 
 
 def linear(input: Spec, weight: Spec, *, out: Spec) -> Cost:
@@ -44,7 +44,7 @@ def batch_norm(input: Spec, *, out: Any) -> Cost:
 
 
 def interpolate(input: Spec, size: Any = None, *, out: Spec) -> Cost:
-    """input[n, c, *s] -> out[n, c, *m]: the product of ``size`` alone; by a scale factor 1 per input."""
+    """input[n, c, *s] -> out[n, c, *m]: only the product of ``size``; with a scale factor 1 per input."""
     if size is None:
         return Cost(others=input.numel())
     return Cost(others=size if isinstance(size, int) else math.prod(size))

@@ -1,16 +1,16 @@
 """The MACs that ``profile`` of thop 0.1.1.post2209072238 returns (https://github.com/Lyken17/pytorch-OpCounter).
 
-That is the last thop of its author, of 2022. ultralytics-thop, which is maintained and also imported as ``thop``, counts
-otherwise: in 2.2.3 nn.MultiheadAttention, nn.GroupNorm, pooling, nn.Upsample and transposed convolutions (torchvision's vit_b_16
-on two images of 64 pixels 2921698368, here 1948207104).
+This is its author's last release, of 2022. ultralytics-thop, which is maintained and also imported as ``thop``, counts
+differently: in 2.2.3 nn.MultiheadAttention, nn.GroupNorm, pooling, nn.Upsample and transposed convolutions (torchvision's
+vit_b_16 on two images of 64 pixels: 2921698368, here 1948207104).
 
-It hooks modules of the exact classes below, in eval mode. A module of any other class (a subclass too) is the sum of its
-children; functions, operators and biases are free. The charge of a hooked module stands for its children, except for
-nn.Sequential. All rules give whole numbers, so that its float is an int here.
+It hooks modules of the exact classes below, in eval mode. A module of any other class (even a subclass) is the sum of its
+children; functions, operators and biases are free. A hooked module's charge covers its children, except for
+nn.Sequential. All rules give whole numbers, so thop's float is an int here.
 
 Where the tool raises (nn.Softmax without a dim, a module with its input passed by name), the count is what its rules intend.
-A module with two parents is not as in thop, which hooks it twice, sums it under each, and leaves one of the hooks on it, so
-that the model's next run raises.
+A module with two parents differs from thop, which hooks it twice, counts it under each, and leaves one of the hooks on it,
+so the model's next run raises.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def zero(scope: Scope) -> int:
 
 
 def convolution(scope: Scope) -> int:
-    """x[n, c, *], weight[o, c/g, *k] -> out[*]: (c // g) prod(k) per output; c is the second size, batch or not."""
+    """x[n, c, *], weight[o, c/g, *k] -> out[*]: (c // g) prod(k) per output; c is the second size, batched or not."""
     per_output = given(scope)[1] // scope.settings["groups"] * math.prod(scope.settings["kernel_size"])
     return int(per_output) * first(scope.out).numel()
 
@@ -86,7 +86,7 @@ def step(scope: Scope, inputs: int) -> int:
 
 
 def cell(scope: Scope) -> int:
-    """x[n, i] -> h[n, h]: one step for each of the first size."""
+    """x[n, i] -> h[n, h]: one step for each sample."""
     return given(scope)[0] * step(scope, scope.settings["input_size"])
 
 

@@ -2,8 +2,8 @@
 
 It counts 2 per multiply-accumulate of mm, addmm, bmm, baddbmm, convolution and scaled_dot_product_attention, and of
 operations that consist of them (linear, RNNs, einsum); integer products too. Everything else is 0, even contractions whose
-aten operators have no formula in it: in-place products, and products with a vector (mv, dot). Complex numbers count as real
-ones, except in convolutions, for which torch makes three real ones. Formulas registered with ``register_flop_formula`` are
+aten operators have no formula there: in-place products, and products with a vector (mv, dot). Complex numbers count as real
+ones, except in convolutions, which torch computes as three real ones. Formulas registered with ``register_flop_formula`` are
 applied.
 
 The original's number depends on device, grad mode and kernel, as some kernels of an operator have no formula: CPU attention
@@ -28,7 +28,7 @@ from ..torch_internals import OpOverload, OpOverloadPacket
 from ._convention import CONVENTIONS, Convention
 
 FLOP_COUNTER = "torch.utils.flop_counter"
-"""The module with torch's registry. It is read only if somebody has imported it: before, nothing can be registered."""
+"""The module with torch's registry. It is read only if it is already imported: before, nothing can be registered."""
 COUNTED = frozenset(
     """
     addmm attention attention_backward baddbmm conv conv_transpose corrcoef cov gru gru_cell inner linear
@@ -36,21 +36,21 @@ COUNTED = frozenset(
     rnn_cell scaled_mm tensordot transformer_encoder_layer
     """.split()
 )
-"""The ops whose kernels have formulas in the original, or decompose into kernels that have."""
+"""The ops whose kernels have formulas in the original, or decompose into kernels that do."""
 OMITTED = frozenset(
     "conv_tbc _addmm_activation _sparse_addmm _int_mm _dyn_quant_matmul_4bit _mixed_dtypes_linear".split()
 )
-"""Functions and operators of those ops with kernels of their own that have no formula."""
+"""Functions and operators of those ops whose own kernels have no formula."""
 OMITTED_FAMILIES = ("_weight_int", "fbgemm_", "quantized_")
 
 REAL_PARTS = {"conv": 3, "conv_transpose": 3}
-"""The real products that torch makes for a complex one; the default is 1."""
+"""The real products that torch computes per complex one; the default is 1."""
 
 
 def doubled(cost: Cost, ran: Operation) -> Cost:
-    """2 per multiply-accumulate, nothing for anything else; operators of libraries other than aten are not known.
+    """2 per multiply-accumulate, nothing for anything else; operators of libraries other than aten count 0.
 
-    A fused kernel of attention's backward computes the scores again: one product besides the 4 of the gradients.
+    A fused kernel of attention's backward recomputes the scores: one product besides the gradients' 4.
     """
     if not _is_counted(ran):
         return Cost(macs=cost.macs)
@@ -67,7 +67,7 @@ def doubled(cost: Cost, ran: Operation) -> Cost:
 
 
 def _is_counted(ran: Operation) -> bool:
-    """Return True if the kernels of an operation have formulas; those of a product with a vector have none."""
+    """Return True if an operation's kernels have formulas; products with a vector have none."""
     target, name = ran.target, _name(ran.target)
     if ran.op not in COUNTED or name in OMITTED or name.startswith(OMITTED_FAMILIES) or name.endswith("_"):
         return False
@@ -89,7 +89,7 @@ def _operands(ran: Operation) -> list[Spec]:
 
 
 def _name(target: Any) -> str:
-    """Return the name of a function or operator. That of an in-place form ends in an underscore, except Python's ``__i*__``."""
+    """Return the name of a function or operator. In-place forms end in an underscore, except Python's ``__i*__``."""
     name = str(getattr(target, "__name__", "")).partition(".")[0]
     return name.strip("_") if name.startswith("__") else name
 
@@ -116,7 +116,7 @@ def _overload(packet: Any) -> Any:
 
 
 def _bound(packet: Any, ran: Operation) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of an operation as its operator's schema has them: positional ones, then keywords."""
+    """Return an operation's arguments as in its operator's schema: positional ones, then keywords."""
     known = _overload(packet)._schema.arguments
     names, keywords = (tuple(a.name for a in known if a.kwarg_only is only) for only in (False, True))
     args, kwargs = arguments((names, keywords, False, False), ran)
@@ -125,7 +125,7 @@ def _bound(packet: Any, ran: Operation) -> tuple[tuple[Any, ...], dict[str, Any]
 
 
 def _as_row(formula: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FormulaFunction:
-    """Return a row that calls a formula of torch's kind with meta tensors, of which the formula takes the shapes."""
+    """Return a row that calls a formula registered with torch on meta tensors, whose shapes it reads."""
 
     def row(input: Any = None, *_: Any, out: Any, **__: Any) -> Any:
         return formula(*tensors(args), **tensors(kwargs), out_val=tensors(out))
@@ -144,7 +144,7 @@ def conv_backward(
 ) -> Cost:
     """grad[b, o, *m], x[b, c, *n], weight[o, i, *k] -> ...: 2 per multiply-accumulate, ``groups`` times too many for the weight.
 
-    conv_backward_flop takes all channels of the input for the weight's gradient, also those of other groups.
+    conv_backward_flop uses all input channels for the weight's gradient, even those of other groups.
     """
     positions = prod((input if transposed else grad_output)[2:])
     flops = 2 * positions * input[0] * weight.numel() if output_mask[0] else 0

@@ -1,6 +1,6 @@
 """torch_flops (https://github.com/zugexiaodui/torch_flops): the base with two rows that its published totals depend on.
 
-The totals are those of its README: ViT-B/16 35,164,979,282 and ResNet-50 8,227,340,288.
+Its README's totals: ViT-B/16 35,164,979,282 and ResNet-50 8,227,340,288.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from ._convention import CONVENTIONS, Convention
 
 
 def max_pool(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
-    """input[*, h, w] -> out[*, y, x]: kernel_size - 1 compares per output, an int read as it is written.
+    """input[*, h, w] -> out[*, y, x]: kernel_size - 1 compares per output, without squaring an int.
 
-    torch_flops takes the int of ``MaxPool2d(3)`` for a window of 3, not 3 x 3: ResNet-50's published total has 2 compares per
+    torch_flops reads the int of ``MaxPool2d(3)`` as a window of 3, not 3 x 3: ResNet-50's published total has 2 compares per
     output there. A window written as a tuple costs its product - 1.
     """
     window = kernel_size if isinstance(kernel_size, int) else Spec(kernel_size).numel()

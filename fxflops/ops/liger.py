@@ -1,7 +1,7 @@
 """Liger's kernels: norms, rotary embeddings, gated activations, and cross-entropy, alone or with the layer before it.
 
-Their arguments: https://github.com/linkedin/Liger-Kernel/tree/main/src/liger_kernel/ops. Each is counted as the layers of torch that it
-stands for; the kernels of losses compute their gradients in the forward, which are counted as the backward that they are.
+Their arguments: https://github.com/linkedin/Liger-Kernel/tree/main/src/liger_kernel/ops. Each is counted as the torch layers
+that it replaces. Loss kernels compute their gradients in the forward pass; these count as the backward pass.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GATE = Cost(muls=1, others=1)
 SILU_BACKWARD = Cost(muls=3, adds=2, others=1)
 ROTATED = Cost(muls=2, adds=1)
 SOFTMAX_LESS_TARGET = Cost(muls=1, others=2)
-"""The gradient of cross-entropy by a logit: its exponential over the sum, times the gradient of the loss."""
+"""Cross-entropy's gradient for one logit: exp(logit) / sum, times the loss's gradient."""
 
 
 def like_x(X: Spec) -> Spec:
@@ -36,7 +36,7 @@ RMS = f"{LIGER}.rms_norm:LigerRMSNormFunction.apply"
 
 @library(RMS, op="rms_norm", result=like_x)
 def liger_rms_norm(*, X: Spec, W: Spec | None = None, offset: float = 0.0, out: Any) -> Cost:
-    """x[*, k], weight[k] -> out[*, k]: as rms_norm; an offset is 1 add per weight."""
+    """x[*, k], weight[k] -> out[*, k]: as rms_norm; an offset costs 1 add per weight."""
     return normalized(X, W, None, centered=False).plus(when(offset and W is not None, Cost(adds=X[-1])))
 
 
@@ -76,13 +76,13 @@ def liger_glu(*, a: Spec, out: Any) -> Cost:
 
 @liger_glu.backward(*gradients_of(SWIGLU), op="glu_backward")
 def liger_swiglu_backward(*, a: Spec, out: Any) -> Cost:
-    """grad[*], a[*], b[*] -> out_a[*], out_b[*]: grad * silu(a), and grad * b by silu's derivative: 8 per element."""
+    """grad[*], a[*], b[*] -> out_a[*], out_b[*]: grad * silu(a), and grad * b times silu's derivative: 8 per element."""
     return times(a.numel(), SILU_BACKWARD.plus(Cost(muls=2)))
 
 
 @liger_glu.backward(*gradients_of(GEGLU), op="glu_backward")
 def liger_geglu_backward(*, a: Spec, out: Any) -> Cost:
-    """grad[*], a[*], b[*] -> out_a[*], out_b[*]: grad * gelu(a), and grad * b by gelu's derivative, by tanh."""
+    """grad[*], a[*], b[*] -> out_a[*], out_b[*]: grad * gelu(a), and grad * b times the derivative of tanh's gelu."""
     return gelu_backward(a, a, approximate="tanh", out=a).plus(Cost(muls=2 * a.numel()))
 
 
@@ -102,12 +102,12 @@ def liger_rope(*, q: Spec, k: Spec, cos: Spec, rotary_dim: int | None = None, ou
 
 @liger_rope.backward(*gradients_of(ROPE), op="rotary_embedding_backward")
 def liger_rope_backward(*, q: Spec, k: Spec, cos: Spec, rotary_dim: int | None = None, out: Any) -> Cost:
-    """grad_q[b, h, l, d], grad_k[b, h, l, d], cos[b, l, d] -> out_q, out_k: the rotation back."""
+    """grad_q[b, h, l, d], grad_k[b, h, l, d], cos[b, l, d] -> out_q, out_k: the inverse rotation, as many operations."""
     return liger_rope(q=q, k=k, cos=cos, rotary_dim=rotary_dim, out=out)
 
 
 def loss_result(_input: Spec, reduction: str = "mean", return_z_loss: bool = False, return_token_accuracy: bool = False, return_predicted_tokens: bool = False) -> Any:  # fmt: skip
-    """loss[], or of each row; and what else is asked for."""
+    """Return loss[], or one per row, and the other results requested."""
     shape = _input[:1] if reduction == "none" else ()
     loss = Spec(shape, _input.dtype)
     return (
@@ -121,7 +121,7 @@ CROSS_ENTROPY = f"{LIGER}.cross_entropy:LigerCrossEntropyFunction.apply"
 
 @library(CROSS_ENTROPY, op="cross_entropy", result=loss_result)
 def liger_cross_entropy(*, _input: Spec, target: Spec, weight: Spec | None = None, label_smoothing: float = 0.0, reduction: Any = "mean", softcap: float | None = None, out: Any) -> Cost:  # fmt: skip
-    """x[n, c], target[n] -> out[]: as cross_entropy; soft-capping is 3 per logit."""
+    """x[n, c], target[n] -> out[]: as cross_entropy; soft-capping costs 3 per logit."""
     loss = cross_entropy(
         _input, target, weight=weight, reduction=reduction, label_smoothing=label_smoothing, out=Spec(())
     )

@@ -1,8 +1,8 @@
-"""Matrix factorizations. Direct ones by the textbook algorithm, row by row; pivoting is not counted.
+"""Matrix factorizations. Direct ones are textbook algorithms, row by row; pivoting is not counted.
 
-QR is counted as LAPACK Working Note 41 counts it (https://www.netlib.org/lapack/lawnspdf/lawn41.pdf), its divisions among
-the multiplies. Eigenvalues and singular values are found by iteration: theirs are the nominal figures of Golub and Van
-Loan, Matrix Computations (4th ed.: table 8.6.1, sections 7.5.6 and 8.3.5), of complex matrices half multiplies, half adds.
+QR follows LAPACK Working Note 41 (https://www.netlib.org/lapack/lawnspdf/lawn41.pdf), which counts divisions as multiplies.
+Eigenvalues and singular values need iteration: their costs are the nominal figures of Golub and Van Loan, Matrix
+Computations (4th ed.: table 8.6.1, sections 7.5.6 and 8.3.5), split half and half into multiplies and adds if complex.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ._extend import Cost, Passing, Spec, Strided, formula, named, spelled, time
 
 
 def of_linalg(*names: str) -> Iterator[Any]:
-    """The functions of torch.linalg of these names, and their packets: torch has others of the same name."""
+    """Yield the torch.linalg functions with these names and their aten packets; torch has others of the same name."""
     for name in names:
         if hasattr(torch.linalg, name):
             yield getattr(torch.linalg, name)
@@ -25,7 +25,7 @@ def of_linalg(*names: str) -> Iterator[Any]:
 
 
 def batch_of(A: Spec) -> int:
-    """The number of matrices."""
+    """Return the number of matrices."""
     return math.prod(A[:-2])
 
 
@@ -48,7 +48,7 @@ def lu(A: Spec, *, out: Any) -> Cost:
 
 @formula(*of_linalg("ldl_factor", "ldl_factor_ex"))
 def ldl(A: Spec, *, out: Any) -> Cost:
-    """A[*, n, n] -> LD[*, n, n]: n^3/6 multiplies and as many adds, n(n - 1)/2 divides per matrix, in the main."""
+    """A[*, n, n] -> LD[*, n, n]: n^3/6 multiplies and as many adds, n(n - 1)/2 divides per matrix, to leading order."""
     n = A[-1]
     pairs, triples = math.comb(n, 2), math.comb(n, 3)
     return times(batch_of(A), Cost(muls=2 * pairs + triples, adds=pairs + triples, others=pairs))
@@ -56,7 +56,7 @@ def ldl(A: Spec, *, out: Any) -> Cost:
 
 @formula(*named("geqrf"), op="qr")
 def geqrf(A: Spec, *, out: Any) -> Cost:
-    """A[*, m, n] -> R[*, m, n], tau[*, k]: 2 n^2 (m - n/3) per matrix in the main, by reflections (m >= n)."""
+    """A[*, m, n] -> R[*, m, n], tau[*, k]: 2 n^2 (m - n/3) per matrix to leading order, by reflections (m >= n)."""
     m, n = A[-2:]
     if m >= n:
         muls = n * (6 * m * n + 3 * n - 2 * n**2 + 6 * m + 23) // 6
@@ -69,13 +69,13 @@ def geqrf(A: Spec, *, out: Any) -> Cost:
 
 @formula(*of_linalg("householder_product"), *named("orgqr"))
 def householder_product(A: Spec, tau: Spec, *, out: Any) -> Cost:
-    """A[*, m, n], tau[*, k] -> Q[*, m, n]: 4mnk - 2 (m + n) k^2 + 4/3 k^3 per matrix in the main."""
+    """A[*, m, n], tau[*, k] -> Q[*, m, n]: 4mnk - 2 (m + n) k^2 + 4/3 k^3 per matrix to leading order."""
     return times(batch_of(A), _reflected(A[-2], A[-1], tau[-1]))
 
 
 @formula(*named("ormqr"))
 def ormqr(A: Spec, tau: Spec, other: Spec, left: bool = True, *, out: Any) -> Cost:
-    """A[*, m, k], tau[*, k], C[*, m, n] -> Q C[*, m, n]: 4mnk - 2n k^2 per matrix in the main, or from the right."""
+    """A[*, m, k], tau[*, k], C[*, m, n] -> Q C[*, m, n]: 4mnk - 2n k^2 per matrix to leading order; C Q swaps m and n."""
     k, m, n = tau[-1], *(other[-2:] if left else other[:-3:-1])
     products = 2 * m * n * k - n * k**2
     return times(batch_of(other), Cost(muls=products + 2 * n * k, adds=products + n * k))
@@ -98,7 +98,7 @@ def qr_some(A: Spec, some: bool = True, *, out: Any) -> Cost:
 
 @formula(*of_linalg("svd"))
 def svd(A: Spec, full_matrices: bool = True, *, out: Any) -> Cost:
-    """A[*, m, n] -> U[*, m, k], S[*, k], Vh[*, k, n]: 14 m n^2 + 8 n^3 per matrix, with m >= n; all of U: 4 m^2 n + 8 m n^2 + 9 n^3."""
+    """A[*, m, n] -> U[*, m, k], S[*, k], Vh[*, k, n]: 14 m n^2 + 8 n^3 per matrix, with m >= n; full matrices: 4 m^2 n + 8 m n^2 + 9 n^3."""
     n, m = sorted(A[-2:])
     return _iterated(A, 4 * m**2 * n + 8 * m * n**2 + 9 * n**3 if full_matrices else 14 * m * n**2 + 8 * n**3)
 
@@ -154,7 +154,7 @@ def eigvals(A: Spec, *, out: Any) -> Cost:
 
 @unwatched(*spelled("svdvals eigvals eigvalsh", torch.linalg))
 def values_alone(tensors: Sequence[Strided], A: Spec, *_: Any, learns: bool, **__: Any) -> Passing | None:
-    """The values are computed without the vectors, unless autograd needs these."""
+    """Return (), as only the values are computed; None if autograd needs the vectors too."""
     return None if learns else ()
 
 
@@ -162,7 +162,7 @@ def values_alone(tensors: Sequence[Strided], A: Spec, *_: Any, learns: bool, **_
 def matrix_norm_by_values(
     tensors: Sequence[Strided], A: Spec, ord: Any = "fro", dim: Any = (-2, -1), *_: Any, learns: bool, **__: Any
 ) -> Passing | None:
-    """Norms that are a singular value, or all of them added up."""
+    """Return the singular values if the norm is one of them or their sum; None otherwise, and with autograd."""
     if learns or ord not in (2, -2, "nuc"):
         return None
     m, n = (A[each] for each in dim)
@@ -173,7 +173,7 @@ def matrix_norm_by_values(
 def norm_by_values(
     tensors: Sequence[Strided], A: Spec, ord: Any = None, dim: Any = None, *_: Any, learns: bool, **__: Any
 ) -> Passing | None:
-    """As matrix_norm_by_values, of matrices."""
+    """As matrix_norm_by_values; None for vector norms."""
     dims = range(A.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
     return matrix_norm_by_values(tensors, A, ord, dims, learns=learns) if len(dims) == 2 else None
 
@@ -182,7 +182,7 @@ def norm_by_values(
 def nuclear_norm_by_values(
     tensors: Sequence[Strided], A: Spec, p: Any = "fro", dim: Any = None, *_: Any, learns: bool, **__: Any
 ) -> Passing | None:
-    """As matrix_norm_by_values; any other norm is one of all elements."""
+    """As matrix_norm_by_values; None for other norms, which torch.norm takes over all elements."""
     return norm_by_values(tensors, A, p, dim, learns=learns) if p == "nuc" else None
 
 
@@ -198,9 +198,9 @@ def all_values_added_up(
 def condition_by_values(
     tensors: Sequence[Strided], A: Spec, p: Any = None, *, device: str, learns: bool
 ) -> Passing | None:
-    """A condition number is the ratio of two singular values, by the norm that is the largest.
+    """Return the singular values if the condition number follows from them: as the ratio of two for norms 2 and -2.
 
-    By the nuclear norm it is the sum of the values times that of their reciprocals.
+    For "nuc" it is the sum of the values times the sum of their reciprocals.
     """
     held = matrix_norm_by_values(tensors, A, 2 if p is None else p, learns=learns)
     if held is None or p != "nuc":
@@ -220,9 +220,9 @@ def rank_by_values(
     learns: bool,
     **__: Any,
 ) -> Passing | None:
-    """The singular values, and how large they must be, in double precision; then which of them are.
+    """Return the singular values, their threshold in double precision, and the mask of those above it.
 
-    The eigenvalues of a hermitian matrix are made absolute first, and the largest is looked for.
+    For a hermitian matrix, the absolute values of eigenvalues, and the largest, come first.
     """
     if learns:
         return None
@@ -235,21 +235,21 @@ def rank_by_values(
 
 
 def _real(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of the singular values."""
+    """Return the dtype of the singular values."""
     return dtype.to_real() if dtype.is_complex else dtype
 
 
 def _reflected(m: int, n: int, k: int) -> Cost:
-    """The first n columns of a product of k reflections."""
+    """Return the cost of the first n columns of a product of k reflections."""
     muls = k * (6 * m * n + 6 * n - 5 + k * (2 * k - 3 * (m + n) - 3)) // 3
     adds = k * (6 * m * n + 3 * n - 3 * m + 1 + k * (2 * k - 3 * (m + n))) // 3
     return Cost(muls=muls, adds=adds)
 
 
 def _iterated(A: Spec, operations: int) -> Cost:
-    """``operations`` for each matrix: half multiplies, half adds where it is complex.
+    """Return ``operations`` per matrix: half multiplies, half adds for complex matrices.
 
-    Those of a real matrix are not told apart, as its eigenvalues may be complex all the same.
+    Those of a real matrix are not split, as its eigenvalues may still be complex.
     """
     if not A.dtype.is_complex:
         return Cost(others=batch_of(A) * operations)

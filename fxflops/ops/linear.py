@@ -39,9 +39,9 @@ def linear(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) ->
 def folded(
     tensors: Sequence[Strided], out: Spec, input: Spec, weight: Spec, bias: Spec | None = None
 ) -> Passing | None:
-    """The product and its sum with the bias, where the input is neither a matrix nor contiguous: the bias is added after.
+    """Return the product and its sum with the bias if the input is neither a matrix nor contiguous: torch adds the bias afterwards.
 
-    None where the input's leading dims do not lie as one: what torch does then depends on whether the weight learns.
+    None if the input's leading dims cannot be viewed as one: torch then decides by whether the weight requires a gradient.
     """
     sizes, strides = tensors[0]
     if len(sizes) == 2 or (input.numel() and lies_in(sizes, strides, range(len(sizes)))):

@@ -1,10 +1,10 @@
-"""flash-linear-attention: linear attention, retention, gated linear attention and delta rules, counted as the recurrences that they are.
+"""flash-linear-attention: linear attention, retention, gated linear attention and delta rules, counted as recurrences.
 
-For each token and head the state S[k, v] decays and takes in a key and a value, and a query reads it: S = g S + k v', o = S' (scale * q):
-https://arxiv.org/abs/2312.06635, equation 3, and for the delta rule, whose value is v - S' k times beta, https://arxiv.org/abs/2406.06484.
-So do the library's plain references, ``naive.py`` beside each op: https://github.com/fla-org/flash-linear-attention/tree/main/fla/ops.
-A kernel that works chunk by chunk multiplies more, to use matrix units; its chunk size changes no count. Gradients are those of the
-recurrence, given its states.
+For each token and head the state S[k, v] decays, adds a key times a value, and a query reads it: S = g S + k v', o = S' (scale * q):
+https://arxiv.org/abs/2312.06635, equation 3; for the delta rule, with (v - S' k) times beta as the value, https://arxiv.org/abs/2406.06484.
+The library's reference code does the same, ``naive.py`` beside each op: https://github.com/fla-org/flash-linear-attention/tree/main/fla/ops.
+Chunked kernels multiply more, to use matrix units; the count does not depend on their chunk size. Gradients are counted for the
+recurrence, without recomputing its states.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ OPS = "fla.ops"
 
 
 class Recurrence:
-    """The sizes of a recurrence: ``states`` numbers of all tokens and heads, of which each output adds up ``k``.
+    """The sizes of a recurrence: ``states`` state elements over all tokens and heads; each output sums ``k`` of them.
 
-    ``decays`` are the tensors of decays, and ``fixed`` says that each head has a decay that no gradient needs.
+    ``decays`` are the tensors of decays; ``fixed`` means that each head has a constant decay, without a gradient.
     """
 
     def __init__(
@@ -54,22 +54,20 @@ class Recurrence:
         states, keys, values = self.states, self.keys, self.values
         later = states - self.first
         decayed = len(self.decays) + self.fixed
-        taken = (
-            states if self.decays else later
-        )  # what was there before the first token needs no gradient, but for its decay
+        taken = states if self.decays else later  # the initial state needs a gradient only for its decay
         delta = summed(
-            Cost(muls=values),  # the value by beta
+            Cost(muls=values),  # the value, times beta
             Cost(muls=values, adds=values - self.beta),  # beta
             Cost(
                 macs=states, muls=states, adds=states - keys + keys
-            ),  # the key by what it took away, added to its other part
-            Cost(macs=taken, muls=taken, adds=taken),  # the state by what was taken from it
+            ),  # the key through S' k, added to its other gradient
+            Cost(macs=taken, muls=taken, adds=taken),  # the state through S' k
         )
         return summed(
             when(self.unit, times(2, unit_rows_backward(self.rows, self.k))),
             Cost(macs=states, muls=states, adds=states - keys),  # queries
-            Cost(muls=self.queries, adds=keys - self.queries),  # their scale, and the heads that share one
-            Cost(macs=states, muls=states, adds=later),  # the state by its own output, added to that by the next token
+            Cost(muls=self.queries, adds=keys - self.queries),  # their scale, and sums over heads that share a query
+            Cost(macs=states, muls=states, adds=later),  # the state: through its output, plus through the next token
             times(decayed, Cost(muls=later)),
             Cost(macs=states, muls=states, adds=states - keys),  # keys
             Cost(adds=keys - self.queries),
@@ -80,17 +78,17 @@ class Recurrence:
 
 
 def unit_rows(rows: int, k: int) -> Cost:
-    """x * rsqrt(sum of x * x + eps) of each row."""
+    """Return the cost of x * rsqrt(sum of x * x + eps) for each row."""
     return Cost(muls=2 * rows * k, adds=rows * k, others=rows)
 
 
 def unit_rows_backward(rows: int, k: int) -> Cost:
-    """With X = x * r: (grad - X * sum of grad * X) * r, given X and r."""
+    """Return the cost of (grad - X * sum of grad * X) * r for each row, with X = x * r saved."""
     return Cost(muls=3 * rows * k, adds=rows * (k - 1) + rows * k)
 
 
 def result(q: Spec, v: Spec, initial_state: Any = None, output_final_state: bool = False, cu_seqlens: Any = None, normalize: bool = False) -> Any:  # fmt: skip
-    """o[b, t, h, v], and the last state [b, h, k, v] if it is asked for."""
+    """Return o[b, t, h, v], and the last state [b, h, k, v] if requested."""
     sequences = v[0] if cu_seqlens is None else cu_seqlens[0] - 1
     state = Spec((sequences, v[2], q[-1], v[-1]), torch.float32) if output_final_state else None
     if normalize and state is not None:
@@ -118,7 +116,7 @@ def linear_attention(*, q: Spec, v: Spec, normalize: bool = False, cu_seqlens: A
 def linear_attention_backward(*, q: Spec, v: Spec, normalize: bool = False, cu_seqlens: Any = None, out: Any) -> Cost:
     """grad[b, t, h, v], q[b, t, h, k], k[b, t, h, k], v[b, t, h, v] -> out_q, out_k, out_v: 4k multiply-accumulates per output."""
     n, values, rows = q.numel(), v.numel(), v.numel() // v[-1]
-    # With o = x / d: x by grad / d, d by -sum of grad * o / d; then q and the keys so far by d, and keys by all later ones.
+    # With o = x / d: x gets grad / d, and d gets -sum of grad * o / d, which goes on to q and to the keys so far; each key sums over later tokens.
     divided = summed(
         Cost(others=values),
         Cost(muls=values, adds=values - rows, others=2 * rows),
@@ -134,7 +132,7 @@ LIGHTNING = tuple(f"{OPS}.lightning_attn.{each}:{each}_lightning_attn" for each 
 
 @library(*RETENTION, *LIGHTNING, op="linear_attention", result=result)
 def retention(*, q: Spec, v: Spec, cu_seqlens: Any = None, out: Any) -> Cost:
-    """q[b, t, h, k], k[b, t, h, k], v[b, t, h, v] -> out[b, t, h, v]: as linear_attention, with k multiplies more for a head's decay."""
+    """q[b, t, h, k], k[b, t, h, k], v[b, t, h, v] -> out[b, t, h, v]: as linear_attention, plus k multiplies per output for a head's decay."""
     return of(q, v, cu_seqlens, fixed=True).forward()
 
 
@@ -145,7 +143,7 @@ def retention_backward(*, q: Spec, v: Spec, cu_seqlens: Any = None, out: Any) ->
 
 
 def decays_in(given: dict[str, Any]) -> dict[str, Any]:
-    """The decays of each token among the arguments, or of heads alone."""
+    """Return the per-token decays among the arguments, and whether heads have a fixed decay."""
     decays = [given[name] for name in ("g", "gk", "gv") if given.get(name) is not None]
     return {"decays": decays, "fixed": given.get("g_gamma") is not None}
 
@@ -158,7 +156,7 @@ GATED = (
 
 @library(*GATED, op="linear_attention", result=result)
 def gated_linear_attention(*, q: Spec, v: Spec, cu_seqlens: Any = None, out: Any, **given: Any) -> Cost:
-    """q[b, t, h, k], v[b, t, h, v], g[b, t, h] or g[b, t, h, k] -> out[b, t, h, v]: as linear_attention, and exp(g) times the state."""
+    """q[b, t, h, k], v[b, t, h, v], g[b, t, h] or g[b, t, h, k] -> out[b, t, h, v]: as linear_attention, plus exp(g) times the state."""
     return of(q, v, cu_seqlens, **decays_in(given)).forward()
 
 
@@ -177,7 +175,7 @@ DELTA = (
 
 @library(*DELTA, op="delta_rule", result=result)
 def delta_rule(*, q: Spec, v: Spec, beta: Spec | None = None, use_qk_l2norm_in_kernel: bool = False, cu_seqlens: Any = None, out: Any, **given: Any) -> Cost:  # fmt: skip
-    """q[b, t, h, k], v[b, t, h, v], beta[b, t, h] -> out[b, t, h, v]: 3k multiply-accumulates per output; q is scaled, g a decay."""
+    """q[b, t, h, k], v[b, t, h, v], beta[b, t, h] -> out[b, t, h, v]: 3k multiply-accumulates per output; q is scaled; g decays the state."""
     options = {**decays_in(given), "beta": v if beta is None else beta, "unit": use_qk_l2norm_in_kernel}
     return of(q, v, cu_seqlens, **options).forward()
 

@@ -1,8 +1,8 @@
 """Losses: their definition per element, then the reduction: n-1 adds for a sum, 1 divide more for a mean.
 
-The definitions are those of https://docs.pytorch.org/docs/stable/nn.html#loss-functions. Where one branches, the branch
-that computes more is counted. The aten overloads name their reduction by a number.
-A gradient is the derivative of each element times the gradient given, which a mean divides once by what it is over.
+Definitions: https://docs.pytorch.org/docs/stable/nn.html#loss-functions. Of two branches, the one that computes more is
+counted. The aten overloads take their reduction as a number.
+A gradient is each element's derivative times the incoming gradient, which a mean first divides once.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def mse_loss(
 @stores("aten::smooth_l1_loss")
 @stores("aten::soft_margin_loss")
 def losses_stored(input: Spec, target: Spec, *_: Any) -> int:
-    """x[*], y[*] -> bytes: the kernels begin with a result for each element, and shrink its shape alone.
+    """x[*], y[*] -> bytes: the kernels allocate one result per element, then shrink only its shape.
 
-    https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Loss.cpp; those of CUDA are alike.
+    https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Loss.cpp; CUDA's kernels do the same.
     """
     elements = Spec(torch.broadcast_shapes(input, target), input.dtype)
     return elements.nbytes
@@ -89,7 +89,7 @@ def huber_loss_backward(*, reduction: int, out: Spec) -> Cost:
 
 @formula(nn.KLDivLoss, *named("kl_div"))
 def kl_div(input: Spec, target: Spec, *, reduction: Reduction = "mean", out: Spec) -> Cost:
-    """input[*], target[*] -> out[]: y * (log(y) - x), or exp(y) * (y - x) of a log target: 3 per element."""
+    """input[*], target[*] -> out[]: y * (log(y) - x), or exp(y) * (y - x) for a log target: 3 per element."""
     return pointwise_loss(Cost(muls=1, adds=1, others=1), input, target, reduction)
 
 
@@ -120,7 +120,7 @@ def binary_cross_entropy_with_logits(
 ) -> Cost:
     """input[*], target[*] -> out[]: max(x, 0) - x * y + log(1 + exp(-|x|)): 9 per element, 1 multiply with a weight.
 
-    A weight of the positives scales the last two terms by 1 + (p-1) * y: 4 more.
+    ``pos_weight`` p scales the last two terms by 1 + (p-1) * y: 4 more.
     """
     weighted, positives = weight is not None, 2 * (pos_weight is not None)
     element = Cost(muls=1 + weighted + positives, adds=3 + positives, others=5)
@@ -131,13 +131,13 @@ def binary_cross_entropy_with_logits(
 def nll_loss(
     input: Spec, target: Spec, *, weight: Spec | None = None, reduction: Reduction = "mean", out: object
 ) -> Cost:
-    """input[n, c, *], target[n, *] -> out[]: 1 negation per target, 1 multiply with a weight; ignored ones are counted."""
+    """input[n, c, *], target[n, *] -> out[]: 1 negation per target, 1 multiply with a weight; ignored targets count too."""
     return pointwise_loss(Cost(others=1), target, target, reduction, weight)
 
 
 @nll_loss.backward(*named("nll_loss_backward", "nll_loss2d_backward"))
 def nll_loss_backward(*, target: Spec, weight: Spec | None, reduction: int, out: Spec) -> Cost:
-    """grad[], x[n, c, *], target[n, *] -> out[n, c, *]: -grad per target, 1 multiply with a weight; ignored ones are counted."""
+    """grad[], x[n, c, *], target[n, *] -> out[n, c, *]: -grad per target, 1 multiply with a weight; ignored targets count too."""
     return elements_backward(Cost(muls=0 + (weight is not None), others=1), target, reduction)
 
 
@@ -153,9 +153,9 @@ def cross_entropy(
 ) -> Cost:
     """input[n, c, *], target[n, *] -> out[]: log_softmax over c, then nll_loss.
 
-    Probabilities for target, [n, c, *], are c multiplies and c-1 adds per row in place of the pick. Smoothing is c-1
-    adds and a negation per row for the mean of all classes, and 2 multiplies and 1 add to mix it in; smoothed
-    probabilities are 1 multiply and 1 add each. A weight is 1 multiply per class that it scales.
+    With probabilities as target, [n, c, *], c multiplies and c-1 adds per row replace the lookup. Smoothing costs c-1
+    adds and a negation per row for the mean of all classes, and 2 multiplies and 1 add to mix it in; for probabilities,
+    1 multiply and 1 add each. A weight costs 1 multiply per class that it scales.
     """
     classes = 1 if input.ndim > 1 else 0
     c = input[classes]
@@ -171,7 +171,7 @@ def cross_entropy(
 
 
 CHUNKED = "torch_nn::_linear_cross_entropy_batch_chunked"
-"""torch's own name of F.linear_cross_entropy, with options for chunks; torch before 2.14 has none."""
+"""The function behind F.linear_cross_entropy with chunk options; torch before 2.14 lacks it."""
 
 
 @formula(CHUNKED, op="linear_cross_entropy")
@@ -189,9 +189,9 @@ def linear_cross_entropy(
     compute_linear_bias_grad: bool,
     out: object,
 ) -> Cost:
-    """input[n, i], weight[c, i], target[n] -> out[]: linear, then cross_entropy; chunks change nothing.
+    """input[n, i], weight[c, i], target[n] -> out[]: linear, then cross_entropy; chunking changes no count.
 
-    The forward computes the gradients, too, as their backward passes would; the backward pass only scales them.
+    The forward also computes the gradients, counted as in a backward pass; the backward pass only scales them.
     """
     logits = Spec((input[0], linear_weight[0]), input.dtype)
     loss = linear(input, linear_weight, linear_bias, out=logits).plus(
@@ -200,7 +200,7 @@ def linear_cross_entropy(
     wanted = compute_input_grad, compute_linear_weight_grad, compute_linear_bias_grad
     if not any(wanted):
         return loss
-    if target == logits:  # probabilities: each is a factor of its own
+    if target == logits:  # probabilities: 1 multiply each
         to_logits = times(target.numel(), Cost(muls=1))
     else:
         to_logits = nll_loss_backward(target=target, weight=weight, reduction=CODES[reduction], out=logits)
@@ -212,7 +212,7 @@ def linear_cross_entropy(
 def linear_cross_entropy_of_rows(
     input: Spec, linear_weight: Spec, target: Spec, linear_bias: Spec | None, weight: Spec | None, *, out: Spec
 ) -> Cost:
-    """input[n, i], weight[c, i], target[n] -> out[n]: linear, then cross_entropy; the backward pass computes both again."""
+    """input[n, i], weight[c, i], target[n] -> out[n]: linear, then cross_entropy; the backward pass recomputes both."""
     logits = Spec((input[0], linear_weight[0]), input.dtype)
     return linear(input, linear_weight, linear_bias, out=logits).plus(
         cross_entropy(logits, target, weight=weight, reduction="none", out=out)
@@ -220,13 +220,13 @@ def linear_cross_entropy_of_rows(
 
 
 def pointwise_loss(element: Cost, input: Spec, target: Spec, reduction: Reduction, weight: Spec | None = None) -> Cost:
-    """A loss of this cost per element, reduced. A weight is 1 multiply more, and the mean divides by the weights' sum."""
+    """Return a loss's cost: ``element`` per element, then the reduction. A weight adds 1 multiply; its mean divides by the weights' sum."""
     n, weighted = math.prod(torch.broadcast_shapes(input, target)), weight is not None
     return times(n, element.plus(Cost(muls=0 + weighted))).plus(reduced_loss(n, reduction, weighted))
 
 
 def reduced_loss(elements: int, reduction: Reduction, weighted: bool = False) -> Cost:
-    """The reduction of so many losses; the mean of ``weighted`` ones divides by the sum of the weights."""
+    """Return the cost of reducing ``elements`` losses; the mean of ``weighted`` ones divides by the sum of the weights."""
     name = NUMBERS[reduction] if isinstance(reduction, int) else reduction
     if name == "none" or not elements:
         return Cost()
@@ -236,5 +236,5 @@ def reduced_loss(elements: int, reduction: Reduction, weighted: bool = False) ->
 
 
 def elements_backward(each: Cost, of: Spec, reduction: int) -> Cost:
-    """The gradient of a loss of so much per element; that of a mean is divided once."""
+    """Return the cost of a loss's gradient, ``each`` per element; a mean adds 1 divide."""
     return times(of.numel(), each).plus(Cost(others=1 if NUMBERS[reduction] == "mean" else 0))

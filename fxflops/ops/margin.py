@@ -1,6 +1,6 @@
-"""Losses of margins and rankings: their definition per element, then the reduction, as in loss.py.
+"""Margin and ranking losses: their definition per element, then the reduction, as in loss.py.
 
-Where a loss branches on the target, the branch that computes more is counted, and 1 for the choice.
+Where a loss branches on the target, the branch that computes more is counted, plus 1 for the choice.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def triplet_margin_loss(
     reduction: Reduction = "mean",
     out: Spec,
 ) -> Cost:
-    """a[n, d], p[n, d], n[n, d] -> out[]: 2 distances per row, then max(0, ap - an + margin): 3; swap: 1 distance, 1 min more."""
+    """a[n, d], p[n, d], n[n, d] -> out[]: 2 distances per row, then max(0, ap - an + margin): 3; swap adds 1 distance and 1 min."""
     rows = Spec(torch.broadcast_shapes(anchor, positive, negative)[:-1])
     distance = pairwise_distance(anchor, positive, p, out=rows)
     compared = pointwise_loss(Cost(adds=2, others=1 + swap), rows, rows, reduction)
@@ -83,7 +83,7 @@ def poisson_nll_loss(
 
 @formula(nn.PoissonNLLLoss, op="poisson_nll_loss")
 def poisson_nll_loss_module(module: nn.PoissonNLLLoss, input: Spec, target: Spec, *, out: Spec) -> Cost:
-    """input[*], target[*] -> out[]: as F.poisson_nll_loss, whose ``input`` its forward calls ``log_input``."""
+    """input[*], target[*] -> out[]: as F.poisson_nll_loss; forward calls the input ``log_input``."""
     return poisson_nll_loss(
         input, target, log_input=module.log_input, full=module.full, reduction=module.reduction, out=out
     )
@@ -93,9 +93,9 @@ def poisson_nll_loss_module(module: nn.PoissonNLLLoss, input: Spec, target: Spec
 def multi_margin_loss(
     input: Spec, target: Spec, *, p: float = 1, weight: Spec | None = None, reduction: Reduction = "mean", out: Spec
 ) -> Cost:
-    """input[n, c], target[n] -> out[]: per other class max(0, margin - x[y] + x): 3, 1 each for p = 2 and a weight.
+    """input[n, c], target[n] -> out[]: per other class max(0, margin - x[y] + x): 3, plus 1 each for p = 2 and a weight.
 
-    Their sum and 1 divide per row.
+    Per row, their sum and 1 divide.
     """
     c, rows = input[-1] if input.ndim else 1, math.prod(input[:-1])
     each = Cost(muls=(p == 2) + (weight is not None), adds=2, others=1)
@@ -105,9 +105,9 @@ def multi_margin_loss(
 
 @multi_margin_loss.backward(*named("multi_margin_loss_backward"))
 def multi_margin_loss_backward(*, p: float, weight: Spec | None = None, reduction: int = 1, out: Spec) -> Cost:
-    """grad[], x[n, c], target[n] -> out[n, c]: per other class z = margin - x[y] + x, if above 0 grad to it and -grad to y: 4.
+    """grad[], x[n, c], target[n] -> out[n, c]: per other class z = margin - x[y] + x, then, if above 0, grad to it and -grad to y: 4.
 
-    For p = 2 times 2 * z; 1 multiply with a weight; the gradient of a row is divided by c.
+    p = 2 multiplies by 2 * z; a weight is 1 multiply; each row's gradient is divided by c.
     """
     c, rows = out[-1] if out.ndim else 1, math.prod(out[:-1])
     each = Cost(muls=2 * (p == 2) + (weight is not None), adds=3, others=1)
@@ -118,7 +118,7 @@ def multi_margin_loss_backward(*, p: float, weight: Spec | None = None, reductio
 def multilabel_margin_loss(input: Spec, target: Spec, *, reduction: Reduction = "mean", out: Any) -> Cost:
     """input[n, c], target[n, c] -> out[]: max(0, 1 - (x[y] - x)) per pair of a target and another class: 3, their sum, 1 divide.
 
-    As if half of the classes were targets, c^2/4 pairs per row: at most this.
+    Upper bound: half of the classes are assumed targets, c^2/4 pairs per row.
     """
     c, rows = input[-1] if input.ndim else 1, math.prod(input[:-1])
     pairs = c * c // 4
@@ -128,9 +128,9 @@ def multilabel_margin_loss(input: Spec, target: Spec, *, reduction: Reduction = 
 
 @multilabel_margin_loss.backward(*named("multilabel_margin_loss_backward"))
 def multilabel_margin_loss_backward(*, reduction: int, out: Spec) -> Cost:
-    """grad[], x[n, c], target[n, c] -> out[n, c]: per pair of a target and another class 1 - (x[y] - x), if above 0 grad to both: 5.
+    """grad[], x[n, c], target[n, c] -> out[n, c]: per pair of a target and another class 1 - (x[y] - x), then, if above 0, grad to both: 5.
 
-    As many pairs as in the forward: c^2/4 per row, at most this. The gradient of a row is divided by c.
+    Upper bound, as in the forward: c^2/4 pairs per row. Each row's gradient is divided by c.
     """
     c, rows = out[-1] if out.ndim else 1, math.prod(out[:-1])
     return elements_backward(times(c * c // 4, Cost(adds=4, others=1)).plus(Cost(others=1)), Spec((rows,)), reduction)

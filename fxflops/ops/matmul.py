@@ -36,7 +36,7 @@ from ._extend import (
 def matmul(input: Spec, other: Spec, *, out: Spec) -> Cost:
     """input[*, m, k] @ other[*, k, n] -> out[*, m, n]: k multiplies and k-1 adds per output; batch dims broadcast.
 
-    A sparse operand is met by what it holds: each of its elements by every column (or row) of the other.
+    Of a sparse operand, only stored elements count: each is multiplied by every column (or row) of the other.
     """
     if input.layout in SPARSE and other.layout in SPARSE:
         raise ValueError("how many elements of two sparse matrices meet depends on where they are")
@@ -48,7 +48,7 @@ def matmul(input: Spec, other: Spec, *, out: Spec) -> Cost:
 
 
 def batched(tensors: Sequence[Strided], out: Spec, input: Spec, other: Spec) -> Passing | None:
-    """Operands whose batches do not lie as one dimension does are copied; those that are to be broadcast the kernel decides of."""
+    """Return copies of operands whose batch dims cannot be viewed as one, and the result; None for batches to broadcast."""
     (_, strides), (_, lie) = tensors
     if other.ndim == 2:
         return () if is_one(input[:-1], strides) else None
@@ -64,7 +64,7 @@ def batched(tensors: Sequence[Strided], out: Spec, input: Spec, other: Spec) -> 
 
 @matmul.shape(*spelled("matmul __matmul__", torch, torch.Tensor), layout=ANY, passing=batched)
 def matmul_shape(input: Spec, other: Spec) -> Spec | None:
-    """input[*, m, k], other[*, k, n] -> out[*, m, n]; of vectors the kernel decides."""
+    """input[*, m, k], other[*, k, n] -> out[*, m, n]; None for vectors: the kernel decides."""
     if input.ndim < 2 or other.ndim < 2 or input.dtype is not other.dtype or input[-1] != other[-2]:
         return None
     batch = broadcast(input[:-2], other[:-2])
@@ -75,13 +75,13 @@ def matmul_shape(input: Spec, other: Spec) -> Spec | None:
 
 @matmul.shape(*spelled("mm bmm", torch, torch.Tensor), layout=ANY)
 def bmm_shape(input: Spec, mat2: Spec) -> Spec | None:
-    """input[*, m, k], mat2[*, k, n] -> out[*, m, n], with as many dimensions each; of others the kernel decides."""
+    """input[*, m, k], mat2[*, k, n] -> out[*, m, n] if the batch dims are equal; else the kernel decides."""
     return matmul_shape(input, mat2) if input.ndim == mat2.ndim and input[:-2] == mat2[:-2] else None
 
 
 @matmul.backward(*named("matmul_backward"))
 def matmul_backward(grad: Spec, input: Spec, other: Spec, mask: Sequence[bool], *, out: Any) -> Cost:
-    """grad[*, m, n], a[*, m, k], b[*, k, n] -> out_a[*, m, k], out_b[*, k, n]: each as many multiply-adds as the product, less 1 add per output."""
+    """grad[*, m, n], a[*, m, k], b[*, k, n] -> out_a[*, m, k], out_b[*, k, n]: each as many multiply-adds as the forward product, less 1 add per output."""
     to_input, to_other = mask
     products = grad.numel() * input[-1]
     return when(to_input, added_up(products, input.numel())).plus(when(to_other, added_up(products, other.numel())))
@@ -109,7 +109,7 @@ def vecdot(x: Spec, y: Spec, dim: int = -1, *, out: Spec) -> Cost:
 def addmm(input: Spec, mat1: Spec, mat2: Spec, beta: float = 1, alpha: float = 1, *, out: Spec) -> Cost:
     """beta * input[m, n] + alpha * mat1[m, k] @ mat2[k, n] -> out[m, n]: k multiplies and k adds per output.
 
-    A factor that is not 1 is a multiply per element of what it scales; beta = 0 leaves the input out.
+    A factor other than 1 costs a multiply per element that it scales; beta = 0 skips the input.
     """
     return _added(input, matmul(mat1, mat2, out=out), beta, alpha, out)
 
@@ -125,7 +125,7 @@ def addmm_shape(input: Spec, mat1: Spec, mat2: Spec) -> Spec | None:
 
 @formula("aten::_addmm_activation", op="addmm")
 def addmm_activation(input: Spec, mat1: Spec, mat2: Spec, beta: float = 1, alpha: float = 1, *, out: Spec) -> Cost:
-    """input[m, n] + mat1[m, k] @ mat2[k, n] -> out[m, n]: as addmm, and 1 per output for the activation."""
+    """input[m, n] + mat1[m, k] @ mat2[k, n] -> out[m, n]: as addmm, plus 1 per output for the activation."""
     return addmm(input, mat1, mat2, beta, alpha, out=out).plus(Cost(others=out.numel()))
 
 
@@ -158,15 +158,15 @@ def addr(input: Spec, vec1: Spec, vec2: Spec, beta: float = 1, alpha: float = 1,
 
 @formula(*named("outer", "ger", "kron"))
 def outer(input: Spec, other: Spec, *, out: Spec) -> Cost:
-    """input[m], other[n] -> out[m, n]: 1 multiply per output, a contraction over nothing."""
+    """input[m], other[n] -> out[m, n]: 1 multiply per output, a contraction of length 1."""
     return contraction(1, out.numel())
 
 
 @formula(*named("tensordot"))
 def tensordot(a: Spec, b: Spec, dims: Any = 2, dims_other: Any = None, *, out: Spec) -> Cost:
-    """a[*m, *k], b[*k, *n] -> out[*m, *n]: prod(k) multiplies and one add fewer per output.
+    """a[*m, *k], b[*k, *n] -> out[*m, *n]: prod(k) multiplies and prod(k)-1 adds per output.
 
-    A dim that is 1 in one of them broadcasts: torch sums the other over it first.
+    If a contracted dim is 1 in one operand, torch sums the other over it first.
     """
     if dims_other is not None:
         pairs = zip(dims, dims_other, strict=True)
@@ -187,7 +187,7 @@ def tensordot(a: Spec, b: Spec, dims: Any = 2, dims_other: Any = None, *, out: S
 
 @formula(*named("multi_dot", "chain_matmul"), "aten::linalg_multi_dot")
 def multi_dot(*tensors: Any, out: Spec) -> Cost:
-    """a[m, k], b[k, l] .. z[., n] -> out[m, n]: the products in the order that multiplies least."""
+    """a[m, k], b[k, l] .. z[., n] -> out[m, n]: the products in the cheapest order."""
     matrices = list(specs_in(tensors))
     rows = 1 if matrices[0].ndim == 1 else matrices[0][0]
     columns = 1 if matrices[-1].ndim == 1 else matrices[-1][-1]
@@ -203,12 +203,12 @@ def multi_dot(*tensors: Any, out: Spec) -> Cost:
 
 
 def sparse(matrix: Spec, meets: int, out: Spec) -> Cost:
-    """Each element of a sparse matrix ``meets`` so many others: a multiply and an add each, the first add per output none."""
+    """Return a cost: each stored element ``meets`` that many others, with a multiply and an add each, less 1 add per output."""
     return added_up(matrix.facts["nnz"] * meets, out.numel())
 
 
 def _added(input: Spec, product: Cost, beta: float, alpha: float, out: Spec) -> Cost:
-    """``beta * input + alpha * product``, broadcast to ``out``."""
+    """Return the cost of ``beta * input + alpha * product``, broadcast to ``out``."""
     return product.plus(
         Cost(
             muls=(out.numel() if alpha != 1 else 0) + (input.numel() if beta not in (0, 1) else 0),

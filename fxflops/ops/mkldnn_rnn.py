@@ -1,4 +1,4 @@
-"""A recurrent layer by oneDNN's kernel, counted as those of rnn.py; and what the kernel keeps for the backward pass."""
+"""oneDNN's recurrent layer, counted as in rnn.py, and the workspace that it keeps for the backward pass."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def mkldnn_rnn_layer_backward(
 ) -> Cost:
     """x[t, b, i], weights, grad[t, b, h] -> out[t, b, i], out_weights, out_hx, out_cx: one layer in one direction, as _cudnn_rnn_backward.
 
-    The kernel computes all; counted is what is asked for.
+    The kernel computes all gradients; only the requested ones are counted.
     """
     layer = list(weights_of(KINDS[mode], input[-1], hidden_size, 1, 1, has_biases))
     to = To(input.facts.get("learns", True), hx_.facts.get("learns", True), True)
@@ -41,9 +41,9 @@ def mkldnn_rnn_layer_backward(
 def mkldnn_rnn_workspace(
     input: Spec, weight0: Spec, weight1: Spec, weight2: Spec, weight3: Spec, hx: Spec, *rest: Any
 ) -> int:
-    """input[t, b, i], hx[*, h] -> bytes: the gates, outputs and states of every step, and room for the gradients of those.
+    """input[t, b, i], hx[*, h] -> bytes: the gates, outputs and states of every step, and space for their gradients.
 
-    https://github.com/uxlfoundation/oneDNN/blob/main/src/cpu/rnn/rnn_utils.hpp, set_conf and set_offsets. Each of its parts
+    https://github.com/uxlfoundation/oneDNN/blob/main/src/cpu/rnn/rnn_utils.hpp, set_conf and set_offsets. Each part
     begins on a page.
     """
     t, b, i = input
@@ -62,7 +62,7 @@ def mkldnn_rnn_workspace(
 
 @cache
 def _parts_of_the_smallest() -> int:
-    """The parts of a workspace: as many as pages where each is shorter than one. oneDNN 3.7 has two more than 3.12, for states."""
+    """Return a workspace's number of parts: in a tiny workspace, each is one page. oneDNN 3.7 has two more state parts than 3.12."""
     sizes = (1, 1, 1), (4, 1), (4, 1), (4,), (4,), (1, 1, 1), (1, 1, 1)
     with disable_current_modes():
         given = [torch.ones(shape, dtype=torch.float32, device="cpu") for shape in sizes]
@@ -71,7 +71,7 @@ def _parts_of_the_smallest() -> int:
 
 
 def _padded(width: int, size: int) -> int:
-    """The elements of so many bytes from one row to the next: whole cache lines, but no multiple of 256."""
+    """Return the row stride in elements of ``size`` bytes: whole cache lines, but not a multiple of 256 elements."""
     line = CACHE_LINE // size
     rows = -(-width // line) * line
     return rows + line if rows % 256 == 0 else rows

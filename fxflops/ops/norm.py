@@ -1,11 +1,12 @@
 """Normalizations: per element the subtraction of the mean, the division by the deviation, the weight and the bias.
 
-Computing the mean and the deviation is NOT counted, in training neither, nor for layer_norm, which computes them always:
-torch_flops counts this way (https://github.com/zugexiaodui/torch_flops), and its published totals rest on it.
+Computing the mean and the deviation is NOT counted, not even in training or for layer_norm, which always computes them:
+torch_flops counts this way (https://github.com/zugexiaodui/torch_flops), and its published totals depend on it.
 
-Gradients are those of the mean and the deviation too, which are taken as the forward saved them. With X = (x - mean) / std and
-G = grad * weight: (G - mean(G) - X * mean(G * X)) / std, each mean over what one mean of the forward is over
-(https://arxiv.org/abs/1607.06450); the weight's is the sum of grad * X, the bias's that of grad. Only those asked for are counted.
+Gradients also flow through the mean and the deviation, with the values that the forward saved. With X = (x - mean) / std and
+G = grad * weight: (G - mean(G) - X * mean(G * X)) / std, each mean over the same elements as in the forward
+(https://arxiv.org/abs/1607.06450). The weight's gradient is the sum of grad * X, the bias's the sum of grad. Only requested
+gradients are counted.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ def layer_norm(input: Spec, *, weight: Spec | None = None, bias: Spec | None = N
 def moments(
     tensors: Sequence[Strided], out: Spec, input: Spec, normalized_shape: Any, *args: Any, **kwargs: Any
 ) -> Passing:
-    """The result, and mean and deviation of each row, which the kernel returns beside it."""
+    """Return the result, and each row's mean and deviation, which the kernel returns too."""
     row = per_row(input, normalized_shape)
     return out, row, row
 
 
 def per_row(input: Spec, normalized_shape: Sequence[int]) -> Spec:
-    """One number for each row that is normalized."""
+    """Return a spec with one number per normalized row."""
     dims = len(normalized_shape)
     return Spec((*input[:-dims], *[1] * dims), input.dtype)
 
@@ -45,7 +46,7 @@ def per_row(input: Spec, normalized_shape: Sequence[int]) -> Spec:
 def layer_norm_shape(
     input: Spec, normalized_shape: Sequence[int], weight: Spec | None = None, bias: Spec | None = None
 ) -> Spec | None:
-    """x[*, *n] -> out[*, *n]; where a weight does not fit the kernel decides."""
+    """x[*, *n] -> out[*, *n]; None if a weight does not fit: the kernel decides."""
     sizes = tuple(normalized_shape)
     if not sizes or tuple(input[-len(sizes) :]) != sizes or not input.dtype.is_floating_point or not input.numel():
         return None
@@ -71,14 +72,14 @@ def group_norm(input: Spec, *, weight: Spec | None = None, bias: Spec | None = N
 def group_moments(
     tensors: Sequence[Strided], out: Spec, input: Spec, num_groups: int, *args: Any, **kwargs: Any
 ) -> Passing:
-    """The result, and mean and deviation of each group, which the kernel returns beside it."""
+    """Return the result, and each group's mean and deviation, which the kernel returns too."""
     group = Spec((input[0], num_groups), out.dtype)
     return out, group, group
 
 
 @group_norm.shape(nn.GroupNorm, F.group_norm, passing=group_moments)
 def group_norm_shape(input: Spec, num_groups: int, weight: Spec | None = None, bias: Spec | None = None) -> Spec | None:
-    """x[n, c, *] -> out[n, c, *]; where a weight does not fit the kernel decides."""
+    """x[n, c, *] -> out[n, c, *]; None if a weight does not fit: the kernel decides."""
     if input.ndim < 3 or not input.dtype.is_floating_point or input[1] % num_groups or input.numel() <= input[1]:
         return None
     return Spec(input, input.dtype) if all(fits(w, input[1], input) for w in (weight, bias)) else None
@@ -88,7 +89,7 @@ def group_norm_shape(input: Spec, num_groups: int, weight: Spec | None = None, b
 def group_norm_backward(
     *, input: Spec, weight: Spec | None, C: int, HxW: int, group: int, output_mask: Sequence[bool], out: Any
 ) -> Cost:
-    """grad[n, c, *], x[n, c, *], weight[c] -> out[n, c, *], out_weight[c], out_bias[c]: as layer_norm_backward, rows being groups."""
+    """grad[n, c, *], x[n, c, *], weight[c] -> out[n, c, *], out_weight[c], out_bias[c]: as layer_norm_backward, with groups as rows."""
     return normalized_backward(input, C * HxW // group, C, weight, output_mask)
 
 
@@ -108,9 +109,9 @@ def squares(
     device: str,
     **kwargs: Any,
 ) -> Passing | None:
-    """The result, and the deviation of each row, beside the result before the weight: a CPU computes the parts one by one.
+    """Return the result and each row's deviation; on a CPU, which computes step by step, also the result before the weight.
 
-    First the squares are there, with their means and the deviations. Of half precision the kernels on a CPU decide.
+    Without a weight a CPU peaks earlier, at the squares, their means and the deviations. None for half precision on a CPU.
     """
     row = per_row(input, normalized_shape)
     if device == "cuda":  # one kernel
@@ -156,7 +157,7 @@ def weight_norm(v: Spec, g: Spec, *, out: Any) -> Cost:
 
 @weight_norm.backward(*named("_weight_norm_interface_backward"))
 def weight_norm_backward(*, saved_v: Spec, saved_norms: Spec, out: Any) -> Cost:
-    """grad[n, *], v[n, *], g[n], norms[n] -> out_v[n, *], out_g[n]: 5 per element and 3 per row, of w = g * v / norm.
+    """grad[n, *], v[n, *], g[n], norms[n] -> out_v[n, *], out_g[n]: 5 per element and 3 per row, for w = g * v / norm.
 
     s = sum of grad * v; out_g = s / norm; out_v = g / norm * (grad - v * s / (norm * norm)).
     """
@@ -165,7 +166,7 @@ def weight_norm_backward(*, saved_v: Spec, saved_norms: Spec, out: Any) -> Cost:
 
 
 def normalized(out: Any, weight: Spec | None, bias: Spec | None, centered: bool = True) -> Cost:
-    """The subtraction, the division, the weight and the bias of each element; only what is ``centered`` subtracts a mean."""
+    """Return the cost per element of a division, weight and bias, and, if ``centered``, of subtracting the mean."""
     each = Cost(muls=0 if weight is None else 1, adds=centered + (bias is not None), others=1)
     return times(first(out).numel(), each)
 
@@ -173,7 +174,7 @@ def normalized(out: Any, weight: Spec | None, bias: Spec | None, centered: bool 
 def normalized_backward(
     input: Spec, k: int, weights: int, weight: Spec | None, mask: Sequence[bool], centered: bool = True
 ) -> Cost:
-    """The gradients of a norm over rows of ``k`` elements; weight and bias have ``weights`` elements."""
+    """Return the cost of a norm's gradients over rows of ``k`` elements; weight and bias have ``weights`` elements."""
     n, rows = input.numel(), rows_of(input.numel(), k)
     to_input, to_weight, to_bias = mask
     means = times(1 + centered, Cost(adds=max(n - rows, 0), others=rows))

@@ -1,8 +1,8 @@
-"""Fused optimizer steps and gradient scaling: per element what the optimizer's plain loop computes for it.
+"""Fused optimizer steps and gradient scaling, counted per element as in the optimizer's plain loop.
 
-The loops are those of https://github.com/pytorch/pytorch/tree/main/torch/optim (``_single_tensor_adam`` and its like), so
-that ``fused=True``, ``foreach=True`` and the plain loop count the same; what a step computes once for a whole parameter
-(bias corrections, a decayed rate) is not counted. In place, these calls return nothing: their lists tell the sizes.
+The loops (e.g. ``_single_tensor_adam``) are in https://github.com/pytorch/pytorch/tree/main/torch/optim, so
+``fused=True``, ``foreach=True`` and the plain loop count the same. Scalars computed once per parameter (bias corrections,
+a decayed rate) are not counted. These calls work in place and return nothing: sizes come from their argument lists.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def amp_unscale(grads: Tensors, *, out: Any) -> Cost:
 
 @formula(*named("_amp_update_scale"))
 def amp_update_scale(*, out: Any) -> Cost:
-    """scale[1], growth_tracker[1], found_inf[1] -> scale[1]: 5: was one found, 1 step more, were they enough, grown, finite."""
+    """scale[1], growth_tracker[1], found_inf[1] -> scale[1]: 5: check found_inf, count the step, compare with the interval, grow, check finite."""
     return Cost(muls=1, adds=1, others=3)
 
 
@@ -92,7 +92,7 @@ def _adam(amsgrad: bool) -> Cost:
     return summed(
         Cost(muls=1, adds=2),  # the mean
         Cost(muls=3, adds=1),  # the mean of squares
-        Cost(adds=1, others=2),  # its root
+        Cost(adds=1, others=2),  # sqrt(v) / c + eps
         Cost(muls=1, adds=1, others=1),  # the step
         when(amsgrad, Cost(others=1)),
     )

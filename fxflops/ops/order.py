@@ -1,4 +1,4 @@
-"""Sorts, and what is found by sorting: k elements take k ceil(log2 k) compares, a choice of ours."""
+"""Sorts, and ops counted as sorts: k elements take k ceil(log2 k) compares, a choice of ours."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def msort(input: Spec, *, out: Spec) -> Cost:
 
 @formula(*named("median", "nanmedian"))
 def median(input: Spec, dim: int | None = None, *, out: Any) -> Cost:
-    """x[*, k] -> out[*]: as sort; without a dim, of all elements."""
+    """x[*, k] -> out[*]: as sort; without a dim, over all elements."""
     return sort(Spec((input.numel(),)) if dim is None else input, -1 if dim is None else dim, out=out)
 
 
@@ -49,10 +49,10 @@ def selected(
     learns: bool,
     **__: Any,
 ) -> Passing | None:
-    """Few quantiles of a long row are selected, not sorted, on a CPU: first there is a mask of what is NaN, then ranks and
-    weights, 56 bytes each. Rows that do not lie together are copied.
+    """Return the tensors at the peak if torch selects quantiles instead of sorting: on a CPU, for few quantiles of long rows.
 
-    The sizes at which torch selects, up to 50 quantiles and a quarter of the row's root, are as measured.
+    First comes a mask of NaNs, then ranks and weights, 56 bytes per quantile and row. Rows that are not contiguous are
+    copied. The limits, 50 quantiles and half the square root of the row's length, are measured.
     """
     k = input.numel() if dim is None else input[dim]
     quantiles = q.numel() if isinstance(q, Spec) else 1
@@ -80,7 +80,7 @@ def unique(
     *,
     out: Any,
 ) -> Cost:
-    """x[k] -> out[j]: as sort, of all elements; along a dim of k, each compare is of whole slices."""
+    """x[k] -> out[j]: as sort, over all elements; along a dim of k, each compare covers whole slices."""
     return _sorted(input, input.numel() if dim is None else input[dim])
 
 
@@ -94,7 +94,7 @@ def unique_dim(input: Spec, dim: int, *, out: Any) -> Cost:
 def unique_consecutive(
     input: Spec, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None, *, out: Any
 ) -> Cost:
-    """x[k] -> out[j]: k - 1 compares of neighbours; along a dim of k, of whole slices."""
+    """x[k] -> out[j]: k - 1 compares of neighbours; along a dim of k, each covers whole slices."""
     return Cost(others=steps(input, dim))
 
 
@@ -107,10 +107,10 @@ def unique_dim_consecutive(input: Spec, dim: int, *, out: Any) -> Cost:
 @formula(*named("topk"), op="topk")
 @formula(*named("kthvalue"), op="kthvalue")
 def topk(input: Spec, k: int, dim: int = -1, *, out: Any) -> Cost:
-    """x[*, n] -> values[*, k], indices[*, k]: n ceil(log2 n) compares per row: by sorting, a choice of ours."""
+    """x[*, n] -> values[*, k], indices[*, k]: n ceil(log2 n) compares per row: as a full sort, a choice of ours."""
     return sort(input, dim, out=out)
 
 
 def _sorted(input: Spec, k: int) -> Cost:
-    """The compares to sort rows of ``k``."""
+    """Return the compares to sort rows of ``k`` elements."""
     return Cost(others=input.numel() * math.ceil(math.log2(k)) if k > 1 else 0)

@@ -1,4 +1,4 @@
-"""Formulas that other libraries bring along: each names a module of its own in the entry points of ``fxflops.formulas``.
+"""Formulas of other libraries, each in a module registered as an entry point of the group ``fxflops.formulas``.
 
 A library writes in its pyproject.toml::
 
@@ -6,7 +6,7 @@ A library writes in its pyproject.toml::
     mylib = "mylib.flops"
 
 and registers its formulas in ``mylib/flops.py``, with ``@fxflops.formula(...)``. The module is imported before the first count
-of a process, and not when fxflops is: it may import fxflops itself. An entry point may also name a function,
+of a process, not with fxflops, so it may import fxflops itself. An entry point may also name a function,
 ``"mylib.flops:register"``, which is called without arguments.
 """
 
@@ -24,14 +24,14 @@ from ._registry import BASE, FormulaRegistry
 
 GROUP = "fxflops.formulas"
 _LOADING = threading.RLock()
-"""Held while packages are loaded: a package's own import may count, in this thread."""
+"""Held while packages are loaded. It is reentrant, as a package's import may itself count, in this thread."""
 
 
 class Package(NamedTuple):
-    """What an entry point has registered.
+    """The formulas that an entry point registered.
 
-    ``distribution`` is the installed library with its version, ``place`` what the entry point names, ``ops`` the names of the
-    ops that it counts, and ``error`` why it could not be loaded, "" if it could.
+    ``distribution`` is the installed library with its version, ``place`` the entry point's value, ``ops`` the names of the
+    ops that it counts, and ``error`` the reason why it could not be loaded, else "".
     """
 
     name: str
@@ -42,20 +42,20 @@ class Package(NamedTuple):
 
 
 def registry_with(formulas: Mapping[Any, FormulaFunction] | None) -> FormulaRegistry:
-    """Return the registry for a count: ``formulas`` first, then the user's, those of packages, and ours."""
+    """Return the registry for a count: ``formulas`` first, then the user's, the packages' and ours."""
     if not _loaded:
         load_packages()
     return BASE.derive(formulas)
 
 
 def load_packages() -> tuple[Package, ...]:
-    """Load the formulas of all installed libraries, once in a process; return what each has registered.
+    """Load the formulas of all installed libraries, once per process; return one Package per entry point.
 
-    Warns of one that cannot be loaded: none of its formulas count then.
+    Warns if one cannot be loaded; none of its formulas are used then.
     """
     with _LOADING:
         if not _loaded:
-            _loaded[GROUP] = ()  # a package that counts while it is imported does without those not yet loaded
+            _loaded[GROUP] = ()  # a package that counts during its import lacks those not yet loaded
             _loaded[GROUP] = tuple(map(_load, sorted(_found(), key=lambda point: point.name)))
         return _loaded[GROUP]
 
@@ -65,7 +65,7 @@ _loaded: dict[str, tuple[Package, ...]] = {}
 
 @cache
 def _found() -> tuple[EntryPoint, ...]:
-    """Return the entry points of all installed libraries, each once."""
+    """Return the entry points of all installed libraries, without duplicates."""
     return tuple(dict.fromkeys(entry_points(group=GROUP)))
 
 
@@ -77,7 +77,7 @@ def _load(point: EntryPoint) -> Package:
             register = point.load()
             if callable(register):
                 register()
-    except Exception as error:  # whatever a library's code raises: the count goes on without its formulas
+    except Exception as error:  # anything a library's code raises: counting continues without its formulas
         said = f"{type(error).__name__}: {error}"
         warn(
             f"the formulas of {distribution or point.name} were not loaded, from {point.value} (entry point {point.name!r} of {GROUP}): {said}"
@@ -86,4 +86,4 @@ def _load(point: EntryPoint) -> Package:
     return package._replace(ops=tuple(ops))
 
 
-_found()  # read the files of installed libraries with this import, and not in the first count
+_found()  # read installed libraries' metadata now, not during the first count

@@ -1,7 +1,7 @@
-"""Quantized contractions, most of them with a weight packed for their library: ``(weight, bias or None)`` as a formula sees it.
+"""Quantized contractions, mostly with a packed weight, which a formula sees as ``(weight, bias or None)``.
 
-A product of integers is as many multiply-accumulates as one of real numbers; the sums are scaled, rounded, shifted by the
-zero point and clamped: 4 per output. The corrections for zero points are not counted.
+An integer product counts as many multiply-accumulates as a real one; the sums are scaled, rounded, shifted by the
+zero point and clamped: 4 per output. Corrections for zero points are not counted.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ SPACES = ("quantized", "_quantized")
 
 @formula(*(f"{space}::linear" for space in SPACES), op="linear")
 def linear_packed(X: Spec, packed: Any, *, out: Spec) -> Cost:
-    """X[*, i], packed weight[o, i] -> out[*, o]: as linear, 4 per output to quantize."""
+    """X[*, i], packed weight[o, i] -> out[*, o]: as linear, plus 4 per output to quantize."""
     return linear(X, **unpacked(packed), out=out).plus(times(out.numel(), REQUANTIZE))
 
 
 @formula("quantized::linear_relu", "quantized::linear_leaky_relu", "quantized::linear_tanh", op="linear")
 def linear_activated(X: Spec, packed: Any, *, out: Spec) -> Cost:
-    """X[*, i], packed weight[o, i] -> out[*, o]: as quantized::linear, 1 more per output (leaky_relu: too)."""
+    """X[*, i], packed weight[o, i] -> out[*, o]: as quantized::linear, plus 1 per output, also for leaky_relu."""
     return linear_packed(X, packed, out=out).plus(Cost(others=out.numel()))
 
 
@@ -42,7 +42,7 @@ def linear_dynamic(X: Spec, packed: Any, *, out: Spec) -> Cost:
 
 @formula("quantized::linear_relu_dynamic", op="linear")
 def linear_relu_dynamic(X: Spec, packed: Any, *, out: Spec) -> Cost:
-    """X[*, i], packed weight[o, i] -> out[*, o]: as quantized::linear_dynamic, 1 more per output."""
+    """X[*, i], packed weight[o, i] -> out[*, o]: as quantized::linear_dynamic, plus 1 per output."""
     return linear_dynamic(X, packed, out=out).plus(Cost(others=out.numel()))
 
 
@@ -54,7 +54,7 @@ def linear_half(X: Spec, packed: Any, *, out: Spec) -> Cost:
 
 @formula("quantized::linear_relu_dynamic_fp16", op="linear")
 def linear_relu_half(X: Spec, packed: Any, *, out: Spec) -> Cost:
-    """X[*, i], packed weight[o, i] -> out[*, o]: as linear, 1 more per output."""
+    """X[*, i], packed weight[o, i] -> out[*, o]: as linear, plus 1 per output."""
     return linear_half(X, packed, out=out).plus(Cost(others=out.numel()))
 
 
@@ -73,13 +73,13 @@ def linear_between_floats(X: Spec, scale: float, zero_point: int, packed: Any, *
 
 @formula(*(f"{space}::{name}" for space in SPACES for name in CONVOLUTIONS), op="conv")
 def conv_packed(qx: Spec, packed: Any, *, out: Spec) -> Cost:
-    """qx[*, g*i, *n], packed weight[o, i, *k] -> out[*, o, *m]: as conv, 4 per output to quantize."""
+    """qx[*, g*i, *n], packed weight[o, i, *k] -> out[*, o, *m]: as conv, plus 4 per output to quantize."""
     return conv(qx, **unpacked(packed), out=out).plus(times(out.numel(), REQUANTIZE))
 
 
 @formula(*(f"{space}::{name}_relu" for space in SPACES for name in CONVOLUTIONS), op="conv")
 def conv_relu_packed(qx: Spec, packed: Any, *, out: Spec) -> Cost:
-    """qx[*, g*i, *n], packed weight[o, i, *k] -> out[*, o, *m]: as quantized::conv2d, 1 more per output."""
+    """qx[*, g*i, *n], packed weight[o, i, *k] -> out[*, o, *m]: as quantized::conv2d, plus 1 per output."""
     return conv_packed(qx, packed, out=out).plus(Cost(others=out.numel()))
 
 
@@ -91,19 +91,19 @@ def conv_dynamic(qx: Spec, packed: Any, *, out: Spec) -> Cost:
 
 @formula("quantized::conv2d_add", op="conv")
 def conv_add(qx: Spec, qaccum: Spec, packed: Any, *, out: Spec) -> Cost:
-    """qx[*, g*i, *n], packed weight[o, i, *k], y[*] -> out[*, o, *m]: as quantized::conv2d, 3 more per output for the sum."""
+    """qx[*, g*i, *n], packed weight[o, i, *k], y[*] -> out[*, o, *m]: as quantized::conv2d, plus 3 per output for the sum."""
     return conv_packed(qx, packed, out=out).plus(times(out.numel(), DEQUANTIZE.plus(Cost(adds=1))))
 
 
 @formula("quantized::conv2d_add_relu", op="conv")
 def conv_add_relu(qx: Spec, qaccum: Spec, packed: Any, *, out: Spec) -> Cost:
-    """qx[*, g*i, *n], packed weight[o, i, *k], y[*] -> out[*, o, *m]: as quantized::conv2d_add, 1 more per output."""
+    """qx[*, g*i, *n], packed weight[o, i, *k], y[*] -> out[*, o, *m]: as quantized::conv2d_add, plus 1 per output."""
     return conv_add(qx, qaccum, packed, out=out).plus(Cost(others=out.numel()))
 
 
 @formula(*(f"{space}::{name}" for space in SPACES for name in TRANSPOSED), op="conv_transpose")
 def conv_transpose_packed(qx: Spec, packed: Any, *, out: Spec) -> Cost:
-    """qx[*, i, *n], packed weight[i, o, *k] -> out[*, g*o, *m]: as conv_transpose, 4 per output to quantize."""
+    """qx[*, i, *n], packed weight[i, o, *k] -> out[*, g*o, *m]: as conv_transpose, plus 4 per output to quantize."""
     return conv_transpose(qx, **unpacked(packed), out=out).plus(times(out.numel(), REQUANTIZE))
 
 
@@ -115,7 +115,7 @@ def conv_transpose_dynamic(qx: Spec, packed: Any, *, out: Spec) -> Cost:
 
 @formula("quantized::matmul", op="matmul")
 def matmul_quantized(qa: Spec, qb: Spec, *, out: Spec) -> Cost:
-    """qa[*, m, k] @ qb[*, k, n] -> out[*, m, n]: as matmul, 4 per output to quantize."""
+    """qa[*, m, k] @ qb[*, k, n] -> out[*, m, n]: as matmul, plus 4 per output to quantize."""
     return matmul(qa, qb, out=out).plus(times(out.numel(), REQUANTIZE))
 
 
@@ -125,14 +125,14 @@ formula("quantized::max_pool2d", op="max_pool")(max_pool2d)
 
 
 def dynamic(input: Spec, product: Cost, out: Spec) -> Cost:
-    """A product of the input, quantized for it, whose results are scaled."""
+    """Return the cost of quantizing the input, then ``product``, then scaling the results."""
     return quantize_dynamic(input, out=input).plus(product).plus(Cost(muls=out.numel()))
 
 
 def unpacked(packed: Any) -> dict[str, Any]:
-    """Weight and bias, as the ``unpack()`` of the packed object gives them."""
+    """Return weight and bias, as the packed object's ``unpack()`` returns them."""
     if isinstance(packed, Spec) or not isinstance(packed, tuple):
-        raise TypeError(f"what is packed in {packed!r} is not known")
+        raise TypeError(f"cannot unpack weight and bias from {packed!r}")
     return {"weight": packed[0], "bias": packed[1]}
 
 

@@ -1,8 +1,8 @@
-"""Pooling: averages, maxima and norms over windows. Windows are counted whole, also at padded borders.
+"""Pooling: averages, maxima and norms over windows. Full windows are counted, even at padded borders.
 
-The gradient of an average goes to its whole window, that of a maximum to where it was.
+An average's gradient goes to its whole window, a maximum's to the maximum's position.
 
-A plain int as kernel size means that length in every dim (torch_flops takes it for a window of one dim).
+A plain int as kernel size means that length in every dim (torch_flops reads it as a one-dimensional window).
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def avg_pool2d_shape(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Spec | None:
-    """x[n, c, *s] -> out[n, c, *m]; where the divisor is given the kernel decides."""
+    """x[n, c, *s] -> out[n, c, *m]; None with ``divisor_override``: the kernel decides."""
     return None if divisor_override is not None else pooled(2, input, kernel_size, stride, padding, 1, ceil_mode)
 
 
 @avg_pool2d.backward(*named("avg_pool2d_backward"), op="avg_pool_backward")
 def avg_pool2d_backward(grad_output: Spec, input: Spec, kernel_size: Any, *, out: Spec) -> Cost:
-    """grad[*, y, x] -> out[*, h, w]: 1 divide and k adds per element of grad, the first on each output is none."""
+    """grad[*, y, x] -> out[*, h, w]: 1 divide and k adds per element of grad, less 1 add per output."""
     return _average_backward(grad_output, window(kernel_size, 2) * grad_output.numel(), out)
 
 
@@ -73,7 +73,7 @@ def avg_pool3d(input: Spec, kernel_size: Any, *, out: Spec) -> Cost:
 
 @avg_pool3d.backward(*named("avg_pool3d_backward"), op="avg_pool_backward")
 def avg_pool3d_backward(grad_output: Spec, input: Spec, kernel_size: Any, *, out: Spec) -> Cost:
-    """grad[*, z, y, x] -> out[*, d, h, w]: 1 divide and k adds per element of grad, the first on each output is none."""
+    """grad[*, z, y, x] -> out[*, d, h, w]: 1 divide and k adds per element of grad, less 1 add per output."""
     return _average_backward(grad_output, window(kernel_size, 3) * grad_output.numel(), out)
 
 
@@ -87,7 +87,7 @@ def max_pool1d(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
 
 @unwatched(torch.max_pool1d, F.max_pool1d)
 def unindexed(tensors: Sequence[Strided], input: Spec, *_: Any, learns: bool, **__: Any) -> Passing | None:
-    """The largest elements without their indices, which only the gradient needs; of a copy, if the input is not contiguous."""
+    """Return (), or a copy of a non-contiguous input: no indices are kept. None if autograd needs them."""
     sizes, strides = tensors[0]
     if learns:
         return None
@@ -95,7 +95,7 @@ def unindexed(tensors: Sequence[Strided], input: Spec, *_: Any, learns: bool, **
 
 
 def indexed(tensors: Sequence[Strided], out: Spec, *args: Any, **kwargs: Any) -> Passing:
-    """The largest elements and their indices, which are written too."""
+    """Return the maxima and their indices, which the kernel writes too."""
     return out, Spec(out, torch.int64)
 
 
@@ -120,7 +120,7 @@ def max_pool2d_shape(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Spec | None:
-    """x[n, c, *s] -> out[n, c, *m]; with indices the kernel decides."""
+    """x[n, c, *s] -> out[n, c, *m]; None with ``return_indices``: the kernel decides."""
     return None if return_indices else pooled(2, input, kernel_size, stride, padding, dilation, ceil_mode)
 
 
@@ -147,7 +147,7 @@ def adaptive_avg_pool(input: Spec, *, out: Spec) -> Cost:
 
 @adaptive_avg_pool.shape(nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d, layout=FORMAT)
 def adaptive_avg_pool2d_shape(input: Spec, output_size: Any) -> Spec | None:
-    """x[n, c, *s] -> out[n, c, *output_size], None for a size that stays."""
+    """x[n, c, *s] -> out[n, c, *output_size]; a None in it keeps that size."""
     wanted = (output_size,) * 2 if isinstance(output_size, int) else tuple(output_size)
     if input.ndim != 4 or len(wanted) != 2 or not input.dtype.is_floating_point or not input.numel():
         return None
@@ -160,7 +160,7 @@ def adaptive_avg_pool2d_shape(input: Spec, output_size: Any) -> Spec | None:
     *named("mkldnn_adaptive_avg_pool2d_backward"),
 )
 def adaptive_avg_pool_backward(grad_output: Spec, *, out: Spec) -> Cost:
-    """grad[*, m] -> out[*, n]: 1 divide and k adds per element of grad, for its window of k, the first on each output is none."""
+    """grad[*, m] -> out[*, n]: 1 divide and k adds per element of grad, for its window of k, less 1 add per output."""
     return _average_backward(grad_output, adaptive_window_elements(out, grad_output), out)
 
 
@@ -184,7 +184,7 @@ def adaptive_max_pool(input: Spec, *, out: Any) -> Cost:
     *named("adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward"), op="adaptive_max_pool_backward"
 )
 def max_pool_backward(grad_output: Spec, *, out: Spec) -> Cost:
-    """grad[*, m], indices[*, m] -> out[*, n]: 1 add per element of grad, to where its maximum was."""
+    """grad[*, m], indices[*, m] -> out[*, n]: 1 add per element of grad, at its maximum's position."""
     return Cost(adds=grad_output.numel())
 
 
@@ -215,12 +215,12 @@ zero(
 
 
 def window(kernel_size: Any, dims: int) -> int:
-    """Elements in a window given as one length for all ``dims``, or as a tuple of one or of ``dims`` lengths."""
+    """Return the number of elements of a window, given as one length for all ``dims``, or as a tuple of one or ``dims`` lengths."""
     return math.prod(each(kernel_size, dims))
 
 
 def adaptive_window_elements(input: Spec, out: Spec) -> int:
-    """Elements of all windows together. A dim that keeps its length has windows of 1: batch and channels need no care."""
+    """Return the number of elements of all windows. A dim that keeps its length, such as batch or channels, has windows of 1."""
     return math.prod(
         sum((n * (i + 1) + m - 1) // m - n * i // m for i in range(m)) if n != m else n
         for n, m in zip(input, out, strict=True)
@@ -247,8 +247,8 @@ def _average_backward(grad_output: Spec, added: int, out: Spec) -> Cost:
 def pooled(
     dims: int, input: Spec, kernel_size: Sizes, stride: Sizes | None, padding: Sizes, dilation: Sizes, ceil_mode: bool
 ) -> Spec | None:
-    """x[n, c, *s] -> out[n, c, *m], m = (s + 2 padding - dilation (k - 1) - 1) / stride + 1, rounded down, or up where
-    the last window begins inside."""
+    """x[n, c, *s] -> out[n, c, *m], m = (s + 2 padding - dilation (k - 1) - 1) / stride + 1, rounded down; with
+    ``ceil_mode`` up, if the last window starts inside the input or its left padding."""
     if input.ndim != dims + 2 or not input.dtype.is_floating_point or not input.numel():
         return None
     sizes = []

@@ -1,7 +1,7 @@
 """Quantization, and arithmetic on quantized tensors: dequantize, compute, quantize again.
 
-q = clamp(round(x / scale) + zero point) is 4 operations per element, (q - zero point) * scale is 2. What a library does
-instead with integers and lookup tables is not counted; converting from one precision to another is a move.
+q = clamp(round(x / scale) + zero point) is 4 operations per element, (q - zero point) * scale is 2. Integer arithmetic and
+lookup tables that a library uses instead are not counted; converting between precisions is a move.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .softmax import softmax
 QUANTIZE = Cost(adds=1, others=3)
 DEQUANTIZE = Cost(muls=1, adds=1)
 CHOOSE = Cost(adds=2, others=6)
-"""Scale and zero point of a range: both ends clamped to 0, their difference by the number of steps, then
+"""Scale and zero point of a range: clamp both ends to 0, divide their difference by the number of steps, then
 clamp(round(smallest - min / scale))."""
 
 
@@ -43,7 +43,7 @@ def choose_qparams(input: Spec, *, out: Any) -> Cost:
 
 @formula(*named("dequantize"))
 def dequantize(input: Any, *, out: Any) -> Cost:
-    """q[*] -> out[*]: 1 subtraction and 1 multiply per output; nothing where the input is not quantized."""
+    """q[*] -> out[*]: 1 subtraction and 1 multiply per output; nothing if the input is not quantized."""
     return times(sum(spec.numel() for spec in specs_in(input) if spec.dtype in QUANTIZED), DEQUANTIZE)
 
 
@@ -62,13 +62,13 @@ def arithmetic(*args: Any, out: Spec, **kwargs: Any) -> Cost:
 @formula("quantized::add_scalar_relu", "quantized::add_scalar_relu_out", op="add")
 @formula("quantized::mul_scalar_relu", "quantized::mul_scalar_relu_out", op="mul")
 def arithmetic_relu(*args: Any, out: Spec, **kwargs: Any) -> Cost:
-    """a[*], b[*] -> out[*]: as quantized::add, 1 more per output."""
+    """a[*], b[*] -> out[*]: as quantized::add, plus 1 per output."""
     return arithmetic(*args, out=out, **kwargs).plus(pointwise(out=out))
 
 
 @formula("aten::_add_relu", op="add")
 def add_relu(input: Spec, other: Any, alpha: float = 1, *, out: Spec) -> Cost:
-    """x[*] + alpha * y[*] -> out[*]: as add, 1 compare more per output."""
+    """x[*] + alpha * y[*] -> out[*]: as add, plus 1 compare per output."""
     return add(input, other, alpha, out=out).plus(pointwise(out=out))
 
 
@@ -80,7 +80,7 @@ def cat(qx: Any, *, out: Spec) -> Cost:
 
 @formula("quantized::cat_relu", "quantized::cat_relu_out", op="cat")
 def cat_relu(qx: Any, *, out: Spec) -> Cost:
-    """q[t][*, n] -> out[*, n]: as quantized::cat, 1 more per output."""
+    """q[t][*, n] -> out[*, n]: as quantized::cat, plus 1 per output."""
     return _requantized(qx, pointwise(out=out), out)
 
 
@@ -96,7 +96,7 @@ def activation_quantized(input: Spec, *, out: Spec) -> Cost:
 @formula("quantized::leaky_relu", op="leaky_relu")
 @formula("quantized::prelu", op="prelu")
 def sloped_relu_quantized(qx: Spec, *, out: Spec) -> Cost:
-    """q[*] -> out[*]: as leaky_relu, 2 per element to dequantize, 4 per output to quantize."""
+    """q[*] -> out[*]: as leaky_relu, plus 2 per element to dequantize, 4 per output to quantize."""
     return _requantized(qx, sloped_relu(qx, out=out), out)
 
 
@@ -106,7 +106,7 @@ for _name in ("relu6", "clamp", "threshold"):
 
 @formula("quantized::softmax", op="softmax")
 def softmax_quantized(qx: Spec, dim: int, *, out: Spec) -> Cost:
-    """q[*, k] -> out[*, k]: as softmax, 2 per element to dequantize, 4 per output to quantize."""
+    """q[*, k] -> out[*, k]: as softmax, plus 2 per element to dequantize, 4 per output to quantize."""
     return _requantized(qx, softmax(qx, dim, out=out), out)
 
 
@@ -121,7 +121,7 @@ def norm_quantized(input: Spec, *, weight: Any = None, bias: Any = None, out: Sp
 
 @formula(*(f"quantized::batch_norm{d}_relu" for d in ("", "1d", "2d", "3d")), op="batch_norm")
 def batch_norm_relu(input: Spec, *, weight: Any = None, bias: Any = None, out: Spec) -> Cost:
-    """q[n, c, *] -> out[n, c, *]: as quantized::batch_norm, 1 more per output."""
+    """q[n, c, *] -> out[n, c, *]: as quantized::batch_norm, plus 1 per output."""
     return norm_quantized(input, weight=weight, bias=bias, out=out).plus(pointwise(out=out))
 
 
@@ -135,11 +135,11 @@ zero("move", "quantized::dropout", op="dropout")
 
 
 def is_coded(spec: Spec) -> bool:
-    """Return True for integers that stand for real numbers."""
+    """Return True for integers that represent real numbers."""
     return spec.dtype in QUANTIZED or spec.dtype in (torch.int8, torch.uint8)
 
 
 def _requantized(inputs: Any, cost: Cost, out: Spec) -> Cost:
-    """A cost between dequantizing the inputs that are quantized, and quantizing the result if it is to be."""
+    """Return ``cost`` plus dequantizing quantized inputs and, for a quantized result, quantizing it."""
     elements = sum(spec.numel() for spec in specs_in(inputs) if is_coded(spec))
     return times(elements, DEQUANTIZE).plus(cost).plus(times(out.numel() if is_coded(out) else 0, QUANTIZE))

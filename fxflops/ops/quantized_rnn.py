@@ -1,6 +1,6 @@
-"""Recurrent layers and cells with quantized weights: counted as those of rnn.py.
+"""Recurrent layers and cells with quantized weights, counted as in rnn.py.
 
-What quantization adds to the products of a step is not counted; the products are the same.
+The products are the same; the work that quantization adds to a step is not counted.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ def quantized_layers(input: Spec, *rest: Any, out: Any) -> Cost:
     """input[*, i], packed params -> out[*, h]: as nn.LSTM or nn.GRU.
 
     The call is torch.quantized_lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first),
-    or of a packed sequence one whose batch sizes come before hx: the params' shapes follow from the results'.
+    or, for a packed sequence, one with batch sizes before hx. The params' shapes are derived from the result's.
     """
     at = next(position for position, value in enumerate(rest) if isinstance(value, bool))
     has_biases, num_layers, _, _, bidirectional = rest[at : at + 5]
-    kind = "gru" if isinstance(rest[at - 2], Spec) else "lstm"  # by its hx: one state, or two
+    kind = "gru" if isinstance(rest[at - 2], Spec) else "lstm"  # hx is one state for a GRU, two for an LSTM
     directions, hidden = 1 + bidirectional, out[1][-1]
     weights = weights_of(kind, input[-1], hidden, num_layers, directions, has_biases)
     return steps_of(kind, math.prod(input[:-1]), weights, num_layers * directions * hidden)

@@ -15,20 +15,20 @@ from .linalg import svdvals
 
 @formula(*named("sum", "nansum", "sum_to_size", "_sparse_sum"))
 def sum(input: Spec, *, out: Spec) -> Cost:
-    """x[*, k] -> out[*]: k - 1 adds per output; of a sparse one, what it holds is added up."""
+    """x[*, k] -> out[*]: k - 1 adds per output; of a sparse input, only stored elements are added."""
     return Cost(adds=max(input.facts.get("nnz", input.numel()) - out.numel(), 0))
 
 
 @formula(*named("mean", "nanmean"))
 def mean(input: Spec, *, out: Spec) -> Cost:
-    """x[*, k] -> out[*]: k - 1 adds and 1 divide per output; complex: 1 divide of each part."""
+    """x[*, k] -> out[*]: k - 1 adds and 1 divide per output; complex: 1 divide per part."""
     return Cost(adds=max(input.numel() - out.numel(), 0), others=(2 if is_complex(out) else 1) * out.numel())
 
 
 @mean.shape(*spelled("mean", torch, torch.Tensor), layout=ANY)
 @sum.shape(*spelled("sum", torch, torch.Tensor), layout=ANY)
 def mean_shape(input: Spec, dim: Any = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Spec | None:
-    """x[*] -> out[*], without the dimensions."""
+    """x[*] -> out[*], without the reduced dims."""
     dtype, sizes = dtype or input.dtype, sizes_left(input, dim, keepdim)
     if sizes is None or not input.dtype.is_floating_point or not dtype.is_floating_point:
         return None
@@ -54,7 +54,7 @@ formula("aten::_is_any_true", "aten::_is_all_true", op="any")(extremum)
 
 @shape(*spelled("amax amin", torch, torch.Tensor), layout=ANY)
 def amax_shape(input: Spec, dim: Any = (), keepdim: bool = False) -> Spec | None:
-    """x[*] -> out[*], without the dimensions."""
+    """x[*] -> out[*], without the reduced dims."""
     return None if dim is None else mean_shape(input, dim, keepdim)
 
 
@@ -80,7 +80,7 @@ def count_nonzero(input: Spec, *, out: Spec) -> Cost:
 def var(input: Spec, *, out: Any) -> Cost:
     """x[*, k] -> out[*]: the mean (k - 1 adds, 1 divide), k subtractions, k squares, k - 1 adds, 1 divide per output.
 
-    Complex: that of the real parts, that of the imaginary ones, and 1 add per output.
+    Complex: the variances of real and imaginary parts, and 1 add per output.
     """
     n, outputs = input.numel(), first(out).numel()
     if is_complex(input):
@@ -100,9 +100,9 @@ def std(input: Spec, *, out: Any) -> Cost:
     *named("linalg_vector_norm", "vector_norm", "frobenius_norm"),
 )
 def norm(input: Spec, p: Any = 2, *, ord: Any = None, out: Spec) -> Cost:
-    """x[*, k] -> out[*]: k powers (0: compares; 1, inf: absolutes), k-1 adds (inf: compares), 1 root but for 0, 1, inf.
+    """x[*, k] -> out[*]: k powers (0: compares; 1, inf: absolutes), k-1 adds (inf: compares), 1 root except for 0, 1, inf.
 
-    Complex: of 2 the squares of both parts; of others the absolute values first, as abs.
+    Complex: 2 squares both parts; 0 only compares; others take absolute values first, as abs.
     """
     p = p if ord is None else ord
     return matrix_norm(input, p, out=out) if p == "nuc" else norm_of(p, input, out.numel())
@@ -110,7 +110,7 @@ def norm(input: Spec, p: Any = 2, *, ord: Any = None, out: Spec) -> Cost:
 
 @norm.shape(torch.Tensor.norm, layout=ANY)
 def norm_shape(input: Spec, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Spec | None:
-    """x[*] -> out[*], without the dimensions."""
+    """x[*] -> out[*], without the reduced dims."""
     if type(p) not in (int, float) or dim is None or dtype is not None:
         return None
     return mean_shape(input, dim, keepdim)
@@ -118,7 +118,7 @@ def norm_shape(input: Spec, p: Any = "fro", dim: Any = None, keepdim: bool = Fal
 
 @formula(torch.linalg.norm, "aten::linalg_norm", op="norm")
 def linalg_norm(A: Spec, ord: Any = None, dim: Any = None, *, out: Spec) -> Cost:
-    """x[*, k] -> out[*]: as norm; a matrix by the sums of its columns (1) or rows (inf) as matrix_norm."""
+    """x[*, k] -> out[*]: as norm for vectors or without ``ord``, else as matrix_norm."""
     if ord is None or (A.ndim != 2 if dim is None else isinstance(dim, int) or len(dim) == 1):
         return norm_of(ord, A, out.numel())
     return matrix_norm(A, ord, (0, 1) if dim is None else dim, out=out)
@@ -126,9 +126,9 @@ def linalg_norm(A: Spec, ord: Any = None, dim: Any = None, *, out: Spec) -> Cost
 
 @formula(*named("linalg_matrix_norm", "matrix_norm"), op="norm")
 def matrix_norm(A: Spec, ord: Any = "fro", dim: Any = (-2, -1), *, out: Spec) -> Cost:
-    """x[*, m, n] -> out[*]: fro: as norm; 1: mn absolutes, (m - 1)n adds, n - 1 compares per output; inf: with m, n swapped. Absolutes as abs.
+    """x[*, m, n] -> out[*]: fro: as norm; 1: mn absolutes, (m - 1)n adds, n - 1 compares per output; inf: m and n swapped. Absolutes as abs.
 
-    2 and "nuc" are the largest of the singular values and their sum: as svdvals, and a compare or an add fewer than they are.
+    2 and "nuc" are the largest of k singular values and their sum: as svdvals, plus k - 1 compares or adds.
     """
     if ord == "fro":
         return norm_of(2, A, out.numel())
@@ -145,7 +145,7 @@ def matrix_norm(A: Spec, ord: Any = "fro", dim: Any = (-2, -1), *, out: Spec) ->
 def renorm(input: Spec, p: float, dim: int, maxnorm: float, *, out: Spec) -> Cost:
     """x[*, k] -> out[*, k]: the norm of each of k slices, 1 compare, 1 add and 1 divide; 1 multiply per output.
 
-    As if every slice were too long: at most this.
+    Upper bound: every slice is assumed too long.
     """
     k = input[dim]
     return norm(input, p, out=Spec((k,))).plus(Cost(muls=out.numel(), adds=k, others=2 * k))
@@ -257,13 +257,13 @@ def histc(input: Spec, bins: int = 100, min: float = 0, max: float = 0, *, out: 
 
 
 def norm_of(p: Any, input: Spec, outputs: int) -> Cost:
-    """The p-norms of the elements of ``input`` in all, into ``outputs``."""
+    """Return the cost of p-norms that reduce all elements of ``input`` to ``outputs``."""
     n = input.numel()
     more = max(n - outputs, 0)
     if is_complex(input):
         if p in (None, 2, "fro"):
             return real_ones(norm_of(2, Spec((2, *input), torch.float32), outputs))
-        # 0 compares, and asks for no absolute values; of 1 and inf these are the powers.
+        # An absolute value is 4. The norm 0 needs none; for 1 and inf the real norm already counts 1 of the 4.
         lengths = 0 if p == 0 else 3 if p in (1, math.inf, -math.inf) else 4
         return real_ones(norm_of(p, Spec(input, torch.float32), outputs)).plus(Cost(others=lengths * n))
     if p in (None, 2, "fro"):
@@ -276,12 +276,12 @@ def norm_of(p: Any, input: Spec, outputs: int) -> Cost:
 
 
 def steps(input: Spec, dim: int | None) -> int:
-    """The number of steps from one slice along ``dim`` to the next, of all elements."""
+    """Return the number of steps from one element to the next along ``dim``: k - 1 per row of k."""
     return input.numel() - rows_of(input.numel(), reduced(input, dim))
 
 
 def sizes_left(input: Spec, dim: Any, keepdim: bool) -> tuple[int, ...] | None:
-    """The sizes that a reduction over these dimensions leaves, over all for None; None where there are no such."""
+    """Return the sizes left by a reduction over ``dim`` (None: all dims); None for invalid dims or an empty input."""
     dims = range(input.ndim) if dim is None else [dim] if isinstance(dim, int) else list(dim)
     if not dims or not all(type(d) is int and -input.ndim <= d < input.ndim for d in dims) or not input.numel():
         return None

@@ -1,8 +1,8 @@
-"""Resampling: each output is the weighted sum of its taps. Finding the places and the weights is not counted.
+"""Resampling: each output is the weighted sum of its taps. Computing positions and weights is not counted.
 
-Backward, each element of the gradient, times the weights of its taps, is added to what they read.
+Backward, each element of the gradient, times its taps' weights, is added to the inputs that the taps read.
 
-torch_flops counts 1 per output, and the spatial size alone where ``size`` is given; here it is what the mode computes.
+torch_flops counts 1 per output, and only the spatial size if ``size`` is given; fxflops counts what the mode computes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .pool import adaptive_avg_pool
 TAPS = {"nearest": 0, "nearest-exact": 0, "linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4, "lanczos": 6}
 GRID_TAPS: dict[str | int, int] = {"bilinear": 2, 0: 2, "nearest": 0, 1: 0, "bicubic": 4, 2: 4}
 RESAMPLED = {"nearest": (3, 4, 5), "linear": (3,), "bilinear": (4,), "bicubic": (4,), "trilinear": (5,)}
-"""The dimensions of the tensors that each mode takes."""
+"""The numbers of dims that each mode accepts."""
 
 
 @formula(nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d, *named("interpolate", "upsample"))
@@ -51,7 +51,7 @@ def interpolate(
 ) -> Cost:
     """input[n, c, *i] -> out[n, c, *o]: t multiplies and t-1 adds per output, for t taps.
 
-    Taps per dim: linear 2, cubic 4, lanczos 6; with antialias as many times more as the dim shrinks, rounded up.
+    Taps per dim: linear 2, cubic 4, lanczos 6; with antialias times the dim's shrink factor, rounded up.
     Nearest moves values; area is an adaptive average pool.
     """
     if mode == "area":
@@ -87,7 +87,7 @@ def interpolate_shape(
 
 
 def upsampling(name: str, taps: int, antialias: bool) -> FormulaFunction:
-    """The formula of the operators that resample by so many taps per dim, whatever their settings are."""
+    """Return the formula of operators that resample with ``taps`` per dim, whatever their settings."""
 
     def upsample(input: Spec, *, out: Spec) -> Cost:
         return weighted(taps, input, out, antialias)
@@ -99,7 +99,7 @@ def upsampling(name: str, taps: int, antialias: bool) -> FormulaFunction:
 
 
 def upsampling_backward(name: str, taps: int, antialias: bool) -> FormulaFunction:
-    """The formula of the operators that bring back what was resampled by so many taps per dim."""
+    """Return the formula of the backward operators of resampling with ``taps`` per dim."""
 
     def upsample_backward(grad_output: Spec, *, out: Spec) -> Cost:
         products = weighted(taps, out, grad_output, antialias).muls
@@ -118,7 +118,7 @@ UPSAMPLINGS = {
     ("_upsample_bicubic2d_aa",): (4, True),
     ("_upsample_lanczos2d_aa",): (6, True),
 }
-"""Taps per dim, and whether they are as many times more as the dim shrinks, by the operators' names."""
+"""Taps per dim, and whether they grow with the dim's shrink factor (antialias), by operator names."""
 for _names, _settings in UPSAMPLINGS.items():
     formula(*named(*_names), op="interpolate")(upsampling(_names[0], *_settings))
     _backward = [f"{name}_backward" for name in _names]
@@ -157,8 +157,8 @@ def grid_sample_backward(
 ) -> Cost:
     """grad[n, c, *o], x[n, c, *i], grid[n, *o, d] -> out[n, c, *i], out_grid[n, *o, d]: for t taps t multiplies and t adds per element of grad.
 
-    To the grid, per coordinate: the taps weighted by the weights' derivatives, t multiplies and t-1 adds, times grad,
-    summed over the channels, times what the coordinate is scaled by; nearest has no such gradient.
+    The grid's gradient, per coordinate: the taps weighted by the weights' derivatives, t multiplies and t-1 adds, times
+    grad, summed over the channels, times the coordinate's scale; nearest has no such gradient.
     """
     to_input, to_grid = output_mask
     n, d = grad_output.numel(), grid[-1]
@@ -172,19 +172,19 @@ def grid_sample_backward(
 
 @formula(*named("affine_grid", "affine_grid_generator"), "aten::cudnn_affine_grid_generator")
 def affine_grid(theta: Spec, *, out: Spec) -> Cost:
-    """theta[n, d, k] -> out[n, *, d]: k multiplies and k-1 adds per output, for a point of k-1 coordinates and 1."""
+    """theta[n, d, k] -> out[n, *, d]: k multiplies and k-1 adds per output, for points of k-1 coordinates and a 1."""
     return contraction(theta[-1], out.numel())
 
 
 @affine_grid.backward(*named("affine_grid_generator_backward", "cudnn_affine_grid_generator_backward"))
 def affine_grid_backward(grad: Spec, *, out: Spec) -> Cost:
-    """grad[n, *, d] -> out[n, d, k]: a multiply and an add per point for each output, the first add is none."""
+    """grad[n, *, d] -> out[n, d, k]: a multiply and an add per point for each output, less 1 add."""
     n, d, _ = out
     return contraction(rows_of(grad.numel(), n * d), out.numel())
 
 
 def weighted(taps: int, input: Spec, out: Spec, antialias: bool = False) -> Cost:
-    """The weighted sums of so many taps per dim."""
+    """Return the cost of weighted sums of ``taps`` per dim, more with ``antialias`` where a dim shrinks."""
     dims = zip(input[2:], out[2:], strict=True)
     return _mixed(math.prod(-(-taps * max(i, o) // o) if antialias and o else taps for i, o in dims), out)
 

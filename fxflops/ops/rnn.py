@@ -1,7 +1,7 @@
 """Recurrent layers and cells: the matrix products of every step, layer and direction, their biases, and the gates.
 
-The equations are those of https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html, of GRU and of RNN beside
-it. A packed sequence has as many steps as its data has rows.
+Equations: https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html, and the pages of GRU and RNN beside it. A
+packed sequence has one step per row of its data.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ..records.tensors import spec_of
 from ._extend import Cost, Spec, contraction, first, formula, named, specs_in, summed, times
 
 GATES = {"lstm": Cost(muls=3, adds=5, others=5), "gru": Cost(muls=3, adds=5, others=3), "rnn": Cost(adds=1, others=1)}
-"""Operations per step and hidden unit between the products with input and state and the new state: the sums of both, and
+"""Operations per step and hidden unit, besides the products with input and state: adding both products, and
 i, f, o = sigmoid, g = tanh, c = f*c + i*g, h = o*tanh(c);
 r, z = sigmoid, n = tanh(x + r*h), h = (1-z)*n + z*h;
 h = tanh or relu."""
 
 GATES_OF = {"lstm": 4, "gru": 3, "rnn": 1}
-"""The number of gates: a weight has a row for each gate of each hidden unit."""
+"""The number of gates: a weight has one row per gate and hidden unit."""
 KIND_OF = {gates: kind for kind, gates in GATES_OF.items()}
 
 
@@ -42,7 +42,7 @@ def layers(module: nn.RNNBase, input: Any, hx: Any = None, *, out: Any) -> Cost:
 def layers_function(input: Spec, *rest: Any, out: Any) -> Cost:
     """input[*, i], params -> out[*, h]: as nn.LSTM, nn.GRU or nn.RNN.
 
-    The call is torch.lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first), or of a
+    The call is torch.lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first), or for a
     packed sequence torch.lstm(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional).
     """
     at = max(
@@ -75,7 +75,7 @@ def cell_function(
 
 
 def steps_of(kind: str, steps: int, weights: Iterable[Spec], units: int) -> Cost:
-    """The cost of so many steps (times batch): a product with each matrix, an add of each bias, and the gates of all units."""
+    """Return the cost of ``steps`` (times batch): a product with each matrix, an add of each bias, and the gates of all units."""
     products = (
         contraction(weight[1], steps * weight[0]) if weight.ndim == 2 else Cost(adds=steps * weight[0])
         for weight in weights
@@ -86,7 +86,7 @@ def steps_of(kind: str, steps: int, weights: Iterable[Spec], units: int) -> Cost
 def weights_of(
     kind: str, width: int, hidden: int, layers: int, directions: int, has_biases: bool, projection: int = 0
 ) -> Iterator[Spec]:
-    """The weights and biases of all layers; ``width`` is that of the first one's input."""
+    """Yield the weights and biases of all layers; ``width`` is the first layer's input size."""
     rows, state = GATES_OF[kind] * hidden, projection or hidden
     for layer in range(layers):
         for _ in range(directions):

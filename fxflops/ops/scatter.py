@@ -1,4 +1,4 @@
-"""Elements put where indices say, or joined one by one to what is there: by a sum, a product, an extremum."""
+"""Elements written where indices point, or combined with the elements there: by sum, product or extremum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._traits import UNREAD
 
 @formula(*named("index_add"))
 def index_add(input: Spec, dim: int, index: Spec, source: Spec, alpha: float = 1, *, out: Spec) -> Cost:
-    """x[*], index[n], source[n, *] -> out[*]: 1 add per element of source, 1 multiply more where alpha is not 1."""
+    """x[*], index[n], source[n, *] -> out[*]: 1 add per element of source, 1 multiply more if alpha is not 1."""
     return Cost(muls=0 if alpha == 1 else source.numel(), adds=source.numel())
 
 
@@ -37,7 +37,7 @@ def scatter_reduce(input: Spec, dim: int, index: Spec, src: Spec, reduce: str, *
 
 @formula(*named("scatter"), traits=[UNREAD])
 def scatter(input: Spec, dim: int, index: Spec, src: Any = None, *, reduce: str = "", out: Spec) -> Cost:
-    """x[*], index[n] -> out[*]: 1 add or multiply per index where ``reduce`` says so, nothing where they are put."""
+    """x[*], index[n] -> out[*]: 1 add or multiply per index with ``reduce``, nothing without."""
     return _joined(reduce, index.numel(), 0) if reduce else Cost()
 
 
@@ -51,7 +51,7 @@ def segment_reduce(data: Spec, reduce: str, *, out: Spec) -> Cost:
 def segment_reduce_backward(grad: Spec, output: Spec, data: Spec, reduce: str, *, out: Any) -> Cost:
     """grad[s, *], y[s, *], x[n, *] -> out[n, *]: sum: nothing; mean: 1 divide per element of grad.
 
-    Maximum and minimum: 1 compare of each x with its y, and grad divided among equals; product: grad * y / x.
+    Maximum and minimum: 1 compare of each x with its y, and grad divided among ties; product: grad * y / x.
     """
     if reduce == "prod":
         return Cost(muls=grad.numel(), others=data.numel())
@@ -61,13 +61,15 @@ def segment_reduce_backward(grad: Spec, output: Spec, data: Spec, reduce: str, *
 
 @formula(*named("index_put", "_index_put_impl", "_unsafe_index_put"), traits=[UNREAD])
 def index_put(input: Spec, indices: Any, values: Spec, accumulate: bool = False, *, out: Spec) -> Cost:
-    """x[*, m], index[n], values[n, m] -> out[*, m]: n m adds where they accumulate, nothing where they are put."""
+    """x[*, m], index[n], values[n, m] -> out[*, m]: n m adds with ``accumulate``, nothing without."""
     if not accumulate:
         return Cost()
     given = [index for index in indices if index is not None]
-    if not given:  # a trace does not show them: they pick an element for each value
+    if not given:  # a trace does not show indices: assume one element per value
         return Cost(adds=values.numel())
-    if any(index.dtype in (torch.bool, torch.uint8) for index in given):  # how many it picks is not in its shape
+    if any(
+        index.dtype in (torch.bool, torch.uint8) for index in given
+    ):  # a mask's shape does not show how many elements it selects
         return Cost(adds=values.numel())
     m = math.prod(size for d, size in enumerate(input) if d >= len(indices) or indices[d] is None)
     return Cost(adds=math.prod(torch.broadcast_shapes(*given)) * m)
@@ -75,12 +77,12 @@ def index_put(input: Spec, indices: Any, values: Spec, accumulate: bool = False,
 
 @formula(*named("put"))
 def put(input: Spec, index: Spec, source: Spec, accumulate: bool = False, *, out: Spec) -> Cost:
-    """x[*], index[n], source[n] -> out[*]: 1 add per index where they accumulate, nothing where they are put."""
+    """x[*], index[n], source[n] -> out[*]: 1 add per index with ``accumulate``, nothing without."""
     return Cost(adds=index.numel() if accumulate else 0)
 
 
 def _joined(reduce: str, n: int, outputs: int) -> Cost:
-    """``n`` elements joined one by one to what is there, as torch calls it."""
+    """Return the cost of combining ``n`` elements with existing ones by ``reduce``, torch's name of the operation."""
     if reduce in ("add", "sum", "mean"):
         return Cost(adds=n, others=outputs if reduce == "mean" else 0)
     return Cost(muls=n) if reduce in ("prod", "multiply") else Cost(others=n)

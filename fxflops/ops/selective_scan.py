@@ -1,13 +1,13 @@
 """Mamba's kernels: selective scans, their single steps, causal convolutions, and the norms and projections fused with them.
 
-A scan is counted as the recurrence that it computes, h = exp(dt * A) * h + dt * x * B', y = h C, of so many numbers for each token:
-https://arxiv.org/abs/2312.00752, algorithm 2, and https://arxiv.org/abs/2405.21060, equation 1. The state of a token is a multiply by its
-decay, and one multiply-accumulate that adds the input; its output is a contraction with C. So do the libraries' own plain references:
+A scan is counted as its recurrence for each token, h = exp(dt * A) * h + dt * x * B', y = h C:
+https://arxiv.org/abs/2312.00752, algorithm 2, and https://arxiv.org/abs/2405.21060, equation 1. Each state element takes a multiply by its
+decay and one multiply-accumulate that adds the input; the output is a contraction with C. The libraries' reference code does the same:
 https://github.com/state-spaces/mamba/blob/main/mamba_ssm/ops/selective_scan_interface.py, ``selective_scan_ref``, and
-https://github.com/state-spaces/mamba/blob/main/mamba_ssm/ops/triton/selective_state_update.py. A kernel that works chunk by chunk (SSD)
-multiplies more, to use matrix units: its chunk size changes no count. Transformers' own loops in Python are counted as they run.
+https://github.com/state-spaces/mamba/blob/main/mamba_ssm/ops/triton/selective_state_update.py. Chunked kernels (SSD) multiply
+more, to use matrix units; the count does not depend on their chunk size. Transformers' own Python loops are counted as they run.
 
-Gradients are those of the recurrence, given its states, which kernels compute again. Their arguments:
+Gradients are counted for the recurrence, without recomputing its states, as kernels do. Arguments:
 https://github.com/state-spaces/mamba/blob/main/mamba_ssm/ops/triton/ssd_combined.py and
 https://github.com/Dao-AILab/causal-conv1d/blob/main/causal_conv1d/causal_conv1d_interface.py.
 """
@@ -35,9 +35,9 @@ UNLIMITED = (0.0, math.inf)
 
 
 class Scan:
-    """The sizes of a scan, and what it is given besides: of each token ``steps`` numbers dt, ``inputs`` and ``states``.
+    """The sizes and options of a scan: each token has ``steps`` values of dt, ``inputs`` and ``states``.
 
-    ``heads`` is how many steps share nothing: the parameters A, D and the bias of dt have a number for each, or ``decays`` of them.
+    ``heads`` is the number of dt values of a token, and so of dt's bias; A has ``decays`` parameters.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Scan:
         self.limited = tuple(options.get("dt_limit") or UNLIMITED) != UNLIMITED
 
     def forward(self) -> Cost:
-        """dt, the decays, the recurrence, its outputs, and what joins them: D * x, and the gate."""
+        """Return the cost of dt, the decays, the recurrence, its outputs, D * x, and the gate."""
         return summed(
             when(self.bias, Cost(adds=self.steps)),
             when(self.softplus, times(self.steps, ACTIVATION)),
@@ -75,7 +75,7 @@ class Scan:
         )
 
     def backward(self) -> Cost:
-        """The gradients of all of these; a state's is what its output and the next state need of it."""
+        """Return the cost of all gradients; a state's gradient is the sum of those from its output and the next state."""
         later = self.states - self.first
         return summed(
             when(self.gate, times(self.inputs, ACTIVATION_BACKWARD).plus(Cost(muls=2 * self.inputs))),
@@ -83,17 +83,17 @@ class Scan:
             Cost(macs=self.states, muls=self.states, adds=self.states - self.groups),  # C
             Cost(macs=self.states, muls=self.states + later, adds=later),  # the states
             Cost(muls=self.states, adds=self.states - self.decays),  # the decays
-            Cost(muls=3 * self.decays, adds=2 * self.decays - self.steps - self.parameters),  # A, and dt by it
+            Cost(muls=3 * self.decays, adds=2 * self.decays - self.steps - self.parameters),  # A, and dt through A
             Cost(macs=self.states, muls=self.states, adds=self.states - self.inputs),  # x * dt
             Cost(macs=self.states, muls=self.states, adds=self.states - self.groups),  # B
-            Cost(muls=2 * self.inputs, adds=self.inputs),  # x, and dt by it
+            Cost(muls=2 * self.inputs, adds=self.inputs),  # x, and dt through x
             when(self.softplus, times(self.steps, SOFTPLUS_BACKWARD)),
             when(self.limited, Cost(others=2 * self.steps)),
             when(self.bias, Cost(adds=self.steps - self.heads)),
         )
 
 
-# Mamba: each channel has steps and decays of its own
+# Mamba: each channel has its own steps and decays
 
 
 def scan_of(u: Spec, A: Spec, B: Spec, C: Spec, **options: Any) -> Scan:
@@ -104,13 +104,13 @@ def scan_of(u: Spec, A: Spec, B: Spec, C: Spec, **options: Any) -> Scan:
 
 
 def scan_result(u: Spec, A: Spec, return_last_state: bool = False) -> Any:
-    """out[b, d, l]; the last state [b, d, n] if it is asked for."""
+    """Return out[b, d, l], and the last state [b, d, n] if requested."""
     out = Spec(u, u.dtype)
     return (out, Spec((u[0], *A), torch.float32)) if return_last_state else out
 
 
 def saved_states(u: Spec, A: Spec) -> list[Spec]:
-    """The states between chunks of 2,048 tokens, each with its decay."""
+    """Return the states between chunks of 2,048 tokens, each with its decay."""
     return [Spec((*u[:2], -(-u[2] // 2048), 2 * A[1]), torch.float32)]
 
 
@@ -122,7 +122,7 @@ def selective_scan(
     *, u: Spec, A: Spec, B: Spec, C: Spec, D: Spec | None = None, z: Spec | None = None, delta_bias: Spec | None = None,
     delta_softplus: bool = False, out: Any,
 ) -> Cost:  # fmt: skip
-    """u[b, d, l], A[d, n], B[b, n, l], C[b, n, l] -> out[b, d, l]: n multiplies and 2n multiply-accumulates per output, and of n decays."""
+    """u[b, d, l], A[d, n], B[b, n, l], C[b, n, l] -> out[b, d, l]: n decays, n multiplies and 2n multiply-accumulates per output."""
     return scan_of(u, A, B, C, D=D, z=z, dt_bias=delta_bias, dt_softplus=delta_softplus).forward()
 
 
@@ -147,7 +147,7 @@ def heads_of(x: Spec, B: Spec, A: Spec, **options: Any) -> Scan:
 def chunks_result(
     x: Spec, B: Spec, cu_seqlens: Any = None, return_final_states: bool = False, return_varlen_states: bool = False
 ) -> Any:
-    """out[b, l, h, p]; the last states [b, h, p, n] if they are asked for, and those of packed sequences."""
+    """Return out[b, l, h, p], and if requested the last states [b, h, p, n], also per packed sequence."""
     out, states = Spec(x, x.dtype), (*x[2:], B[-1])
     last = [Spec((x[0], *states), torch.float32)] if return_final_states else []
     packed = [Spec((cu_seqlens[0] - 1, *states), torch.float32)] if return_varlen_states else []
@@ -181,7 +181,7 @@ def step_result(x: Spec) -> Spec:
     writes=("state",),
 )
 def state_update(*, state: Spec, x: Spec, A: Spec, B: Spec, out: Any, **given: Any) -> Cost:
-    """state[b, d, n], x[b, d], A[d, n], B[b, n], C[b, n] -> out[b, d]: a token of selective_scan; with heads [b, h, p, n] likewise."""
+    """state[b, d, n], x[b, d], A[d, n], B[b, n], C[b, n] -> out[b, d]: as selective_scan, for one token; likewise with heads, [b, h, p, n]."""
     n = state[-1]
     channels = state.numel() // state[0] // n
     options = {name: given.get(name) for name in OPTIONS}
@@ -194,7 +194,7 @@ def state_update(*, state: Spec, x: Spec, A: Spec, B: Spec, out: Any, **given: A
 
 
 def conv_result(x: Spec, weight: Spec, return_final_states: bool = False, final_states_out: Any = None) -> Any:
-    """out[b, d, l]; the last w-1 inputs if they are asked for."""
+    """Return out[b, d, l], and the last w-1 inputs if requested."""
     out = Spec(x, x.dtype)
     if not return_final_states:
         return out
@@ -232,7 +232,7 @@ def convolved_backward(
 def causal_conv_backward(
     *, x: Spec, weight: Spec, bias: Spec | None = None, activation: Any = None, needs: Sequence[str], out: Any
 ) -> Cost:
-    """grad[b, d, l], x[b, d, l], weight[d, w] -> out[b, d, l], out_weight[d, w], out_bias[d]: w multiply-accumulates per input, and per weight."""
+    """grad[b, d, l], x[b, d, l], weight[d, w] -> out[b, d, l], out_weight[d, w], out_bias[d]: w multiply-accumulates per input, and as many for the weight."""
     return convolved_backward(x.numel(), weight, bias, activation, needs, "x" in needs)
 
 
@@ -240,7 +240,7 @@ def causal_conv_backward(
     "causal_conv1d.causal_conv1d_interface:causal_conv1d_update", op="conv", result=step_result, writes=("conv_state",)
 )
 def conv_update(*, x: Spec, weight: Spec, bias: Spec | None = None, activation: Any = None, out: Any) -> Cost:
-    """x[b, d], conv_state[b, d, w], weight[d, w] -> out[b, d]: a token of causal_conv."""
+    """x[b, d], conv_state[b, d, w], weight[d, w] -> out[b, d]: as causal_conv, for one token."""
     return convolved(x.numel(), weight[-1], bias, activation)
 
 
@@ -271,7 +271,7 @@ def inner_of(
 
 
 def inner_result(xz: Spec, out_proj_weight: Spec) -> Spec:
-    """out[b, l, o]."""
+    """Return out[b, l, o]."""
     return Spec((xz[0], xz[2], out_proj_weight[0]), xz.dtype)
 
 
@@ -297,7 +297,7 @@ def mamba_inner(*, xz: Spec, A: Spec, x_proj_weight: Spec, delta_proj_weight: Sp
 def mamba_inner_backward(
     *, xz: Spec, A: Spec, x_proj_weight: Spec, delta_proj_weight: Spec, needs: Sequence[str], out: Any, **given: Any
 ) -> Cost:
-    """grad[b, l, o], xz[b, 2d, l] -> the gradients of all: those of the convolution, the projections and the scan; x has two parts."""
+    """grad[b, l, o], xz[b, 2d, l] -> the gradients of all: backward of the convolution, projections and scan, plus 1 add per x."""
     parts = inner_of(xz, A, x_proj_weight, delta_proj_weight, given)
     names = {"weight": "conv1d_weight", "bias": "conv1d_bias"}
     of_conv = [part for part, name in names.items() if name in needs]
@@ -307,7 +307,7 @@ def mamba_inner_backward(
     return summed(
         convolved_backward(u, parts["conv"], given.get("conv1d_bias"), True, of_conv, "xz" in needs),
         parts["scan"].backward(),
-        Cost(adds=u),  # x goes into the scan, and by its projection into dt, B and C
+        Cost(adds=u),  # x feeds the scan, and through its projection dt, B and C
         *(
             linear_backward(x, Spec((x[0], weight[0])), weight, (True, learn, bias), out=None)
             for (x, weight, _), learn, bias in zip(parts["projections"], learns, biases, strict=True)
@@ -338,7 +338,7 @@ def split_of(zxbcdt: Spec, A: Spec, D: Spec, given: Mapping[str, Any]) -> dict[s
 
 
 def split_result(zxbcdt: Spec, A: Spec, B: Any = None, D: Any = None, headdim: int | None = None, outproj_weight: Any = None, return_final_states: bool = False, ngroups: int = 1) -> Any:  # fmt: skip
-    """out[b, l, o]; the last states [b, h, p, n] if they are asked for."""
+    """Return out[b, l, o], and the last states [b, h, p, n] if requested."""
     batch, length, width = zxbcdt
     h, p = A[0], headdim or D[-1]
     out = Spec((batch, length, h * p if outproj_weight is None else outproj_weight[0]), zxbcdt.dtype)
@@ -366,7 +366,7 @@ def split_conv_scan(*, zxbcdt: Spec, A: Spec, D: Spec, out: Any, **given: Any) -
 
 @split_conv_scan.backward(*gradients_of(SPLIT), op="mamba_inner_backward")
 def split_conv_scan_backward(*, zxbcdt: Spec, A: Spec, D: Spec, needs: Sequence[str], out: Any, **given: Any) -> Cost:
-    """grad[b, l, o], zxbcdt[b, l, 2hp + 2gn + h] -> the gradients of all: those of the convolution, the scan, the norm, its gate and the projection."""
+    """grad[b, l, o], zxbcdt[b, l, 2hp + 2gn + h] -> the gradients of all: backward of the convolution, scan, norm, gate and projection."""
     parts, weight = split_of(zxbcdt, A, D, given), given.get("rmsnorm_weight")
     rows, last = parts["rows"], given.get("outproj_weight")
     of_conv = [part for part in ("weight", "bias") if f"conv1d_{part}" in needs]
@@ -398,7 +398,7 @@ def _of_norm(rows: Spec, weight: Any, learns: bool, k: int = 0, bias: bool = Fal
 
 
 def norm_result(x: Spec, residual: Spec | None = None, prenorm: bool = False, residual_in_fp32: bool = False) -> Any:
-    """out[*, k]; with ``prenorm`` the sum that was normalized, too."""
+    """Return out[*, k], and with ``prenorm`` the sum before the norm."""
     out = Spec(x, x.dtype)
     if not prenorm:
         return out
@@ -432,7 +432,7 @@ def add_norm_backward(
     *, x: Spec, weight: Spec, bias: Spec | None = None, is_rms_norm: bool = True, prenorm: bool = False,
     dropout_p: float = 0.0, needs: Sequence[str], out: Any,
 ) -> Cost:  # fmt: skip
-    """grad[*, k], x[*, k], weight[k] -> out[*, k], out_weight[k], out_bias[k]: as that of the norm; 1 add for the gradient of a kept sum."""
+    """grad[*, k], x[*, k], weight[k] -> out[*, k], out_weight[k], out_bias[k]: as the norm's backward; 1 add for the gradient of a returned sum."""
     of_norm = _of_norm(
         x, weight, "weight" in needs, bias=bias is not None and "bias" in needs, centered=not is_rms_norm
     )
@@ -446,7 +446,7 @@ GATED = f"{SSM}.triton.layernorm_gated:rmsnorm_fn", f"{SSM}.triton.layernorm_gat
 def gated_norm(
     *, x: Spec, weight: Spec, bias: Spec | None = None, z: Spec | None = None, is_rms_norm: bool | None = None, out: Any
 ) -> Cost:
-    """x[*, k], z[*, k], weight[k] -> out[*, k]: as rms_norm, and 2 for the gate."""
+    """x[*, k], z[*, k], weight[k] -> out[*, k]: as rms_norm, plus 2 for the gate."""
     return normalized(x, weight, bias, is_rms_norm is False).plus(when(z is not None, times(x.numel(), GATE)))
 
 
@@ -455,7 +455,7 @@ def gated_norm_backward(
     *, x: Spec, weight: Spec, bias: Spec | None = None, z: Spec | None = None, group_size: int | None = None,
     is_rms_norm: bool = True, needs: Sequence[str], out: Any,
 ) -> Cost:  # fmt: skip
-    """grad[*, k], x[*, k], z[*, k], weight[k] -> out[*, k], out_z[*, k], out_weight[k]: as rms_norm_backward, and 8 for the gate."""
+    """grad[*, k], x[*, k], z[*, k], weight[k] -> out[*, k], out_z[*, k], out_weight[k]: as rms_norm_backward, plus 8 for the gate."""
     learns_bias = bias is not None and "bias" in needs
     of_norm = _of_norm(x, weight, "weight" in needs, group_size or 0, learns_bias, not is_rms_norm)
     return of_norm.plus(when(z is not None, times(x.numel(), GATE_BACKWARD)))

@@ -1,9 +1,8 @@
-"""Shape rules: the result of a call without running it. For the ops that make up most models; others ask the kernel.
+"""Shape rules: a call's result without running it, for the ops that make up most models. Other ops run their kernel.
 
-A rule takes its op's own parameters by name, as a formula does, each tensor a Spec, and gives the Spec of the one new
-tensor that comes out, ``input`` itself where the op returns its very input, or None where it cannot tell, or where the
-kernel would raise. How that new tensor lies in memory follows from the rule's layout. Rules are held to the kernels by
-property tests (tests/ops/test_shapes.py).
+A rule takes its op's parameters by name, as a formula does, with tensors as Specs. It returns the Spec of the op's only
+new tensor, ``input`` itself if the op returns its input, or None if the result is unknown or the kernel would raise. The
+rule's layout determines the new tensor's strides. Property tests (tests/ops/test_shapes.py) compare rules with kernels.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Sizes = int | Sequence[int]
 """One setting for all dimensions, or one for each."""
 
 LAST = (0, 2, 3, 1)
-"""The order of an image whose channels lie side by side."""
+"""The dims of a channels-last image in memory order."""
 
 
 Strided = tuple[Sequence[int], Strides]
@@ -44,7 +43,7 @@ Strided = tuple[Sequence[int], Strides]
 
 
 def rule_for(target: Any) -> Rule | None:
-    """The rule for a call's target, of a class for the one whose ``forward`` it runs; None where there is none."""
+    """Return the rule for a call's target (for a class, of the class whose ``forward`` it runs); None if it has none."""
     for cls in target.__mro__ if isinstance(target, type) else ():
         if cls in RULES or "forward" in vars(cls):
             return RULES.get(cls)
@@ -52,10 +51,10 @@ def rule_for(target: Any) -> Rule | None:
 
 
 def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Strided], device: str) -> Result | None:
-    """The result of an operation by its rule, its strides, and the tensors alive at the peak; None where the rule cannot tell.
+    """Return the result of an operation by its rule, its strides, and the tensors alive at the peak; None if the rule does not apply.
 
-    ``tensors`` are the sizes and strides of the tensors given, ``device`` is the type of the device that it runs on. The
-    strides are None where the result is the first argument.
+    ``tensors`` are the sizes and strides of the arguments' tensors, ``device`` is the type of the device. The strides are
+    None if the result is the first argument.
     """
     if ran.kwargs and "out" in ran.kwargs:
         return None
@@ -69,7 +68,7 @@ def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Strided], device: str
             return Result(ran.args[0], None) if result.out is args[0] else None
         args, kwargs = arguments(rule.parameters, ran)
         out: Spec | None = rule.function(*args, **kwargs)
-    except Exception:  # arguments that no rule is written for: whether they are right the kernel says
+    except Exception:  # arguments that the rule does not handle: the kernel decides whether they are valid
         return None
     if out is None:
         return None
@@ -87,7 +86,7 @@ def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Strided], device: str
 
 
 def _placed(ran: Operation, tensors: Sequence[Strided]) -> Operation:
-    """The operation with the strides of its tensors, which are given in the order of its arguments."""
+    """Return the operation with strides on its tensors; ``tensors`` are in the order of its arguments."""
     strides = iter([strides for _, strides in tensors])
     args = tuple([_with_strides(value, strides) for value in ran.args])
     kwargs = {name: _with_strides(value, strides) for name, value in ran.kwargs.items()}
@@ -103,9 +102,9 @@ def _with_strides(value: Any, strides: Iterator[Strides]) -> Any:
 
 
 def held_unwatched(ran: Operation, tensors: Sequence[Strided], device: str, learns: bool) -> Passing | None:
-    """The tensors alive at the peak of a call that goes another way when it is watched; None for any other call."""
+    """Return the tensors alive at the peak of a call that a dispatch mode would change; None for any other call."""
     rule, parameters = UNWATCHED[ran.target]
-    if ran.kwargs and ran.kwargs.get("out") is not None:  # torch.norm hands itself over with out=None
+    if ran.kwargs and ran.kwargs.get("out") is not None:  # torch.norm dispatches itself with out=None
         return None
     try:
         args, kwargs = arguments(parameters, ran)
@@ -115,7 +114,7 @@ def held_unwatched(ran: Operation, tensors: Sequence[Strided], device: str, lear
 
 
 def _strides(layout: str, out: Spec, tensors: Sequence[Strided]) -> Strides | None:
-    """The strides of what comes out; None where they cannot be told."""
+    """Return the strides of the result; None if they are unknown."""
     if layout is FORMAT:
         return in_format(out, tensors)
     if layout is CONTIGUOUS and len(tensors) == 1:
@@ -135,7 +134,7 @@ def _strides(layout: str, out: Spec, tensors: Sequence[Strided]) -> Strides | No
 
 
 def is_one(sizes: Sequence[int], strides: Strides) -> bool:
-    """Return True if the leading dimensions, of these sizes, lie as one dimension does."""
+    """Return True if the leading dims, with these sizes, can be viewed as one."""
     outer = None
     for size, stride in zip(reversed(sizes), reversed(strides[: len(sizes)]), strict=True):
         if size != 1:
@@ -146,9 +145,9 @@ def is_one(sizes: Sequence[int], strides: Strides) -> bool:
 
 
 def is_odd(sizes: Sequence[int], strides: Strides) -> bool:
-    """Return True if dimensions of one element have strides that each kernel takes in its own way.
+    """Return True if size-1 dims have unusual strides, on which kernels disagree.
 
-    They are not the strides of dimensions that lie side by side, or they leave open whether the channels lie last.
+    The strides differ from a dense tensor's, or leave open whether channels come last.
     """
     if 1 not in sizes or strides == contiguous(sizes):
         return False
@@ -160,7 +159,7 @@ def is_odd(sizes: Sequence[int], strides: Strides) -> bool:
 
 
 def in_format(out: Spec, tensors: Sequence[Strided]) -> Strides | None:
-    """Channels last where all images are, else contiguous; of volumes, only where all are contiguous."""
+    """Return channels-last strides if all images have them, else contiguous ones; None for ambiguous images and strided volumes."""
     if out.ndim == 4:
         if any(1 in sizes[1:] and strides != contiguous(sizes) for sizes, strides in tensors):
             return None
@@ -183,7 +182,7 @@ def is_channels_last(sizes: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def contiguous(sizes: Sequence[int]) -> Strides:
-    """The strides of a contiguous tensor."""
+    """Return the strides of a contiguous tensor."""
     return _contiguous(tuple(sizes))
 
 
@@ -193,7 +192,7 @@ def _contiguous(sizes: tuple[int, ...]) -> Strides:
 
 
 def in_order(sizes: Sequence[int], order: Sequence[int]) -> Strides:
-    """The strides of a dense tensor whose dimensions lie in this order."""
+    """Return the strides of a dense tensor whose dims have this memory order."""
     strides, step = [1] * len(sizes), 1
     for dim in reversed(order):
         strides[dim] = step
@@ -202,8 +201,8 @@ def in_order(sizes: Sequence[int], order: Sequence[int]) -> Strides:
 
 
 def pointwise(out: Sequence[int], operands: Sequence[Strided], fast: bool = True) -> Strides | None:
-    """The strides that TensorIterator gives a result: its dimensions lie in the order in which the operands' do. With ``fast``
-    operands of one size that are all contiguous, or all channels last, make it that too."""
+    """Return the strides that TensorIterator gives a result: its dims have the operands' memory order. With ``fast``, operands of
+    one size that are all contiguous, or all channels-last, give a result like them. None if the strides are unknown."""
     plain, alike = contiguous(out), all(tuple(sizes) == tuple(out) for sizes, _ in operands)
     if alike and all(strides == plain for _, strides in operands):
         return plain
@@ -221,18 +220,18 @@ def pointwise(out: Sequence[int], operands: Sequence[Strided], fast: bool = True
 
 
 def placed(spec: Spec, strides: Sequence[int]) -> Placed:
-    """The tensor with these strides."""
+    """Return the tensor with these strides."""
     new = tuple.__new__(Placed, spec)
     new.dtype, new.layout, new.facts, new.strides = spec.dtype, spec.layout, spec.facts, tuple(strides)
     return new
 
 
 def viewed(input: Placed, sizes: Sequence[int]) -> Strides | None:
-    """The strides of a view of a tensor with elements in these sizes; None where only a copy can have them."""
+    """Return the strides of a view of a non-empty tensor with these sizes; None if only a copy can have them."""
     if not input:
         return (1,) * len(sizes)
     strides, at = [0] * len(sizes), len(sizes) - 1
-    # From the last dimension on: dimensions that are contiguous with each other are merged, then cut into the new ones.
+    # From the last dim on, merge dims that are contiguous with each other, then split them into the new ones.
     stride, elements, cut = input.strides[-1], 1, 1
     for dim in reversed(range(len(input))):
         elements *= input[dim]
@@ -250,12 +249,12 @@ def viewed(input: Placed, sizes: Sequence[int]) -> Strides | None:
 
 
 def is_contiguous(input: Placed, order: Sequence[int] | None = None) -> bool:
-    """Return True if torch calls a tensor contiguous, or, with an order of its dimensions, contiguous in that."""
+    """Return True if torch calls the tensor contiguous; with ``order``, contiguous in that order of its dims."""
     return 0 in input or lies_in(input, input.strides, range(len(input)) if order is None else order)
 
 
 def like(input: Placed) -> Strides | None:
-    """The strides of a copy that preserves the format: those of a dense tensor, else dense ones in the same order."""
+    """Return the strides of a copy in torch.preserve_format: a dense tensor's own, else dense ones in the same order."""
     if 0 in input:
         return None
     step = 1
@@ -269,7 +268,7 @@ def like(input: Placed) -> Strides | None:
 
 
 def lies_in(sizes: Sequence[int], strides: Strides, order: Sequence[int]) -> bool:
-    """Return True if the dimensions of a dense tensor lie in this order, those of one element aside."""
+    """Return True if the tensor is dense with its dims in this order, ignoring size-1 dims."""
     if len(order) != len(sizes):
         return False
     dense = in_order(sizes, order)
@@ -277,7 +276,7 @@ def lies_in(sizes: Sequence[int], strides: Strides, order: Sequence[int]) -> boo
 
 
 def expanded(out: Sequence[int], sizes: Sequence[int], strides: Strides) -> Strides:
-    """The strides of a tensor that is expanded to the sizes of the result."""
+    """Return the strides of a tensor expanded to the sizes of the result."""
     new = len(out) - len(sizes)
     result = [0] * len(out)
     for dim in reversed(range(len(out))):
@@ -289,7 +288,7 @@ def expanded(out: Sequence[int], sizes: Sequence[int], strides: Strides) -> Stri
 
 
 def order_of(sizes: Sequence[int], lying: Sequence[Strides]) -> list[int]:
-    """The order in which the dimensions of operands lie, the first that tells two of them apart deciding."""
+    """Return the memory order of the operands' dims; for two dims, the first operand whose strides differ decides."""
 
     def compared(a: int, b: int) -> int:
         for strides in lying:
@@ -314,7 +313,7 @@ def order_of(sizes: Sequence[int], lying: Sequence[Strides]) -> list[int]:
 
 
 def broadcast(*shapes: Sequence[int]) -> tuple[int, ...] | None:
-    """The shape that these have together; None where they have none."""
+    """Return the broadcast shape; None if the shapes do not broadcast."""
     if len({*map(tuple, shapes)}) == 1:
         return tuple(shapes[0])
     out: list[int] = []
@@ -327,10 +326,10 @@ def broadcast(*shapes: Sequence[int]) -> tuple[int, ...] | None:
 
 
 def each(value: Sizes, dims: int) -> Sequence[int]:
-    """A setting for every dimension."""
+    """Return a setting as one value per dim."""
     return (value,) * dims if isinstance(value, int) else tuple(value) * dims if len(value) == 1 else tuple(value)
 
 
 def fits(weight: Spec | None, size: int, input: Spec) -> bool:
-    """Return True if a vector of weights, if there is one, has this size and the input's dtype."""
+    """Return True if ``weight`` is None or a vector with this size and the input's dtype."""
     return weight is None or (tuple(weight) == (size,) and weight.dtype is input.dtype)

@@ -1,4 +1,4 @@
-"""Softmax and its relatives, by row; the largest of a row, which a kernel subtracts first, is not counted."""
+"""Softmax and its relatives, by row; subtracting a row's maximum first, as kernels do, is not counted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def masked_softmax(input: Spec, mask: Spec, dim: int | None = None, *, out: Spec
 
 @masked_softmax.backward(*named("_masked_softmax_backward"), op="softmax_backward")
 def masked_softmax_backward(grad_output: Spec, output: Spec, mask: Spec, dim: int | None = None, *, out: Spec) -> Cost:
-    """grad[*, k], y[*, k] -> out[*, k]: as softmax_backward, of every element: masked ones too."""
+    """grad[*, k], y[*, k] -> out[*, k]: as softmax_backward, masked elements included."""
     return softmax_backward(grad_output, output, -1 if dim is None else dim, out=out)
 
 
@@ -62,7 +62,7 @@ def log_softmax_backward(grad_output: Spec, output: Spec, dim: int, *, out: Spec
 
 
 def converted(tensors: Sequence[Strided], out: Spec, input: Spec, *args: Any, device: str, **kwargs: Any) -> Passing:
-    """The input in the result's dtype, where it has another; a kernel of CUDA's reads half precision as it is."""
+    """Return the input converted to the result's dtype, and the result; () if no copy is made: CUDA reads half precision directly."""
     is_read = device == "cuda" and input.dtype.itemsize == HALF and out.dtype is torch.float32
     return () if input.dtype is out.dtype or is_read else (out, out)
 
@@ -91,7 +91,7 @@ def softmax_function_shape(
 
 
 def rows_along(out: Spec, dim: int | None) -> int:
-    """The number of rows along ``dim``; F.softmax chooses one where it is None."""
+    """Return the number of rows along ``dim``; for None, along the dim that F.softmax chooses."""
     if dim is None:
         dim = 0 if out.ndim in (0, 1, 3) else 1
     return rows_of(out.numel(), reduced(out, dim))

@@ -60,27 +60,27 @@ def solve(A: Spec, *, out: Any) -> Cost:
 
 @formula(*of_linalg("tensorsolve"), op="solve")
 def tensorsolve(A: Spec, B: Spec, *, out: Any) -> Cost:
-    """A[*, *], B[*] -> X[*]: as solve, of n = prod(B) equations."""
+    """A[*, *], B[*] -> X[*]: as solve, with n = prod(B) equations."""
     return solve(Spec((B.numel(), B.numel())), out=B)
 
 
 @formula(*of_linalg("inv", "inv_ex"), *named("inverse"))
 def inv(A: Spec, *, out: Any) -> Cost:
-    """A[*, n, n] -> out[*, n, n]: n^3 - n multiplies, n(n - 1)^2 adds and n divides per matrix, by Gauss and Jordan."""
+    """A[*, n, n] -> out[*, n, n]: n^3 - n multiplies, n(n - 1)^2 adds and n divides per matrix, by Gauss-Jordan elimination."""
     n = A[-1]
     return times(batch_of(A), Cost(muls=n**3 - n, adds=n * (n - 1) ** 2, others=n))
 
 
 @formula(*of_linalg("tensorinv"), op="inv")
 def tensorinv(A: Spec, *, out: Any) -> Cost:
-    """A[*, *] -> out[*, *]: as inv, of n^2 = prod(A)."""
+    """A[*, *] -> out[*, *]: as inv, with n^2 = prod(A)."""
     n = math.isqrt(A.numel())
     return inv(Spec((n, n)), out=out)
 
 
 @formula(*named("cholesky_inverse"))
 def cholesky_inverse(L: Spec, *, out: Any) -> Cost:
-    """L[*, n, n] -> out[*, n, n]: 2/3 n^3 per matrix in the main, as LAPACK Working Note 41 counts it."""
+    """L[*, n, n] -> out[*, n, n]: 2/3 n^3 per matrix to leading order, as in LAPACK Working Note 41."""
     n = L[-1]
     muls, adds = n * (n + 1) * (n + 2) // 3, n * (2 * n - 1) * (n - 1) // 6
     return times(batch_of(L), Cost(muls=muls, adds=adds))
@@ -101,7 +101,7 @@ def slogdet(A: Spec, *, out: Any) -> Cost:
 
 @formula(*named("logdet"), op="slogdet")
 def logdet(A: Spec, *, out: Spec) -> Cost:
-    """A[*, n, n] -> out[*]: slogdet, then 1 compare of the sign and 1 selection per matrix; of complex ones, 1 logarithm and 1 add."""
+    """A[*, n, n] -> out[*]: slogdet, then 1 compare of the sign and 1 selection per matrix; complex: 1 logarithm and 1 add."""
     joined = Cost(adds=out.numel(), others=out.numel()) if A.dtype.is_complex else Cost(others=2 * out.numel())
     return slogdet(A, out=out).plus(joined)
 
@@ -152,7 +152,7 @@ def nuclear_norm(A: Spec, dim: Any = None, *, out: Spec) -> Cost:
 
 @formula(*of_linalg("matrix_power"), *named("matrix_power"))
 def matrix_power(A: Spec, n: int, *, out: Any) -> Cost:
-    """A[*, m, m] -> out[*, m, m]: log2 n squares and 1 product more per further 1 in n's binary; inv first where n < 0."""
+    """A[*, m, m] -> out[*, m, m]: log2 n squarings, plus 1 product per further 1 bit of n; inv first if n < 0."""
     power = abs(n)
     products = power.bit_length() + power.bit_count() - 2 if power else 0
     return when(n < 0, inv(A, out=A)).plus(times(products, contraction(A[-1], A.numel())))
@@ -162,7 +162,7 @@ def matrix_power(A: Spec, n: int, *, out: Any) -> Cost:
 def matrix_exp(A: Spec, *, out: Any) -> Cost:
     """A[*, n, n] -> out[*, n, n]: 5 products per matrix: the Taylor polynomial of degree 18, https://doi.org/10.3390/math7121174
 
-    Matrices of small norm take fewer, those of a large norm one more for each halving; adding up terms is not counted.
+    Matrices of small norm take fewer products, matrices of large norm one more per halving; summing terms is not counted.
     """
     return times(5, contraction(A[-1], A.numel()))
 
@@ -189,7 +189,7 @@ def vander(x: Spec, *, out: Spec) -> Cost:
 
 
 def _right_hand_sides(A: Spec, out: Any) -> int:
-    """The number of right-hand sides of all matrices."""
+    """Return the number of right-hand sides of all matrices."""
     return first(out).numel() // A[-1] if A[-1] else 0
 
 

@@ -1,7 +1,7 @@
-"""spconv's sparse convolutions: each output point adds up the input points that the rulebook pairs it with, one weight matrix for each.
+"""spconv's sparse convolutions: each output point sums the input points paired with it in the rulebook, each times a weight matrix.
 
 A pair of points is a product [1, i] x [i, o]: https://github.com/traveller59/spconv/blob/master/spconv/pytorch/functional.py, after
-https://arxiv.org/abs/1711.10275, section 3. The pairs are values: they are read where the rulebook is made, and no run on meta makes one.
+https://arxiv.org/abs/1711.10275, section 3. The pairs are values, read where the rulebook is built; a run on meta builds none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ._libraries import Values, gradients_of, library
 
 FUNCTIONS, OPS = "spconv.pytorch.functional", "spconv.pytorch.ops"
 PAIRS, PLACES = "points", "places"
-"""The facts of a rulebook: its pairs of points, and the places of the kernel that have any."""
+"""The facts of a rulebook: its pairs of points, and the kernel positions that have any."""
 INDICES = (
     *(f"{FUNCTIONS}:{name}" for name in ("indice_conv", "indice_subm_conv", "indice_inverse_conv", "implicit_gemm")),
     *(f"{OPS}:{name}" for name in ("indice_conv", "implicit_gemm")),
@@ -24,8 +24,8 @@ INDICES = (
 
 
 def facts(values: Values) -> Mapping[str, int]:
-    """The pairs of all places of the kernel: those that are listed, or entries of its table that name a point."""
-    # [places, points], with the number of an input for each, -1 where there is none.
+    """Return the number of pairs of all kernel positions, and of positions with any pair."""
+    # [places, points]: the index of an input point, or -1.
     with DisableTorchFunction(), disable_current_modes():
         inputs = values["indice_pairs"][0] if values.get("pair_fwd") is None else values["pair_fwd"]
         pairs = (inputs >= 0).sum(-1)
@@ -34,7 +34,7 @@ def facts(values: Values) -> Mapping[str, int]:
 
 @library(*INDICES, op="sparse_conv", facts=facts)
 def sparse_conv(*, features: Spec, filters: Spec, bias: Spec | None = None, out: Any) -> Cost:
-    """features[n, i], filters[o, *, i], pairs -> out[m, o]: i * o multiply-accumulates per pair, the first of an output adds nothing."""
+    """features[n, i], filters[o, *, i], pairs -> out[m, o]: i * o multiply-accumulates per pair, less 1 add per output."""
     outputs = first(out).numel()
     products = fact_in(out, PAIRS, 0) * features[-1] * filters[0]
     return added_up(products, outputs).plus(Cost(adds=outputs * (bias is not None)))
@@ -42,7 +42,7 @@ def sparse_conv(*, features: Spec, filters: Spec, bias: Spec | None = None, out:
 
 @sparse_conv.backward(*gradients_of(*INDICES), op="sparse_conv_backward")
 def sparse_conv_backward(*, grad: Any, features: Spec, filters: Spec, needs: Sequence[str], out: Any) -> Cost:
-    """grad[m, o], features[n, i], filters[o, *, i] -> out[n, i], out_filters[o, *, i]: i * o multiply-accumulates per pair for each."""
+    """grad[m, o], features[n, i], filters[o, *, i] -> out[n, i], out_filters[o, *, i]: i * o multiply-accumulates per pair for each gradient."""
     outputs = first(grad).numel()
     products = fact_in(grad, PAIRS, 0) * features[-1] * filters[0]
     return summed(

@@ -13,7 +13,7 @@ from .reduce import histc
 def cov(input: Spec, *, fweights: Any = None, aweights: Any = None, out: Spec) -> Cost:
     """x[v, n] -> out[v, v]: the mean of each row, its subtraction, n multiply-adds and 1 divide per output.
 
-    Weights are 2 multiplies per element more, and their sum and product.
+    Weights add 2 multiplies per element, their sum and their product.
     """
     n = input[-1] if input.ndim else 1
     v = rows_of(input.numel(), n)
@@ -25,7 +25,7 @@ def cov(input: Spec, *, fweights: Any = None, aweights: Any = None, out: Spec) -
 
 @formula(*named("corrcoef"))
 def corrcoef(input: Spec, *, out: Spec) -> Cost:
-    """x[v, n] -> out[v, v]: as cov, v roots, 2 divides and 1 clamp per output."""
+    """x[v, n] -> out[v, v]: as cov, plus v roots, 2 divides and 1 clamp per output."""
     v = input.numel() // input[-1] if input.numel() else 0
     return cov(input, out=out).plus(Cost(others=v + 3 * v * v))
 
@@ -46,7 +46,7 @@ def trapezoid(y: Spec, x: Any = None, *, dim: int = -1, out: Spec) -> Cost:
 
 @formula(*named("cumulative_trapezoid"))
 def cumulative_trapezoid(y: Spec, x: Any = None, *, dim: int = -1, out: Spec) -> Cost:
-    """y[*, k], x[k] -> out[*, k - 1]: 1 sum of neighbours, 1 multiply by half the step, 1 add to what is before, per output."""
+    """y[*, k], x[k] -> out[*, k - 1]: 1 sum of neighbours, 1 multiply by half the step, 1 add to the running sum, per output."""
     each = Cost(muls=out.numel(), adds=out.numel() + out.numel() - rows_of(out.numel(), out[dim]))
     differences = _differences(x, dim) if isinstance(x, Spec) else Cost()
     return each.plus(differences).plus(Cost(others=differences.adds))
@@ -54,10 +54,9 @@ def cumulative_trapezoid(y: Spec, x: Any = None, *, dim: int = -1, out: Spec) ->
 
 @formula(*named("gradient"))
 def gradient(input: Spec, *, spacing: Any = None, out: Any) -> Cost:
-    """x[*] -> out[d][*]: 1 subtraction and 1 divide per output; between coordinates 3 multiplies and 2 adds.
+    """x[*] -> out[d][*]: 1 subtraction and 1 divide per output; with coordinates 3 multiplies and 2 adds.
 
-    The coefficients between coordinates, one set for each position in a dim, are not counted, nor are longer sums at
-    the ends.
+    The coefficients from coordinates, one set per position in a dim, and the longer sums at the ends are not counted.
     """
     outputs = sum(spec.numel() for spec in specs_in(out))
     if any(True for _ in specs_in(spacing)):
@@ -71,7 +70,7 @@ def histogram(
 ) -> Cost:
     """x[n] -> out[k], edges[k + 1]: as histc; between given edges ceil(log2(k + 1)) compares and 1 add per element.
 
-    A density is the sum of all, the width of each bin, and 2 divides per output.
+    ``density`` adds the sum of all bins, the width of each, and 2 divides per output.
     """
     n, k = input.numel(), first(out).numel()
     if isinstance(bins, Spec):

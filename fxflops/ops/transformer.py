@@ -1,5 +1,5 @@
-"""Whole layers of a transformer in one call: the fast paths of nn.MultiheadAttention and nn.TransformerEncoderLayer, as the
-sum of what they are made of."""
+"""Whole transformer layers in one call: the fast paths of nn.MultiheadAttention and nn.TransformerEncoderLayer, counted as
+the sum of their parts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def multi_head_attention(
 ) -> Cost:
     """query[b, n, e], key[b, s, e], value[b, s, e] -> out[b, n, e]: 3 linear layers, attention by heads, 1 linear layer.
 
-    Weights averaged over h heads: h - 1 adds and 1 divide for each of b n s.
+    Averaging weights over h heads: h - 1 adds and 1 divide for each of b n s.
     """
     b, n, e = query[-3:]
     s, d = key[-2], e // num_head
@@ -113,7 +113,7 @@ def flash_attention_in_place(
     *,
     out: Any,
 ) -> Cost:
-    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> given[b, n, h, v]: as attention; packed sequences count as the longest."""
+    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> given[b, n, h, v]: as attention; each packed sequence counts as the longest."""
     return flash_attention_forward(
         query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, out=given
     )
@@ -133,7 +133,7 @@ def cudnn_attention_in_place(
     *,
     out: Any,
 ) -> Cost:
-    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> given[b, n, h, v]: as attention; packed sequences count as the longest."""
+    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> given[b, n, h, v]: as attention; each packed sequence counts as the longest."""
     return flash_attention_forward(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, 0.0, is_causal, out=given)
 
 

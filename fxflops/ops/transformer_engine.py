@@ -2,8 +2,8 @@
 
 Their arguments: https://github.com/NVIDIA/TransformerEngine/tree/main/transformer_engine/pytorch/module and
 https://github.com/NVIDIA/TransformerEngine/blob/main/transformer_engine/pytorch/attention/dot_product_attention/dot_product_attention.py.
-Each is counted as torch's own layers would be; scaling and casting to FP8 is not counted. A module's parameters are known by its
-attributes, so that a formula has them beside what ``forward`` is given.
+Each is counted as torch's own layers; scaling and casting to FP8 are not counted. A module's parameters are read from its
+attributes, so formulas get them besides the arguments of ``forward``.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ PARAMETERS = {
     "fc1_weight": "fc1_weight", "fc1_bias": "fc1_bias", "fc2_weight": "fc2_weight", "fc2_bias": "fc2_bias",
 }  # fmt: skip
 GATED = frozenset({"geglu", "reglu", "swiglu", "qgeglu", "sreglu", "glu", "clamped_swiglu"})
-"""Activations that multiply one half by the activated other one."""
+"""Activations that multiply one half by the activation of the other."""
 ACTIVATION = Cost(others=1)
 ACTIVATION_BACKWARD = Cost(muls=3, adds=2, others=1)
-"""As silu_backward: the derivatives of all of them are counted alike."""
+"""As silu_backward: the derivatives of all activations count the same."""
 
 
 def described(values: Values) -> Values:
-    """The arguments of a module's forward, with its parameters; those that are empty are none."""
+    """Return the arguments of a module's forward, with its non-empty parameters."""
     module = values.pop("self")
     found: Values = {"x": values.pop("inp"), **values}
     for name, attribute in PARAMETERS.items():
@@ -54,7 +54,7 @@ def result(
     x: Spec, weight: Spec | None = None, fc2_weight: Spec | None = None, return_bias: bool = False,
     return_layernorm_output: bool = False, bias: Any = None, fc2_bias: Any = None,
 ) -> Any:  # fmt: skip
-    """out[*, o]; the bias, which is then not added, and what the norm returned, if they are asked for."""
+    """Return out[*, o], and if requested the bias, which is then not added, and the norm's result."""
     last, name = (weight, "bias") if fc2_weight is None else (fc2_weight, "fc2_bias")
     assert last is not None
     out = Spec((*x[:-1], last[0]), x.dtype)
@@ -80,7 +80,7 @@ def norm_of(
 
 
 def to_input_of(needs: Sequence[str]) -> bool:
-    """Whether a layer behind a norm needs the gradient of its input: the norm's own parameters need it, too."""
+    """Return whether a layer after a norm needs its input's gradient: the norm's own parameters need it, too."""
     return any(name in needs for name in ("x", "norm_weight", "norm_bias"))
 
 
@@ -132,7 +132,7 @@ def te_mlp(
     norm_weight: Spec | None = None, norm_bias: Spec | None = None, activation: str = "",
     normalization: str = "", return_bias: bool = False, out: Any,
 ) -> Cost:  # fmt: skip
-    """input[*, i], fc1_weight[f, i], fc2_weight[o, f] -> out[*, o]: the norm, two linear layers, and the activation between; a gate is f of 2f."""
+    """input[*, i], fc1_weight[f, i], fc2_weight[o, f] -> out[*, o]: the norm, two linear layers, the activation between; gated: fc1_weight[2f, i]."""
     hidden = Spec((*x[:-1], fc2_weight[1]))
     return summed(
         normalized(x, norm_weight, norm_bias, normalization != "RMSNorm"),
@@ -147,7 +147,7 @@ def te_mlp_backward(
     *, x: Spec, fc1_weight: Spec, fc2_weight: Spec, norm_weight: Spec | None = None, norm_bias: Spec | None = None,
     activation: str = "", normalization: str = "", needs: Sequence[str], out: Any,
 ) -> Cost:  # fmt: skip
-    """grad[*, o], x[*, i] -> the gradients of all: those of the layers, of the activation, 6 and 2 for a gate, and of the norm."""
+    """grad[*, o], x[*, i] -> the gradients of all: of the layers, the activation (6, plus 2 for a gate) and the norm."""
     hidden = Spec((*x[:-1], fc2_weight[1]))
     to_input = to_input_of(needs)
     return summed(
@@ -162,7 +162,7 @@ def te_mlp_backward(
 
 
 def attention_described(values: Values) -> Values:
-    """The arguments, with what the module has for those that are not given."""
+    """Return the arguments, with the module's own settings for those not passed."""
     module = values.pop("self")
     found = dict(values)
     for name in ("qkv_format", "attn_mask_type", "window_size"):
@@ -174,7 +174,7 @@ def attention_described(values: Values) -> Values:
 
 
 def sizes(query: Any, key: Any, layout: str) -> tuple[int, int, int]:
-    """The sequences, and the queries and keys of each; packed ones are one sequence here."""
+    """Return the numbers of sequences, and of queries and keys in each; packed sequences count as one."""
     if layout == "thd":
         return 1, query.shape[0], key.shape[0]
     first = layout.index("b")
@@ -182,7 +182,7 @@ def sizes(query: Any, key: Any, layout: str) -> tuple[int, int, int]:
 
 
 def attention_facts(values: Values) -> Mapping[str, int]:
-    """The pairs within packed sequences, and what causality and the window leave."""
+    """Return the pairs within sequences, and those left by causality and the window."""
     query, key, layout = values["query_layer"], values["key_layer"], values["qkv_format"]
     heads, kind = query.shape[-2], values["attn_mask_type"]
     batch, n, s = sizes(query, key, layout)
@@ -200,7 +200,7 @@ def attention_facts(values: Values) -> Mapping[str, int]:
 
 
 def attention_result(query_layer: Spec, value_layer: Spec) -> Spec:
-    """out[*, h * v]."""
+    """Return out[*, h * v]."""
     return Spec((*query_layer[:-2], query_layer[-2] * value_layer[-1]), query_layer.dtype)
 
 
@@ -221,7 +221,7 @@ def te_attention(
     *, query_layer: Spec, key_layer: Spec, value_layer: Spec, qkv_format: str, attn_mask_type: str = "no_mask",
     dropout_p: float = 0.0, out: Any,
 ) -> Cost:  # fmt: skip
-    """query[s, b, h, d], key[s, b, h, d], value[s, b, h, v] -> out[s, b, hv]: as attention; [b, s, h, d] and packed ones likewise."""
+    """query[s, b, h, d], key[s, b, h, d], value[s, b, h, v] -> out[s, b, hv]: as attention; likewise for [b, s, h, d] and packed inputs."""
     pairs = attended(query_layer, key_layer, qkv_format, out)
     masked = attn_mask_type != "no_mask"
     return of_pairs(math.prod(query_layer[:-1]), pairs, query_layer[-1], value_layer[-1], masked, dropout_p)

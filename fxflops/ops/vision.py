@@ -1,7 +1,7 @@
 """torchvision's own operators: regions of interest, deformable convolution, boxes.
 
-Their arguments: https://docs.pytorch.org/vision/stable/ops.html. Finding the places and weights of samples is not
-counted, forward or backward, as in grid_sample. They are known by name, so that torchvision need not be installed.
+Their arguments: https://docs.pytorch.org/vision/stable/ops.html. Computing positions and weights of samples is not
+counted, forward or backward, as in grid_sample. Operators are registered by name: torchvision need not be installed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from ._extend import Cost, Spec, contraction, first, formula, times
 from .pool import adaptive_avg_pool, adaptive_max_pool, adaptive_window_elements
 
 SAMPLE = Cost(muls=4, adds=3)
-"""A value between four pixels."""
+"""A value interpolated from four pixels."""
 
 SPREAD = Cost(muls=4, adds=4)
-"""A value given back to the four pixels it came from."""
+"""A gradient added to the four pixels of its sample."""
 
 
 @formula("torchvision::roi_align", "torchvision::qroi_align", "torchvision::ps_roi_align")
@@ -32,8 +32,7 @@ def roi_align(
 ) -> Cost:
     """input[n, c, h, w], rois[k, 5] -> out[k, c, y, x]: s*s samples of 4 multiplies and 3 adds, s*s-1 adds and 1 divide per output.
 
-    Where the sampling ratio s is left to the size of each box (not above 0), a box is taken to be the whole plane: an
-    upper bound.
+    If the sampling ratio s depends on each box's size (s <= 0), each box is assumed to be the whole plane: an upper bound.
     """
     *_, h, w = input
     samples = sampling_ratio**2 if sampling_ratio > 0 else -(-h // pooled_height) * -(-w // pooled_width)
@@ -58,7 +57,7 @@ def roi_align_backward(
 ) -> Cost:
     """grad[k, c, y, x], rois[k, 5] -> out[n, c, h, w]: 1 divide per element of grad, s*s samples of 4 multiplies and 4 adds.
 
-    Where the sampling ratio s is left to the size of each box, a box is taken to be the whole plane, as in roi_align.
+    If the sampling ratio s depends on each box's size, each box is assumed to be the whole plane, as in roi_align.
     """
     samples = sampling_ratio**2 if sampling_ratio > 0 else -(-height // pooled_height) * -(-width // pooled_width)
     return times(grad.numel() * samples, SPREAD).plus(Cost(others=grad.numel()))
@@ -89,14 +88,14 @@ def ps_roi_align_backward(
 def roi_pool(input: Spec, *, out: tuple[Spec, Spec]) -> Cost:
     """input[n, c, h, w], rois[k, 5] -> out[k, c, y, x], argmax[k, c, y, x]: b-1 compares per output, the largest of its bin of b elements.
 
-    Each box is taken to be the whole plane: an upper bound.
+    Each box is assumed to be the whole plane: an upper bound.
     """
     return adaptive_max_pool(_plane(input, out[0]), out=out[0])
 
 
 @roi_pool.backward("torchvision::_roi_pool_backward")
 def roi_pool_backward(grad: Spec, *, out: Spec) -> Cost:
-    """grad[k, c, y, x], argmax[k, c, y, x] -> out[n, c, h, w]: 1 add per element of grad, to where its maximum was."""
+    """grad[k, c, y, x], argmax[k, c, y, x] -> out[n, c, h, w]: 1 add per element of grad, at its maximum's position."""
     return Cost(adds=grad.numel())
 
 
@@ -104,7 +103,7 @@ def roi_pool_backward(grad: Spec, *, out: Spec) -> Cost:
 def ps_roi_pool(input: Spec, *, out: tuple[Spec, Spec]) -> Cost:
     """input[n, c*y*x, h, w], rois[k, 5] -> out[k, c, y, x], channels[k, c, y, x]: b-1 adds and 1 divide per output, the mean of its bin of b elements.
 
-    Each box is taken to be the whole plane: an upper bound.
+    Each box is assumed to be the whole plane: an upper bound.
     """
     return adaptive_avg_pool(_plane(input, out[0]), out=out[0])
 
@@ -116,7 +115,7 @@ def ps_roi_pool_backward(grad: Spec, *, out: Spec) -> Cost:
 
 
 def _plane(image: Spec, pooled: Spec) -> Spec:
-    """Return the elements that the bins of a box take, if the box is the whole plane."""
+    """Return the spec that a box's bins cover if the box is the whole plane."""
     return Spec((*pooled[:2], *image[2:]), image.dtype)
 
 
@@ -139,7 +138,7 @@ def deform_conv2d(
     *,
     out: Spec,
 ) -> Cost:
-    """input[n, g*i, h, w], weight[o, i, *k] -> out[n, o, y, x]: conv with bias of samples, 7 each, 8 if masked."""
+    """input[n, g*i, h, w], weight[o, i, *k] -> out[n, o, y, x]: conv with bias on samples of 7 operations each, 8 if masked."""
     n, _, y, x = out
     sampled = times(n * input[1] * math.prod(weight[2:]) * y * x, SAMPLE.plus(Cost(muls=0 + use_mask)))
     return contraction(math.prod(weight[1:]), out.numel(), bias=True).plus(sampled)
@@ -167,9 +166,9 @@ def deform_conv2d_backward(
 ) -> Cost:
     """grad[n, o, y, x], x[n, g*i, h, w], weight[o, i, *k] -> out[n, g*i, h, w], out_weight, out_offset, out_mask, out_bias: 2 contractions.
 
-    Samples and their gradients, of i*g*prod(k) per place, are contractions with the weight and with grad. Each goes to
-    4 pixels (8), and to its 2 offsets by the derivative of its weights (4 multiplies, 3 adds, 1 multiply by its own
-    gradient, summed over the channels); with a mask 1 multiply, and to the mask 1 multiply, summed over the channels.
+    The gradients of the weight and of the samples, i*g*prod(k) per position, are contractions with grad. Each sample's
+    gradient goes to 4 pixels (8), and to its 2 offsets by the derivative of its weights (4 multiplies, 3 adds, 1 multiply
+    by it, summed over the channels); a mask is 1 multiply, its gradient 1 multiply, summed over the channels.
     """
     n, o, *places = grad
     at = n * math.prod(places)
@@ -182,7 +181,7 @@ def deform_conv2d_backward(
 
 @formula("torchvision::nms")
 def nms(dets: Spec, scores: Spec, iou_threshold: float, *, out: Spec) -> Cost:
-    """dets[n, 4] -> out[k]: n areas of 3 operations, 13 for the overlap of each pair: an upper bound, all pairs are compared.
+    """dets[n, 4] -> out[k]: n areas of 3 operations, 13 for the overlap of each pair: an upper bound, as all pairs are compared.
 
     A pair takes 4 corners (max, min), 2 lengths and their clamp to 0, their product, the union (2), the quotient and
     its compare with the threshold. Sorting by score is not counted.

@@ -1,7 +1,7 @@
-"""vLLM's kernels of a paged KV cache: attention of one new token of each sequence, and writing to the cache.
+"""vLLM's kernels for a paged KV cache: attention for one new token per sequence, and writes to the cache.
 
-Their arguments: https://github.com/vllm-project/vllm/blob/main/vllm/_custom_ops.py. Attention is counted over the keys that the
-sequences have, where their lengths can be read, else over the longest. FlashAttention over pages is in ``flash_attn.py``.
+Their arguments: https://github.com/vllm-project/vllm/blob/main/vllm/_custom_ops.py. Attention is counted over each
+sequence's own keys if the lengths can be read, else over the longest's. FlashAttention over pages is in ``flash_attn.py``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ OPS = "vllm._custom_ops"
 
 
 def facts(values: Values) -> Mapping[str, int]:
-    """The keys that all sequences have, for each head of queries."""
+    """Return the number of keys of all sequences, once per head of queries."""
     return {WITHIN: values["query"].shape[-2] * sum(values_of(values["seq_lens"]))}
 
 
 def nothing() -> None:
-    """A kernel that writes, and returns nothing."""
+    """Return None: the kernel only writes to its arguments."""
 
 
 @library(
@@ -36,7 +36,7 @@ def nothing() -> None:
     writes=("out",),
 )
 def paged_attention(*, query: Spec, max_seq_len: int, alibi_slopes: Spec | None = None, out: Any) -> Cost:
-    """query[b, h, d], pages of keys and values of d, lengths[b] -> out[b, h, d]: as attention of one query in each sequence."""
+    """query[b, h, d], pages of keys and values of d, lengths[b] -> out[b, h, d]: as attention with one query per sequence."""
     b, h, d = query
     pairs = fact_in(out, WITHIN, b * h * max_seq_len)
     return of_pairs(b * h, pairs, d, d, False, 0.0).plus(when(alibi_slopes is not None, times(pairs, ALIBI)))

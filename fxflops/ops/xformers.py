@@ -1,8 +1,8 @@
-"""xformers' memory-efficient attention, with its masks: tensors, causal ones, windows, and packed sequences.
+"""xformers' memory-efficient attention, with tensor, causal, window and packed-sequence masks.
 
 Its arguments: https://github.com/facebookresearch/xformers/blob/main/xformers/ops/fmha/__init__.py, its masks:
-https://github.com/facebookresearch/xformers/blob/main/xformers/ops/fmha/attn_bias.py. It is counted as attention is; of packed sequences
-(``BlockDiagonal*``) each meets its own keys alone.
+https://github.com/facebookresearch/xformers/blob/main/xformers/ops/fmha/attn_bias.py. It is counted as attention; packed sequences
+(``BlockDiagonal*``) attend only to their own keys.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNBOUNDED = (-1, -1)
 
 
 def described(values: Values) -> Values:
-    """The arguments, a mask that is no tensor as plain values: its lengths, its window, and the corner that it is aligned to."""
+    """Return the arguments, with a non-tensor mask as plain values: lengths, window, and the corner that it is aligned to."""
     bias = values.pop("attn_bias", None)
     if bias is None or isinstance(bias, torch.Tensor):
         return {**values, "attn_mask": bias}
@@ -47,7 +47,7 @@ def described(values: Values) -> Values:
 
 
 def _lengths(info: Any) -> list[int] | None:
-    """The lengths of packed sequences; None where the mask has none."""
+    """Return the lengths of packed sequences; None if the mask has none."""
     starts = getattr(info, "seqstart_py", None)
     if starts is None:
         return None
@@ -56,12 +56,12 @@ def _lengths(info: Any) -> list[int] | None:
 
 
 def heads_in(query: Any) -> int:
-    """The heads of [b, m, k], [b, m, h, k] or [b, m, g, h, k]."""
+    """Return the number of heads of [b, m, k], [b, m, h, k] or [b, m, g, h, k]."""
     return math.prod(query.shape[2:-1])
 
 
 def facts(values: Values) -> Mapping[str, int]:
-    """The pairs within sequences, and what a mask leaves of them; of a tensor that masks nobody asks."""
+    """Return the pairs within sequences, and those that a mask leaves; {} without a mask or for a tensor."""
     mask, query, key = values.get("mask"), values["query"], values["key"]
     if mask is None:
         return {}
@@ -79,12 +79,12 @@ def _within(n: int, s: int, mask: Mapping[str, Any]) -> int:
 
 
 def result(query: Spec, value: Spec, output_dtype: Any = None) -> Spec:
-    """out[b, m, *, v]."""
+    """Return out[b, m, *, v]."""
     return Spec((*query[:-1], value[-1]), output_dtype or query.dtype)
 
 
 def result_with_sums(query: Spec, value: Spec, output_dtype: Any = None) -> Any:
-    """out[b, m, *, v], and the logarithms of the softmax's sums, [b, *, m]."""
+    """Return out[b, m, *, v], and the logarithms of the softmax's sums, [b, *, m]."""
     return result(query, value, output_dtype), sums_of(query)
 
 
@@ -102,7 +102,7 @@ def pairs_of(query: Spec, key: Spec, out: Any) -> int:
 
 
 def is_masked(attn_mask: Any, mask: Mapping[str, Any] | None) -> bool:
-    """Whether scores are masked one by one: sequences are kept apart without it."""
+    """Return whether single scores are masked; packed sequences alone need no masking."""
     return attn_mask is not None or (mask is not None and tuple(mask["window"]) != UNBOUNDED)
 
 
