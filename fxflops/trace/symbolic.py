@@ -86,7 +86,7 @@ class SymbolicTracer(fx.Tracer):
         method written in Python."""
         function = getattr(called, "__func__", called)
         if type(function) is not FunctionType:
-            raise TypeError(f"{type(called).__name__} is no function written in Python")
+            raise TypeError(f"{type(called).__name__} is not a function written in Python")
         is_method = function is not called
         made, args = super().create_args_for_root(function, is_method, concrete_args)
         args = self._with_constants(function, args)
