@@ -74,7 +74,7 @@ class Remembered(NamedTuple):
 class Entries:
     """The storages seen in a run, by number: the spec of the first tensor on each, the call that made it (-1 for none).
 
-    ``categories`` and ``names`` are those of labelled storages.
+    ``categories`` and ``names`` are the labels that storages were given.
     """
 
     specs: list[Spec] = field(default_factory=list)

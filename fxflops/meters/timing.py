@@ -71,7 +71,7 @@ class Timing(NamedTuple):
 
 
 def warm_up(seconds: Sequence[float], least: int) -> int:
-    """Return the number of leading warm-up runs: each is slower than the median of the runs after it. At least ``least`` runs are left."""
+    """Return the number of leading warm-up runs: each is clearly slower than the median of the runs after it. At least ``least`` runs are left."""
     first = 0
     while len(seconds) - first > least and seconds[first] > (1 + WIDE) * statistics.median(seconds[first + 1 :]):
         first += 1

@@ -177,7 +177,7 @@ class MetaMirror:
                 self._own[id(tensor)] = self.read(tensor)
 
     def is_weight(self, meta: torch.Tensor) -> bool:
-        """Return whether a meta tensor stands for a parameter that requires a gradient, or is one."""
+        """Return whether a meta tensor represents, or is, a parameter that requires a gradient."""
         own = self._state.get(id(meta))
         return id(meta) in self._weights or (isinstance(own, nn.Parameter) and own.requires_grad)
 

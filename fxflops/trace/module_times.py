@@ -39,7 +39,7 @@ class ModuleTimes:
         optimizers: Iterable[Optimizer],
         clock: Callable[[], Stopwatch] = Stopwatch,
     ) -> None:
-        # Its target is a name: what it computed was not observed.
+        # The target is a name, since the computation was not observed.
         self._unseen = Operation(UNSEEN, UNSEEN, (), EMPTY_MAPPING, None)
         self.calls = [Call(self._unseen, "")]
         self.scopes: list[Scope] = []

@@ -630,7 +630,7 @@ class Observer:
     def _leaf_by_rule(
         self, key: Any, record: ModuleRecord, settings: ModuleSettings, args: Any, kwargs: Any
     ) -> Known | None:
-        """Return what is known of a leaf from its class's shape rule, or from its forward if that only makes a view; None for others."""
+        """Return an entry for a leaf by its class's shape rule, or by its forward if that only makes a view; None for other leaves."""
         module, entry, world = record.module, self._formula_of(record), self._world
         cls = type(module)
         if entry is None or not settings.contiguous or holds_tensors(module):
@@ -936,7 +936,7 @@ class Observer:
     def _dispatched(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any, kwspecs: Any, in_parts: bool
     ) -> Any:
-        """Run a call that has no formula, and record the operators that it dispatches; if there are none, the call."""
+        """Run a call that has no formula, and record the operators that it dispatches; if it dispatches none, record the call."""
         first = len(self.calls)
         with self._within(self._in_call, True), self._dispatching(func), dispatch_mode_on(self.aten):
             out = self._run(func, args, kwargs)
@@ -1193,7 +1193,7 @@ class Observer:
         if is_control_flow(func) or self._registry.find(func) is not None or not calls_others:
             # All modes are off here; the wrapped functions turn them on again inside.
             args, kwargs = with_callables((args, kwargs), self._observed_inside)
-            # The operator itself cuts rows and stacks results by torch functions: track what these return.
+            # The operator itself cuts rows and stacks results by torch functions: track the results of these.
             tracked = is_control_flow(func)
             with (
                 EnableTorchFunction() if tracked else nullcontext(),

@@ -1,4 +1,4 @@
-"""The world of ``profile``: calls run on real tensors, and those like earlier ones are recorded as the same operation.
+"""The world of ``profile``: calls run on real tensors, and a call like an earlier one is recorded as the same operation.
 
 A call's record depends only on the function, its plain arguments and its tensors' metadata; its result is compared every time.
 Calls that make no tensor but their result run with the dispatch mode off. Calls to which this does not apply (in a backward

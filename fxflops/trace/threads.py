@@ -135,7 +135,7 @@ class Threads:
 
 
 def _is_on(observer: Any) -> bool:
-    """Return whether an observer's modes are on in this thread: autograd's threads inherit those of their caller."""
+    """Return whether an observer's modes are on in this thread: autograd's threads inherit their caller's modes."""
     return observer.mode in get_current_function_mode_stack() or observer.aten in get_current_dispatch_mode_stack()
 
 

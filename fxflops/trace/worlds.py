@@ -130,7 +130,7 @@ class World:
         return value
 
     def returned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Note what a call has returned and written to."""
+        """Note the tensors that a call has returned and written to."""
 
     def spec_of_result(self, entry: Formula | None, given: Any, out: Any) -> Any:
         """Return the spec of a result; ``given`` are the tensors of a lookup."""
