@@ -1,6 +1,6 @@
 """All private names of torch that this library uses, each with its purpose, and what happens in a torch without it.
 
-The import fails without a name marked Necessary. An optional name has a stand-in; :func:`absent` lists those that this
+Without a name marked Necessary, the import fails. An optional name has a stand-in; :func:`absent` lists the names that this
 torch lacks. The names here are torch's own, without the leading underscore.
 """
 
@@ -33,7 +33,7 @@ OPTIONAL: dict[str, bool] = {}
 
 
 def _optional(path: str, stand_in: Any) -> Any:
-    """Return what torch has under this dotted name, or ``stand_in``."""
+    """Return torch's object with this dotted name, or ``stand_in``."""
     found = reduce(lambda owner, name: getattr(owner, name, stand_in), path.split(".")[1:], torch)
     OPTIONAL[path] = found is not stand_in
     return found
@@ -47,7 +47,7 @@ def absent() -> list[str]:
 def device_sleep(device: torch.device) -> Callable[[int], None] | None:
     """Return the function that makes a device's current stream wait for a number of cycles, ``torch.cuda._sleep``.
 
-    None where the device has none: then a node's time there includes the device's waiting for the host.
+    None if the device has no such function: a node's time then includes the device's waiting for the host.
     """
     module: Any = torch.get_device_module(device)
     sleep = getattr(module, "_sleep", None)
@@ -55,7 +55,7 @@ def device_sleep(device: torch.device) -> Callable[[int], None] | None:
         return None
 
     def on_device(cycles: int) -> None:
-        # It takes the current device, which need not be the model's. To change it takes 4 us.
+        # It acts on the current device, which need not be the model's. Switching devices takes 4 us.
         if device.index is None or device.index == module.current_device():
             sleep(cycles)
         else:
@@ -70,26 +70,26 @@ OpOverload = torch._ops.OpOverload
 OpOverloadPacket = torch._ops.OpOverloadPacket
 # The class of cond, while_loop, flex_attention ...: the functions that they call are counted. Necessary.
 HigherOrderOperator = torch._ops.HigherOrderOperator
-# The class that torch.library.custom_op returns. Without it a formula for one is registered by the operator's name.
+# The class that torch.library.custom_op returns. Without it a custom op's formula is registered by the operator's name.
 CustomOpDef = _optional("torch._library.custom_ops.CustomOpDef", Nobody)
 
 
-# The base of dispatch modes, by which operators are observed. Necessary.
+# The base class of dispatch modes, which observe operators. Necessary.
 TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
 
 
 class DispatchMode(TorchDispatchMode):
-    """A dispatch mode whose first operator does not import torch's compiler, only to tell it to leave the handler alone."""
+    """A dispatch mode whose first operator does not import torch's compiler just to exclude the handler from compilation."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
 
 
-# The modes that are on, so that none is entered twice. Necessary.
+# The modes that are on, so that no mode is entered twice. Necessary.
 get_current_dispatch_mode_stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack
 get_current_function_mode_stack: Callable[[], list[Any]] = torch.overrides._get_current_function_mode_stack
-# The function mode of a default device, which changes factories alone; other modes may make any call of any. Necessary.
+# The function mode of a default device, which changes only factories; other modes may turn any call into any other. Necessary.
 DeviceContext = _device.DeviceContext
 
 
@@ -98,15 +98,15 @@ def default_device_mode() -> Any:
     return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
 
 
-# The number of dispatch modes that are on. It is read at each call, and faster than the list. Necessary.
+# The number of dispatch modes that are on, read at each call because that is faster than the list. Necessary.
 len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
-# The FakeTensorMode that is on: DTensor turns one on to find shapes. Necessary.
+# The FakeTensorMode that is on: DTensor turns one on to infer shapes. Necessary.
 fake_mode: Callable[[], Any] = partial(torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE)
 # Hide this library's own calls from dispatch modes (disable_current_modes) and function modes. Necessary.
 disable_current_modes = torch.utils._python_dispatch._disable_current_modes
-DisableTorchDispatch = torch._C._DisableTorchDispatch  # does the first of these much faster
+DisableTorchDispatch = torch._C._DisableTorchDispatch  # hides them from dispatch modes much faster
 DisableTorchFunction = torch._C.DisableTorchFunction
-# Reads a tensor subclass without its __torch_function__, with function modes left on. Necessary.
+# Reads a tensor subclass without its __torch_function__, but leaves function modes on. Necessary.
 DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
 # Undoes DisableTorchFunction, for torch functions that must be observed while it is on. Necessary.
 EnableTorchFunction = torch._C._EnableTorchFunction
@@ -115,17 +115,18 @@ is_torch_function_enabled = torch._C._is_torch_function_enabled
 len_torch_function_stack = torch._C._len_torch_function_stack
 pop_torch_function_stack = torch._C._pop_torch_function_stack
 push_on_torch_function_stack = torch._C._push_on_torch_function_stack
-# Make a FakeTensor of a meta tensor in a fifth of the time that its class takes. Without them nothing is simulated.
+# Make a FakeTensor from a meta tensor in a fifth of its constructor's time. Without them nothing is simulated.
 make_subclass, warn_of_address = torch.Tensor._make_subclass, torch._C._set_warn_deprecated_on_mutable_data_ptr
-# The default __torch_dispatch__, by which classes with one of their own are recognized. Necessary.
+# The default __torch_dispatch__, to recognize classes that define their own. Necessary.
 disabled_torch_dispatch_impl = torch._C._disabled_torch_dispatch_impl
-# The package of DTensor, and the end of its file that finds shapes of results. Without them sharded tensors are counted whole.
+# DTensor's package, and the end of the name of its file that infers results' shapes. Without them sharded tensors are counted whole.
 SHARDING, SHARDING_FILE = "torch.distributed.tensor", "_sharding_prop.py"
-# The end of the file that gathers FSDP's parameters ahead of time. Without it, they belong to the module called meanwhile.
+# The end of the name of the file in which FSDP gathers parameters ahead of time. Without it, they belong to the module called meanwhile.
 FSDP_GROUP_FILE = "_fsdp_param_group.py"
-# The ends of the files of DeviceMesh, which is made of numbers, and of FSDP that makes one. Without them no mesh is made or sliced in a simulation.
+# The ends of the names of DeviceMesh's file, which needs real numbers, and of FSDP's file that makes a mesh. Without them a simulation
+# cannot make or slice a mesh.
 MESH_FILES = "device_mesh.py", "_fsdp_init.py"
-# Tells whether a tensor wraps other tensors (DTensor), and so has no memory of its own. Necessary.
+# Whether a tensor wraps other tensors (DTensor), and so has no memory itself. Necessary.
 is_traceable_wrapper_subclass = torch.utils._python_dispatch.is_traceable_wrapper_subclass
 # The active functorch transform (vmap, grad), under which shapes lack the batch dimension. Necessary.
 peek_interpreter_stack = torch._C._functorch.peek_interpreter_stack
@@ -133,7 +134,7 @@ peek_interpreter_stack = torch._C._functorch.peek_interpreter_stack
 
 @contextmanager
 def outside_transforms() -> Iterator[None]:
-    """Leave all functorch transforms in this block, to ask which kernels a call on one example takes. Necessary."""
+    """Leave all functorch transforms in this block, to ask which kernels a call on one example uses. Necessary."""
     if peek_interpreter_stack() is None:
         yield
         return
@@ -143,47 +144,47 @@ def outside_transforms() -> Iterator[None]:
         yield
 
 
-# The level of forward-mode AD that is open, -1 for none: calls there compute tangents, too. Necessary.
+# The open level of forward-mode AD, -1 for none: calls there also compute tangents. Necessary.
 dual_level: Callable[[], int] = partial(getattr, torch.autograd.forward_ad, "_current_level")
-# Tells of the vmap of autograd (is_grads_batched, vectorize=True), which is older than functorch's. Necessary.
-_VMAP: Any = torch._C._parse_dispatch_key("VmapMode")  # asking by the name takes 2 us
+# Whether autograd's own vmap (is_grads_batched, vectorize=True), which is older than functorch's, is active. Necessary.
+_VMAP: Any = torch._C._parse_dispatch_key("VmapMode")  # looking it up by name takes 2 us
 in_autograds_vmap: Callable[[], bool] = partial(torch._C._dispatch_tls_is_dispatch_key_included, _VMAP)
-# Tells whether autocast is on for any device. Without it it counts as on, and counting is slower.
+# Whether autocast is on for any device. Without this name autocast counts as on, and counting is slower.
 is_any_autocast_enabled: Callable[[], bool] = _optional("torch._C._is_any_autocast_enabled", lambda: True)
-# How often C++ refers to a tensor: autograd saves tensors. Necessary.
+# The number of references from C++ to a tensor, e.g. from autograd, which saves tensors. Necessary.
 _uses: Callable[[torch.Tensor], int] = torch.Tensor._use_count  # type: ignore[attr-defined]
-# How often it refers to a storage: views share it. Without it a tensor that a forward replaces counts as held to the end.
+# The number of references to a storage, which views share. Without it a tensor that a forward replaces counts as held to the end.
 _storage_uses: Callable[[int], int] = _optional("torch._C._storage_Use_Count", lambda _: sys.maxsize)
 
 
 def storage_uses(cdata: int) -> int:
-    """Return how many tensors in C++ have the storage at this address, which must be alive. Without the name: as many as can be."""
+    """Return how many C++ tensors use the storage at this address, which must be alive; sys.maxsize if torch cannot count them."""
     uses = _storage_uses(cdata)
     return uses if uses == sys.maxsize else uses - _uses_in_asking()
 
 
 @cache
 def _uses_in_asking() -> int:
-    """Return how many uses torch adds itself when it counts them."""
+    """Return how many uses torch itself adds while it counts them."""
     with disable_current_modes():
         tensor = torch.empty(1, device="cpu")
         return _storage_uses(tensor.untyped_storage()._cdata) - 1
 
 
-# Tells of a tensor of zeros without memory, as autograd makes for gradients that are none. Necessary.
+# Whether a tensor is zeros without memory, as autograd makes for undefined gradients. Necessary.
 is_zerotensor: Callable[[torch.Tensor], bool] = torch.Tensor._is_zerotensor
 
 
 def use_counts(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return how often C++ refers to a tensor, and to its storage."""
+    """Return the numbers of references from C++ to a tensor and to its storage."""
     return _uses(tensor), _storage_uses(tensor.untyped_storage()._cdata)
 
 
-# The weights that parametrize.cached() keeps, which are brought back after a count. Necessary.
+# The weights that parametrize.cached() keeps, which are restored after a count. Necessary.
 cached_weights: Callable[[], dict[Any, Any]] = partial(getattr, torch.nn.utils.parametrize, "_cache")
-# The hooks by which autograd saves tensors now. Without it they count as set, and profiling is slower.
+# Autograd's current saved-tensor hooks. Without this name hooks count as set, and profiling is slower.
 saved_tensors_hooks = _optional("torch._C._autograd._top_saved_tensors_default_hooks", lambda _: ())
-# The number of the running backward pass, -1 for none, which distinguishes the phases. Necessary.
+# The number of the running backward pass, -1 for none, to distinguish phases. Necessary.
 current_graph_task_id = torch._C._current_graph_task_id
 # The autograd node that is running. Without it calls of the backward pass belong to no module.
 current_autograd_node: Callable[[], Any] = _optional("torch._C._current_autograd_node", lambda: None)
@@ -201,9 +202,9 @@ engine_run_backward = torch.autograd.graph._engine_run_backward
 
 
 def engine_creates_graph(frame: FrameType) -> bool:
-    """Return whether a frame of that function runs a backward pass with ``create_graph=True``: gradients are enabled in it, and
-    a node's code that runs under them need not be a forward. Its arguments are the outputs, then gradients, retain_graph
-    and create_graph; with others, none does."""
+    """Return whether a frame of ``engine_run_backward`` has ``create_graph=True``: gradients are then enabled throughout, so a node
+    that runs with gradients enabled need not run a forward. The function's arguments are outputs, gradients, retain_graph and
+    create_graph; False for any others."""
     given = frame.f_locals.get("args", ())
     return bool(given[2]) if len(given) > 2 else bool(frame.f_locals.get("kwargs", {}).get("create_graph"))
 
@@ -223,7 +224,7 @@ def workers_of(loader: Any) -> int:
 
 # The file whose frames show that checkpoint recomputes.
 CHECKPOINT_FILE = str(Path(torch.utils.__file__).with_name("checkpoint.py"))
-# Its function that reads shape, dtype and device of a tensor, to compare a recomputed one with the first. Necessary.
+# Checkpoint's function that reads a tensor's shape, dtype and device, to compare recomputed tensors with the originals. Necessary.
 READS_METADATA = "_default_meta_extractor"
 # Modules with torch's Python kernels for the meta device: their calls are not the model's.
 META_KERNELS = ("torch._meta_registrations", "torch._prims", "torch._refs", "torch._decomp")
@@ -237,52 +238,52 @@ STEP_CODE = next(
 # The function behind torch.set_grad_enabled and no_grad, which is not counted; recorded graphs call it. Necessary.
 set_grad_enabled = torch._C._set_grad_enabled
 
-# The function behind Module.__call__ that runs hooks and forward: a class that has another is called in its own way. Necessary.
+# The function behind Module.__call__ that runs hooks and forward: a class that overrides it is called in its own way. Necessary.
 call_impl = nn.Module._call_impl
-# The global module hooks, by the names of a module's own hooks: with any hook a module is no leaf. Necessary.
+# The global module hooks, by the names of a module's own hooks: a module with any hook is not a leaf. Necessary.
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS: dict[str, dict[int, Any]] = {name: getattr(nn.modules.module, f"_global{name}") for name in HOOKS}
 
-# Modules with the functions that torch.nn.functional and torch's layers call, to find these by name. Necessary.
+# Modules with the functions that torch.nn.functional and torch's layers call, to find these functions by name. Necessary.
 C_nn = torch._C._nn
 FUNCTION_MODULES = {
     "torch._VF": torch._VF,
     C_nn.__name__: C_nn,
     "torch._C._VariableFunctions": torch._C._VariableFunctions,
 }
-# The same for torch.special, torch.linalg and torch.fft. Without one its functions have only their public names.
+# The same for torch.special, torch.linalg and torch.fft. Without one of them its functions are found only by their public names.
 BINDINGS = [_optional(f"torch._C.{name}", None) for name in ("_special", "_linalg", "_fft")]
 # The base class of torch.Tensor, which has the methods that Tensor overrides. Necessary.
 TensorBase = torch._C.TensorBase
-# A function with a formula of its own. Necessary.
+# A function with its own formula. Necessary.
 assertion = torch._assert
-# Tells which kernel attention takes. Without it the call is run on fake tensors, which is slower.
+# Returns which kernel attention uses. Without it the call is run on fake tensors, which is slower.
 fused_sdp_choice: Callable[..., int] | None = _optional("torch._fused_sdp_choice", None)
-# The operator whose kernel on meta makes a gradient that nobody asked for. Necessary.
+# The operator whose meta kernel makes a gradient that was not requested. Necessary.
 batch_norm_backward = torch.ops.aten.native_batch_norm_backward.default
-# Calls an operator without autograd, so that a dispatch mode sees it even where meta takes it apart. Necessary.
+# Calls an operator without autograd, so that a dispatch mode sees it even if meta decomposes it. Necessary.
 below_autograd = torch._C._AutoDispatchBelowAutograd
 # The fused kernel of attention on the CPU. Necessary.
 flash_attention_for_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-# The kernel of recurrent layers on CUDA. A program that calls it by name is told from the layers. Necessary.
+# The kernel of recurrent layers on CUDA. A program that calls it by name is distinguished from the layers. Necessary.
 cudnn_rnn = torch.ops.aten._cudnn_rnn
-# Functions with formulas of their own. A torch without one cannot call it.
+# Functions with their own formulas. If torch lacks one, no model can call it.
 int_mm = _optional("torch._int_mm", Nobody)
 convolution_with_flags = _optional("torch._convolution", Nobody)
 
-# Tells of a kernel for one dispatch key, by which composite operators are known: they only call others. Necessary.
+# Whether an operator has a kernel for a dispatch key, to recognize composite operators, which only call others. Necessary.
 has_kernel_for_key: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
 
-# Tells that autograd has had its turn, so that an operator may be called by the kernel that composes it of others. Necessary.
+# Whether autograd has already handled the call, so that an operator may run by the kernel that composes it of others. Necessary.
 is_below_autograd: Callable[[], bool] = partial(
     torch._C._dispatch_tls_is_dispatch_key_excluded, torch._C.DispatchKey.ADInplaceOrView
 )
 
 
 def composing_kernels(overload: Any) -> Callable[..., Any] | None:
-    """Return the kernel that composes an operator of others below autograd; None if it has none.
+    """Return the kernel that composes an operator of others below autograd; None if it has no such kernel.
 
-    A torch without ``_op_dk`` hides what such operators hold on their way.
+    Without torch's ``_op_dk`` the temporaries of such operators are not seen.
     """
     for key in ("CompositeExplicitAutogradNonFunctional", "CompositeExplicitAutograd"):
         if has_kernel_for_key(overload.name(), key) and hasattr(overload, "_op_dk"):
@@ -290,19 +291,19 @@ def composing_kernels(overload: Any) -> Callable[..., Any] | None:
     return None
 
 
-# The name of a function in a graph's code. A recorded graph calls a function without one by another node. Necessary.
+# The name of a function in a graph's code. A recorded graph calls a function without a name by another node. Necessary.
 get_qualified_name = torch.fx.node._get_qualified_name
 # Maps the leaves of nested containers. Necessary.
 tree_map = torch.utils._pytree.tree_map
 
-# The name of the compiler's module, to look it up among the imported ones.
+# The name of the compiler's module, to look it up among imported modules.
 COMPILER = "torch._dynamo"
-# Up to torch 2.8 its import calls torch functions, and fails where they are disabled.
+# Up to torch 2.8 importing the compiler calls torch functions, and fails if these are disabled.
 COMPILER_CALLS_FUNCTIONS = TorchVersion(torch.__version__) < "2.9"
-# How the compiler names, in the functions that it rewrites, its graphs and the functions that go on after a graph's break.
-# Under other names no break is found.
+# The compiler's names, in the functions that it rewrites, for its graphs and for functions that resume after a graph break.
+# If the names change, no break is found.
 COMPILED_CODE, RESUMED_CODE = "__compiled_fn_", "__resume_at_"
-# The beginning of the profiler's name for a call of a graph that inductor compiled. Without it no kernel is found.
+# The prefix of the profiler's name for a call of a graph that inductor compiled. Without it no kernel is found.
 GRAPH_CALL = "## Call CompiledFxGraph"
 # The __module__ of torch's classes written in C++, whose objects have no attributes of the user's.
 C_MODULE = "torch._C"
@@ -312,8 +313,8 @@ _set_version_counters = _optional("torch._C._autograd._unsafe_set_version_counte
 
 
 def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
-    """Set the version counters of tensors back, once their values are restored. Otherwise a backward pass of the user's that was
-    pending when a count wrote to a tensor would raise."""
+    """Set the version counters of tensors back, once their values are restored. Otherwise a user's pending backward pass would raise
+    if a count wrote to a tensor that it saved."""
     if _set_version_counters is None:
         return
     try:
@@ -339,8 +340,8 @@ ATTRIBUTES: dict[Any, tuple[str, ...]] = {
 
 
 def process_group_of(given: Any) -> tuple[Any, bool]:
-    """Return the process group that an operator is given, by name or in an object of C++, and whether all processes are in
-    it; (None, False) if it is given none. Without these functions a collective's group is unknown."""
+    """Return the process group passed to an operator, by name or as a C++ object, and whether all processes are in it;
+    (None, False) if none is passed. Without these functions a collective's group is unknown."""
     c10d: Any = torch.distributed.distributed_c10d
     if isinstance(given, str):
         given = c10d._resolve_process_group(given)
@@ -350,14 +351,14 @@ def process_group_of(given: Any) -> tuple[Any, bool]:
 
 
 def default_store() -> Any:
-    """Return the store by which torch.distributed brought its processes together. Without it reports are not gathered."""
+    """Return the store that connects torch.distributed's processes. Without it reports are not gathered."""
     return torch.distributed.distributed_c10d._get_default_store()
 
 
 @contextmanager
 def fake_group(rank: int, size: int) -> Iterator[None]:
-    """Make this process one of so many that do not exist: its collectives return at once. Without it nothing is simulated.
-    DTensor remembers meshes, whose groups have other names in the next rank: what it remembers is cleared at the end."""
+    """Make this process one of ``size`` simulated processes: its collectives return at once. Without it nothing is simulated.
+    DTensor caches meshes, whose groups have other names for the next rank, so its caches are cleared at the end."""
     from torch.distributed.tensor import _redistribute, debug
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -375,7 +376,7 @@ def fake_group(rank: int, size: int) -> Iterator[None]:
 
 
 def done(results: list[torch.Tensor]) -> torch.ScriptObject:
-    """Return the handle of a collective that is complete. That of a fake group has no results, which DistributedDataParallel reads."""
+    """Return the handle of a completed collective, with the results that DistributedDataParallel reads: a fake group's handle has none."""
     future = torch.futures.Future[list[torch.Tensor]]()
     future.set_result(results)
     return torch._C._distributed_c10d._create_work_from_future(future).boxed()
@@ -383,8 +384,8 @@ def done(results: list[torch.Tensor]) -> torch.ScriptObject:
 
 @cache
 def fake_tensors() -> tuple[Any, Any]:
-    """Return the classes FakeTensor and FakeTensorMode, imported on first use, which show how a missing device would act. Without them
-    a count under autocast, or of attention's backward pass, fails."""
+    """Return the classes FakeTensor and FakeTensorMode, imported on first use, which show how a missing device would behave. Without
+    them a count under autocast, or of attention's backward pass, fails."""
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
     return FakeTensor, FakeTensorMode
@@ -392,9 +393,9 @@ def fake_tensors() -> tuple[Any, Any]:
 
 @contextmanager
 def fake_errors_unlogged() -> Iterator[None]:
-    """Keep fake tensors from logging errors of this thread, with a traceback, on stderr: who tries a call handles them.
+    """Keep fake tensors from logging this thread's errors, with a traceback, on stderr: the code that tries a call handles them.
 
-    Without the logger of this name they would be logged.
+    If torch's logger has another name, the errors are logged.
     """
     logger, thread = logging.getLogger("torch._subclasses.fake_tensor"), threading.get_ident()
 
@@ -412,33 +413,33 @@ STOPS_RECOMPUTING, RETURNS_SAVED = "_StopRecomputationError", "_CachedTorchDispa
 
 
 def of_checkpoint(name: str) -> Any:
-    """Return the exception by which checkpoint stops recomputing, or the mode in which it returns what it saved. Without them a call
-    that is stopped is not counted, and one that was saved is. Older versions of torch import checkpoint when it is first used."""
+    """Return the exception by which checkpoint stops recomputing, or the mode in which it returns saved results. Without them a stopped
+    call is not counted, and a saved one is. Older versions of torch import checkpoint when it is first used."""
     return getattr(sys.modules.get("torch.utils.checkpoint"), name, Nobody)
 
 
-# The hooks that pack what autograd saves: checkpoint's own show that it runs a function. Without it random states are not counted.
+# The hooks that pack autograd's saved tensors: checkpoint's hooks show that it runs a function. Without it random states are not counted.
 _saved_tensors_hooks: Callable[[bool], Any] = _optional(
     "torch._C._autograd._top_saved_tensors_default_hooks", lambda ignores_tracing: None
 )
 
 
 def saving_hook() -> Any:
-    """Return the function that packs what autograd saves now; None if tensors are saved as they are."""
+    """Return the hook that now packs autograd's saved tensors; None if tensors are saved as they are."""
     hooks = _saved_tensors_hooks(True)
     return None if hooks is None else hooks[0]
 
 
 KEEPS_ITS_NUMBER = ("MulBackward0", "DivBackward0")
-"""Nodes that keep a Python number as a tensor of the CPU, by which the gradient is multiplied or divided."""
+"""Nodes that keep a Python number, by which they multiply or divide the gradient, as a CPU tensor."""
 
 
 def kept_by(node: Any) -> torch.Tensor | None:
-    """Return the tensor of the CPU that a node of the autograd graph keeps beside what its function was given; None for most.
+    """Return the CPU tensor that an autograd node keeps besides its function's arguments; None for most nodes.
 
-    That is the number of a product or quotient, and the state of random numbers that checkpoint keeps with ``use_reentrant=True``. A number is not
-    asked for where hooks pack what is saved now: to unpack it may compute. Without these attributes of torch's, 8 and 5,056 bytes for
-    each such call are not in the memory of a training step.
+    It is the number in a product or quotient, or the random state that checkpoint keeps with ``use_reentrant=True``. A number is not
+    read while hooks pack saved tensors, since unpacking may compute. Without these attributes of torch, a training step's memory
+    lacks 8 or 5,056 bytes for each such call.
     """
     if type(node).__name__ in KEEPS_ITS_NUMBER:
         kept = None if saving_hook() is not None else getattr(node, "_saved_other", None)
@@ -454,9 +455,9 @@ def kept_by(node: Any) -> torch.Tensor | None:
 def random_state_of_checkpoint(hook: Any) -> tuple[torch.Tensor, Any] | None:
     """Return the CPU's random state that checkpoint keeps, and the object whose end frees its memory.
 
-    ``hook`` is a function that packs what autograd saves. While checkpoint first runs a function that is the state to recompute with; its
-    storage leaves when autograd needs the function no longer. While it recomputes, ``fork_rng`` keeps another one until that is over.
-    None for hooks that are not checkpoint's, and where it keeps no state.
+    ``hook`` is a function that packs autograd's saved tensors. When checkpoint first runs a function, it keeps the state to recompute
+    with, until autograd no longer needs the function. While it recomputes, ``fork_rng`` keeps another state until the end. None for
+    hooks that are not checkpoint's, and if checkpoint keeps no state.
     """
     function = unwrap(hook)
     if not isinstance(function, FunctionType) or function.__code__.co_filename != CHECKPOINT_FILE:
@@ -470,7 +471,7 @@ def random_state_of_checkpoint(hook: Any) -> tuple[torch.Tensor, Any] | None:
 
 
 def _cells_of(function: Any) -> dict[str, Any]:
-    """Return the variables that a function has of the functions around it, those that are set."""
+    """Return the variables in a function's closure that are set, by name."""
     if not isinstance(function, FunctionType):
         return {}
     found = {}
@@ -486,7 +487,7 @@ def is_composite(overload: Any) -> bool:
     """Return whether an operator only calls others, on every device, so that a dispatch mode never sees it."""
     try:
         return has_kernel_for_key(overload.name(), "CompositeImplicitAutograd")
-    except RuntimeError:  # an overload of TorchScript alone, which has no kernels
+    except RuntimeError:  # a TorchScript-only overload, which has no kernels
         return False
 
 
@@ -509,23 +510,23 @@ def is_control_flow(function: Any) -> bool:
 
 
 def is_tracing() -> bool:
-    """Return whether ``make_fx`` traces what is called now. Necessary."""
+    """Return whether ``make_fx`` is tracing the current call. Necessary."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
 
 
 def dispatched(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return what a higher-order operator returns, with the function modes on in the kernel that it dispatches to.
+    """Return the result of a higher-order operator, run with the function modes on in the kernel that it dispatches to.
 
-    Its ``__call__`` would call these modes for the operator itself, again. Necessary.
+    Its ``__call__`` would call these modes once more for the operator itself. Necessary.
     """
     keys = torch._ops._compute_keyset(args, kwargs, function.non_fallthrough_keys)
     return function.dispatch(keys.highestPriorityTypeId(), *args, **kwargs)
 
 
 def python_kernel(function: Any) -> Any:
-    """Return what runs a control flow operator as Python would, so that autograd sees what its functions close over.
+    """Return the kernel that runs a control flow operator in Python, so that autograd sees its functions' closures.
 
-    Without the compiler, which makes operands of parameters, the operator itself differentiates its operands alone.
+    Without the compiler, which turns parameters into operands, the operator itself differentiates only its operands.
     Other functions are returned as they are.
     """
     kernels = function.py_kernels if is_control_flow(function) else {}
@@ -550,17 +551,17 @@ def compilations() -> tuple[list[Any], list[Any]]:
 
 
 def compilations_begun() -> int:
-    """Return for how many functions the compiler was asked so far. It must be loaded."""
+    """Return how many functions the compiler has been asked to compile so far. It must be loaded."""
     from torch._dynamo.utils import counters
 
     return counters["frames"]["total"]
 
 
 def compile_afresh(write: Callable[[int | None, str, list[Any]], None]) -> None:
-    """Make the compiler forget all, and compile for the profiler: for a process of its own, since it is not undone.
+    """Clear the compiler's caches, and make it compile for the profiler. Use a separate process, since this is not undone.
 
     ``write(graph, name, origins)`` is called for each kernel call that inductor writes, with the number of its graph and
-    the nodes it computes. Raises RuntimeError where this torch's inductor does not tell.
+    the nodes that it computes. Raises RuntimeError where this torch's inductor does not tell.
     """
     from torch._inductor import config, debug
     from torch._inductor.codegen import cpp  # noqa: F401  it has the function to replace
@@ -596,7 +597,7 @@ def original_of(model: nn.Module) -> nn.Module:
 
 @cache
 def quantile_selects() -> bool:
-    """Return whether this torch selects few quantiles instead of sorting the rows, as the graph of a small one tells."""
+    """Return whether this torch selects a few quantiles instead of sorting the rows, as a small example's graph shows."""
     with disable_current_modes(), torch.enable_grad():
         out = torch.quantile(torch.zeros(64, device="cpu", requires_grad=True), 0.5)
     nodes = [out.grad_fn]
@@ -606,17 +607,17 @@ def quantile_selects() -> bool:
 
 
 def graphs_of(module: Any) -> list[Any]:
-    """Return the graphs of a scripted module's methods, which hold what ``torch.jit.freeze`` made constants. Without them a frozen
-    model has no weights."""
+    """Return the graphs of a scripted module's methods, which hold the tensors that ``torch.jit.freeze`` made constants. Without them
+    a frozen model has no weights."""
     held = getattr(module, "_c", None)
     methods = [] if held is None else [held._get_method(name) for name in held._method_names()]
     return [method.graph for method in methods if hasattr(method, "graph")]
 
 
 def script_module_of(method: Any) -> Any:
-    """Return the module whose scripted method this is; None without a way to know.
+    """Return the module that a scripted method belongs to; None if torch cannot tell.
 
-    Purpose: to count ``scripted.encode`` with the parameters of its module. Without it they are not among the report's.
+    Purpose: to count ``scripted.encode`` with the parameters of its module. Without it the report lacks them.
     """
     wrap = getattr(getattr(torch.jit, "_recursive", None), "wrap_cpp_module", None)
     return None if wrap is None else wrap(method.owner)
@@ -633,9 +634,9 @@ def graphs_by_name(script: Any) -> dict[str, Any]:
 
 
 def class_of_script(script: Any) -> str:
-    """Return the full name of the class in TorchScript of a scripted module.
+    """Return the full name of a scripted module's TorchScript class.
 
-    Purpose: to show the module by its class's name, and to know which modules share their graphs. Necessary.
+    Purpose: to show the class's name, and to find modules that share their graphs. Necessary.
     """
     compiled = vars(script).get("_c")
     return "" if compiled is None else str(compiled._type().qualified_name())
@@ -644,26 +645,26 @@ def class_of_script(script: Any) -> str:
 def set_in_script(script: Any, name: str, value: Any) -> None:
     """Set an attribute of a scripted module.
 
-    Purpose: a copy of a script shares the tensors of the script. Necessary.
+    Purpose: to let a copy of a script share the script's tensors. Necessary.
     """
     script._c.setattr(name, value)
 
 
 def composite_name(schema: str) -> str | None:
-    """Return the name of the operator of torch with this schema, if it is composed of others on every device; else None.
+    """Return the name of torch's operator with this schema, if it is composed of others on every device; else None.
 
-    Purpose: to call it from Python, where it is seen as a whole. Necessary.
+    Purpose: to call the operator from Python, where it is seen as a whole. Necessary.
     """
     name = schema.partition("(")[0]
     try:
         is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
-    except RuntimeError:  # an operator of TorchScript alone: the length of a list
+    except RuntimeError:  # a TorchScript-only operator, e.g. the length of a list
         return None
     return name if is_composite else None
 
 
 def packed_in_script(script: Any) -> list[Any]:
-    """Return the objects in which a scripted module of quantized layers keeps weights for its kernels.
+    """Return the objects in which a scripted module of quantized layers keeps packed weights.
 
     Purpose: to count its parameters. Necessary.
     """
@@ -675,7 +676,7 @@ def packed_in_script(script: Any) -> list[Any]:
 
 
 def attributes_of_script(script: Any) -> dict[str, Any]:
-    """Return the attributes of a scripted module, which its code may set: tensors, numbers, lists and dicts, these as copies.
+    """Return the attributes of a scripted module, which its code may set: tensors, numbers, and copies of lists and dicts.
 
     Purpose: to restore them after a run. Necessary.
     """
@@ -696,38 +697,37 @@ def set_attribute_of_script(script: Any, name: str, value: Any) -> None:
 def class_of_script_object(value: torch.ScriptObject) -> str:
     """Return the full name of the class of an object that C++ or TorchScript defines.
 
-    Purpose: to know weights that a kernel packs in half precision, which it gives back in f32. Necessary.
+    Purpose: to recognize weights that a kernel packs in half precision but unpacks to f32. Necessary.
     """
     return str(value._type().qualified_name())
 
 
 tree_flatten = torch.utils._pytree.tree_flatten
 tree_unflatten = torch.utils._pytree.tree_unflatten
-"""Purpose: to take inputs and give outputs nested as those of a program of torch.export, whose ``call_spec`` is of this module.
-Necessary."""
+"""Purpose: to nest inputs and outputs as a torch.export program does, whose ``call_spec`` comes from this module. Necessary."""
 
 
 def children_of(spec: Any) -> list[Any]:
     """Return the parts of a tree's spec; torch before 2.10 has no method for them.
 
-    Purpose: to name the inputs of a program of torch.export. Necessary.
+    Purpose: to name the inputs of a torch.export program. Necessary.
     """
     return list(spec.children() if hasattr(spec, "children") else spec.children_specs)
 
 
 def expression_of(size: Any) -> Any:
-    """Return a size as an integer, or as sympy's expression in the symbols of a program of torch.export.
+    """Return a size as an integer, or as a sympy expression in the symbols of a torch.export program.
 
-    Purpose: to say which sizes of an input may vary, and to check those that are given. Necessary.
+    Purpose: to show which sizes of an input may vary, and to check the actual sizes. Necessary.
     """
     return int(size) if type(size) is int or size.node.expr.is_number else size.node.expr
 
 
 def programs_in(path: Path) -> dict[str, Any]:
-    """Return the programs of torch.export in an archive, by name.
+    """Return the torch.export programs in an archive, by name.
 
-    Purpose: ``torch.export.load`` reads the one that is named "model"; archives may use other names. Torch before 2.8 writes
-    no others.
+    Purpose: ``torch.export.load`` reads only the program named "model"; archives may use other names. Torch before 2.8 writes
+    no other name.
     """
     from torch.export.pt2_archive import _package
 
@@ -737,7 +737,7 @@ def programs_in(path: Path) -> dict[str, Any]:
 def is_persistent(module: nn.Module, name: str) -> bool:
     """Return whether a buffer is part of a module's state dict.
 
-    Purpose: to hold it as the program of torch.export does. Necessary.
+    Purpose: to register the buffer as the torch.export program does. Necessary.
     """
     return name not in module._non_persistent_buffers_set
 
@@ -750,21 +750,21 @@ OF_TENSORS = (
     "torch.device",
     "torch.Size",
 )
-"""The names that a pickle of tensors imports. Purpose: to name the class of a pickled module. Not needed to refuse it."""
+"""The names that a pickle of tensors imports. Purpose: to name the class of a pickled module, which is refused even without them."""
 
 
 def inline(graph: Any) -> None:
-    """Replace the calls of methods and functions in a graph of TorchScript by their graphs.
+    """Replace calls of methods and functions in a TorchScript graph by their graphs.
 
-    Purpose: to see what a script calls, wherever it is written. Necessary.
+    Purpose: to see all operators that a script calls, wherever they are written. Necessary.
     """
     unoptimized: Any = torch.jit.optimized_execution  # type: ignore[attr-defined]
-    with unoptimized(False):  # optimized graphs lack operators whose results nobody uses
+    with unoptimized(False):  # optimized graphs lack operators with unused results
         before = 0
-        while before != (before := nodes_in(graph)):  # what is put in has calls again
+        while before != (before := nodes_in(graph)):  # inlined graphs contain further calls
             torch._C._jit_pass_inline(graph)
 
 
 def nodes_in(block: Any) -> int:
-    """Return the number of nodes in a graph of TorchScript, or in a block of one."""
+    """Return the number of nodes in a TorchScript graph or block."""
     return sum(1 + sum(map(nodes_in, node.blocks())) for node in block.nodes())

@@ -12,13 +12,13 @@ from ..torch_internals import DisableTorchFunction
 from ..units import size
 
 HOSTS = frozenset({"cpu", "meta"})
-"""Kinds of devices that are no accelerators. To ask torch takes longer: it looks for drivers."""
+"""Device types that are not accelerators. Asking torch takes longer, since it looks for drivers."""
 
 
 class Accelerator:
-    """A device whose work goes on while the host does other things, and what it tells of time and memory.
+    """A device that works asynchronously to the host, with its measurements of time and memory.
 
-    ``has_statistics`` tells whether its allocator knows its peak. That of mps does not: memory there is that of live storages.
+    ``has_statistics``: its allocator records a peak. On mps it does not, so live storages are measured there.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -33,23 +33,23 @@ class Accelerator:
 
     @property
     def activity(self) -> ProfilerActivity | None:
-        """The kernels of the device for torch.profiler; None if it does not see them."""
+        """The device's activity in torch.profiler; None if the profiler does not see its kernels."""
         return ProfilerActivity.__members__.get(self.device.type.upper())
 
     def event(self) -> torch.Event:
-        """Return a new event that can be timed. No function mode sees it made: the observer would make events of its own."""
+        """Return a new timing event, hidden from function modes: the observer would make more events for it."""
         with DisableTorchFunction():
             return torch.Event(self.device, enable_timing=True)
 
     def record(self, event: torch.Event) -> None:
-        """Let the event happen when the current stream has done the work that it was given so far."""
+        """Record the event on the current stream, after the work queued so far."""
         with DisableTorchFunction():
-            # To find the stream by the device, not by its number, takes 4 us more.
+            # Finding the stream by the device, not by its index, takes 4 us more.
             event.record(torch.accelerator.current_stream(self.device.index))
 
     @property
     def capturing(self) -> bool:
-        """Whether the current stream is captured into a graph: what it is given does not run, and no event can be read."""
+        """Whether the current stream is being captured into a graph: its work does not run, and its events cannot be read."""
         ask = getattr(self._module, "is_current_stream_capturing", None)
         return ask is not None and bool(ask())
 
@@ -73,25 +73,25 @@ class Accelerator:
 
     @property
     def held(self) -> str:
-        """The bytes of live tensors in words."""
+        """The bytes of live tensors, as text."""
         return f"{size(self.live)} were allocated on {self.device}"
 
     @property
     def total_memory(self) -> int:
-        """The bytes that the device has."""
+        """The bytes of memory that the device has."""
         return int(self._module.get_device_properties(self.device).total_memory)
 
     def _statistic(self, name: str) -> Any:
-        """Return a function of the allocator's; up to torch 2.8 the device's own module has it alone."""
+        """Return a function of the allocator; up to torch 2.8 only the device's own module has it."""
         return getattr(torch.accelerator, name, None) or getattr(self._module, name)
 
 
 def accelerator_of(device: torch.device | str) -> Accelerator | None:
-    """Return the accelerator that a device is; None for the CPU, meta, and a device that is not in this machine."""
+    """Return the Accelerator of a device; None for the CPU, meta, and a device that is not in this machine."""
     kind, _, index = str(device).partition(":")
     if kind in HOSTS:
         return None
-    # Asked first: torch 2.6 raises if it is asked for the accelerator where there is none.
+    # Checked first: current_accelerator() of torch 2.6 raises if there is none.
     if int(index or 0) >= torch.accelerator.device_count():
         return None
     current = torch.accelerator.current_accelerator()
@@ -99,6 +99,6 @@ def accelerator_of(device: torch.device | str) -> Accelerator | None:
 
 
 def waiter(device: torch.device | str) -> Callable[[], None]:
-    """Return a function that waits until a device has done its work; on the CPU it is done when a call returns."""
+    """Return a function that waits until a device has finished its work; on the CPU work is finished when a call returns."""
     accelerator = accelerator_of(device)
     return (lambda: None) if accelerator is None else accelerator.synchronize

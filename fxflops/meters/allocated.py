@@ -1,4 +1,4 @@
-"""What holds a device's memory, in words: the live tensors, and the rest that its allocator knows of."""
+"""A description of what holds a device's memory: the live tensors, and the rest that its allocator reports."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from .accelerator import Accelerator
 from .history import CATEGORIES, LiveTensor
 
 SHOWN = 3
-"""So many of the largest tensors that the run made are named."""
+"""How many of the largest tensors that the run made are named."""
 GIVEN = "params", "buffers", "inputs", "optimizer"
-"""The categories of tensors that were there before the run."""
+"""The categories of tensors that existed before the run."""
 
 
 def memory_text(accelerator: Accelerator, live: Sequence[LiveTensor], is_observed: bool = True, before: int = 0) -> str:
-    """Return in words what holds the memory of a device: the live tensors by category, and the largest that the run made.
+    """Return a description of what holds a device's memory: the live tensors by category, and the largest that the run made.
 
-    ``before`` are the bytes that were allocated before the run. Those that are not among the live tensors belong to the rest
-    of the program; whatever else the allocator has is "other", together with these.
+    ``before`` are the bytes allocated before the run; those outside the live tensors belong to the rest of the program.
+    "other" is everything that the allocator reports beyond the live tensors, including these bytes.
     """
     sums = {category: sum(tensor.bytes for tensor in live if tensor.category == category) for category in CATEGORIES}
     other = accelerator.live - sum(sums.values())
     parts = [f"{category} {size(nbytes)}" for category, nbytes in sums.items() if nbytes]
     if other > 0:
-        # What is not observed cannot be told apart from what the kernels and the program hold.
+        # Unobserved activations cannot be distinguished from memory of the kernels and the program.
         parts.append(f"{'other' if is_observed else 'activations and other'} {size(other)}")
     text = f"{accelerator.held}: {' + '.join(parts) or 'nothing known'}"
     foreign = min(other, before - sum(tensor.bytes for tensor in live if tensor.category in GIVEN))
@@ -32,7 +32,7 @@ def memory_text(accelerator: Accelerator, live: Sequence[LiveTensor], is_observe
         text += f", of which {size(foreign)} were there before fxflops ran"
     made = [tensor for tensor in live if tensor.category not in GIVEN][:SHOWN]
     if made:
-        text += f"\n  largest of those that the run made: {', '.join(map(_described, made))}"
+        text += f"\n  largest made by the run: {', '.join(map(_described, made))}"
     return text
 
 

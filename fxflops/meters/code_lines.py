@@ -13,11 +13,11 @@ from ..model.installed import is_installed
 INTERVAL = 0.001
 """Seconds between two samples, as pyinstrument takes them by default."""
 NOWHERE = "(libraries)"
-"""The place of time in which no code of the user's was on the stack."""
+"""The place of time without user code on the stack."""
 
 
 class CodeLine(NamedTuple):
-    """The seconds that passed while a line of the user's code ran, or what it called in libraries: "train.py:31" in ``function``."""
+    """The seconds of a line of user code, including the library code that it called: "train.py:31" in ``function``."""
 
     place: str
     function: str
@@ -26,7 +26,7 @@ class CodeLine(NamedTuple):
 
 @contextmanager
 def lines_sampled(lines: dict[tuple[str, str], float]) -> Iterator[None]:
-    """Sample the stack of this thread in the block; add seconds to ``lines`` by place and function, without those of fxflops itself.
+    """Sample this thread's stack in the block; add seconds to ``lines`` by place and function, without fxflops's own.
 
     Raises InputError if pyinstrument is not installed, or already runs in this thread.
     """
@@ -49,7 +49,7 @@ def lines_sampled(lines: dict[tuple[str, str], float]) -> Iterator[None]:
 
 
 def by_time(lines: dict[tuple[str, str], float]) -> tuple[CodeLine, ...]:
-    """Return the lines, the longest first."""
+    """Return the lines, longest first."""
     return tuple(
         sorted((CodeLine(*where, seconds) for where, seconds in lines.items()), key=lambda line: -line.seconds)
     )
@@ -58,7 +58,7 @@ def by_time(lines: dict[tuple[str, str], float]) -> tuple[CodeLine, ...]:
 def _place(stack: Sequence[str]) -> tuple[str, str] | None:
     """Return the innermost line of the user's code, with its function; None for a sample of fxflops's own work.
 
-    A frame is ``function\\0file\\0first line`` and then attributes, each begun by ``\\1``: of ``l31`` line 31 runs.
+    A frame is ``function\\0file\\0first line``, then attributes that each begin with ``\\1``: ``l31`` if line 31 is running.
     """
     is_ours: bool | None = None
     for frame in reversed(stack):

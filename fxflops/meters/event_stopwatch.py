@@ -1,4 +1,4 @@
-"""The time of observed code on an accelerator, by events in the order of its stream, read when the run has ended."""
+"""The time of observed code on an accelerator, by events in stream order, read after the run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .stopwatch import Stopwatch
 
 R = TypeVar("R", Call, Scope)
 READY = 2
-"""Events that are made before the clock runs, so that making them takes none of its time: one to stop it, one to read it."""
+"""How many events are made before the clock starts, so that making them is not timed: one to stop it, one to read it."""
 
 
 @dataclass(slots=True, eq=False)
 class Mark:
     """A reading of a clock; ``seconds`` is nan until the clock has caught up with its device.
 
-    It is ``captured`` if the device's stream was being captured into a graph: what is captured does not run.
+    It is ``captured`` if the device's stream was being captured into a graph: captured work does not run.
     """
 
     clock: Any
@@ -36,7 +36,7 @@ class Mark:
 class EventMark(Mark):
     """A reading by an event. ``ran`` is true if the clock ran since the mark before it.
 
-    While a graph is captured there is no event: it would become part of that graph, and could not be read. The clock
+    While a graph is captured there is no event, since it would become part of the graph and could not be read. The clock
     stands still then.
     """
 
@@ -45,9 +45,9 @@ class EventMark(Mark):
 
 
 class Lapse(float):
-    """Seconds between marks, which are known when the device is done: :func:`seconds_of` returns them.
+    """Seconds between marks, known only when the device is done: :func:`seconds_of` returns them.
 
-    Until then it is nan as a number, which ``max(lapse, 0.0)`` returns as it is. Others, and 0.0, can be added and subtracted.
+    As a number it is nan, which ``max(lapse, 0.0)`` returns unchanged. Other lapses, and 0.0, can be added and subtracted.
     """
 
     __slots__ = ("ends", "starts")
@@ -64,7 +64,7 @@ class Lapse(float):
 
     __radd__ = __add__
 
-    def __iadd__(self, other: float) -> Lapse:  # a module with many calls adds up each of them
+    def __iadd__(self, other: float) -> Lapse:  # in place, since a module may add up many calls
         self.ends += getattr(other, "ends", ())
         self.starts += getattr(other, "starts", ())
         return self
@@ -74,15 +74,15 @@ class Lapse(float):
 
 
 def clock_of(device: torch.device) -> Callable[[], Stopwatch]:
-    """Return a function that makes stopwatches for the work of a device, in code that no observer slows."""
+    """Return a function that makes stopwatches for a device's work in code that no observer slows."""
     accelerator = accelerator_of(device)
     return Stopwatch if accelerator is None else lambda: EventStopwatch(accelerator)
 
 
 def seconds_of(value: float) -> float | None:
-    """Return the seconds of a Lapse, or of a plain number; never less than 0, where streams or threads overlap.
+    """Return the seconds of a Lapse, at least 0 even if streams or threads overlap; return a plain number as it is.
 
-    A Lapse that was captured from beginning to end has none: the work did not run.
+    A Lapse that was captured from beginning to end has no seconds (None): the work did not run.
     """
     if not isinstance(value, Lapse):
         return value
@@ -96,12 +96,12 @@ def seconds_of(value: float) -> float | None:
 
 
 def captured_calls(calls: Iterable[Call]) -> int:
-    """Return how many calls were captured into a graph, of those whose seconds are still a Lapse."""
+    """Return how many calls were captured into a graph, among those whose seconds are still a Lapse."""
     return sum(isinstance(call.seconds, Lapse) and seconds_of(call.seconds) is None for call in calls)
 
 
 class LapseStopwatch(Stopwatch):
-    """A stopwatch whose readings are :class:`Lapse`\\ s: what they say is known when the device is done."""
+    """A stopwatch whose readings are :class:`Lapse`\\ s, with seconds that are known when the device is done."""
 
     __slots__ = ()
 
@@ -118,11 +118,11 @@ class LapseStopwatch(Stopwatch):
 
 
 class EventStopwatch(LapseStopwatch):
-    """A stopwatch of the device's time, from an event where it was started to one where it was stopped.
+    """A stopwatch of the device's time, from an event at its start to an event at its stop.
 
-    It is for code that runs as fast as unobserved (:mod:`~fxflops.meters.queue_stopwatch` is for what an observer slows).
-    Where the device waits for the host, that is the host's time; where it has work left, what the observer takes of the
-    host's time is none of the device's. ``own`` is the host's.
+    It is for code that runs at full speed (:mod:`~fxflops.meters.queue_stopwatch` is for code that an observer slows).
+    If the device waits for the host, the host's time counts. While the device has work queued, the observer's time on the
+    host does not count. ``own`` is the host's time.
     """
 
     __slots__ = ("_accelerator", "_marks", "_ready")
@@ -153,7 +153,7 @@ class EventStopwatch(LapseStopwatch):
         return Lapse([self._marks[-1]], [])
 
     def catch_up(self) -> None:
-        """Wait for the device, and read the events since the last time."""
+        """Wait for the device, and read the events since the last reading."""
         self._accelerator.synchronize()
         for before, mark in pairwise(self._marks):
             took = 0.0
@@ -171,7 +171,7 @@ class EventStopwatch(LapseStopwatch):
 
 
 def with_seconds(records: Iterable[R], kept: bool = True) -> tuple[R, ...]:
-    """Return calls or scopes with their seconds as plain numbers, or without them if they are not ``kept``."""
+    """Return calls or scopes with their seconds as plain numbers, or without seconds if these are not ``kept``."""
     known = (float,) if kept else ()
     return tuple(
         [

@@ -1,8 +1,8 @@
-"""The device's own time of work, without its waiting for the host.
+"""The device's own working time, without waiting for the host.
 
-A device that has nothing left to do waits until the host starts the next kernel. Between two events that time counts as
-the kernel's, although it is the host's. So the stream is given something to wait for first: while it waits, the host puts
-the first event, the work and the second event in its queue, and then the device runs them one right after the other::
+A device with an empty queue waits until the host starts the next kernel. Between two events this wait counts as the
+kernel's time, although it is the host's. So the stream is made to wait first: meanwhile the host queues the first event,
+the work and the second event, and then the device runs them back to back::
 
     hold(seconds)   event   work   event
 """
@@ -21,15 +21,15 @@ PROBE_CYCLES = 2_000_000
 """Cycles of the wait that measures how long one cycle takes: about a millisecond."""
 PROBES = 5
 LONGEST = 0.01
-"""Seconds that the device is made to wait for one piece of work at most. The first run of a kernel can take the host much
+"""The most seconds that the device is made to wait for one piece of work. A kernel's first run can take the host much
 longer, and is not worth waiting for."""
 MARGIN, FACTOR = 40e-6, 1.5
-"""The device is held for so many seconds longer, and so many times as long, as the host took for the work before. To record
-the two events takes the host some 16 us."""
+"""The device is held for FACTOR times the seconds that the host took for the work before, plus MARGIN. Recording the two
+events takes the host some 16 us."""
 
 
 class FullQueue:
-    """A stream that the host can keep busy for a while; ``event_seconds`` is what two events take with nothing between."""
+    """A stream that the host can keep busy for a while; ``event_seconds`` is the time between two adjacent events."""
 
     def __init__(self, accelerator: Accelerator, sleep: Any) -> None:
         self.accelerator = accelerator
@@ -44,22 +44,22 @@ class FullQueue:
         return None if accelerator is None or sleep is None else cls(accelerator, sleep)
 
     def hold(self, host_seconds: float) -> float:
-        """Keep the device waiting for longer than the host takes, if it took ``host_seconds`` before; return how long."""
+        """Make the device wait longer than the host will take, if the host took ``host_seconds`` before; return how long."""
         seconds = min(FACTOR * host_seconds + MARGIN, LONGEST)
         self.wait(seconds)
         return seconds
 
     def wait(self, seconds: float) -> None:
-        """Keep the device waiting for so long."""
+        """Make the device wait for ``seconds``."""
         with DisableTorchFunction():
             self._sleep(int(seconds * self._cycles_per_second))
 
     def seconds_between(self, start: torch.Event, end: torch.Event) -> float:
-        """Return what the work between two events took the device, which must be done with it."""
+        """Return the device's seconds for the work between two events, which must be finished."""
         return max(start.elapsed_time(end) / 1000 - self.event_seconds, 0.0)
 
     def _calibrate(self) -> None:
-        """Measure how long a cycle takes, and two events with nothing between them."""
+        """Measure the time of a cycle, and between two adjacent events."""
         taken, empty = [], []
         for _ in range(PROBES):
             events = [self.accelerator.event() for _ in range(3)]

@@ -21,16 +21,16 @@ CATEGORIES = (
     "gathered",
     "cache",
 )
-"""The categories of memory. "gradients" are those of parameters, and what else the backward pass adds to, "optimizer" is
-optimizer state, "activations" were made by the forward, "gathered" are parameters that FSDP has brought together for a while, "cache" are KV
-caches, and "temporaries" are all others made by the backward pass and the optimizer."""
+"""The categories of memory. "gradients" are parameters' gradients and other tensors that the backward pass adds to, "optimizer" is
+optimizer state, "activations" were made by the forward, "gathered" are parameters that FSDP has temporarily gathered, "cache" are
+KV caches, and "temporaries" are all other tensors made by the backward pass and the optimizer."""
 
 
 class LiveTensor(NamedTuple):
     """A live storage: its bytes, the first tensor seen on it, its category, and the module and op that made it.
 
-    ``name`` is the name of a parameter, of a buffer, of the parameter that a gradient belongs to, that of a kind of
-    optimizer state ("exp_avg"), or the place of a tensor in a KV cache ("layers.0.keys"), otherwise "".
+    ``name`` is the name of a parameter or buffer, of a gradient's parameter, of a kind of optimizer state ("exp_avg"), or a
+    tensor's place in a KV cache ("layers.0.keys"), otherwise "".
     """
 
     bytes: int
@@ -62,7 +62,7 @@ class Place(NamedTuple):
 
 
 class Remembered(NamedTuple):
-    """The results of a History, without the changes that it computes them from, as a saved report has them."""
+    """A History's results without its list of changes, as in a saved report."""
 
     peak: int
     peak_in: Place
@@ -74,7 +74,7 @@ class Remembered(NamedTuple):
 class Entries:
     """The storages seen in a run, by number: the spec of the first tensor on each, the call that made it (-1 for none).
 
-    ``categories`` and ``names`` have the categories and names that were given to storages.
+    ``categories`` and ``names`` are the labels that storages were given.
     """
 
     specs: list[Spec] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Entries:
 
 @dataclass(frozen=True)
 class History:
-    """The history of a run's storages: the peak in bytes, and all changes, from which the rest is computed on access."""
+    """The history of a run's storages: the peak in bytes, and all changes; everything else is computed from them on access."""
 
     peak: int
     calls: Sequence[Call]
@@ -153,8 +153,8 @@ class History:
         return None if call is None else Moment(call.path, call.op, call.phase, held)
 
     def each_change(self) -> Iterator[tuple[int, LiveTensor]]:
-        """Yield for each change, in order, the number of the storage and its tensor, whose bytes are the change: negative
-        for a storage that was freed."""
+        """Yield, for each change in order, the storage's number and its tensor, whose bytes are the change: negative if the
+        storage was freed."""
         return ((entry, self._tensor(entry, change)) for entry, change, _ in triples(self.changes))
 
     def _tensor(self, entry: int, nbytes: int) -> LiveTensor:

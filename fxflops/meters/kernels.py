@@ -1,4 +1,4 @@
-"""The kernels of each node, from torch.profiler: those of an accelerator that it knows, otherwise the operators."""
+"""The kernels of each node, from torch.profiler: an accelerator's kernels if the profiler sees them, otherwise operators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARK = "fxflops node "
 class KernelMeter(Meter):
     """A meter that marks each node for torch.profiler, and is used while its ``profile`` is on.
 
-    Times are torch.profiler's: a kernel's time on an accelerator that it knows, otherwise an operator's self time.
+    Times are torch.profiler's: a kernel's time if it sees the accelerator's kernels, otherwise an operator's self time.
     """
 
     def __init__(self, device: torch.device) -> None:

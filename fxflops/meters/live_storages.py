@@ -25,7 +25,7 @@ Named = Iterable[tuple[str, torch.Tensor]]
 
 class Span(NamedTuple):
     """The state when a call began: the length of the list of changes, the live bytes, the peak so far, the number of
-    changes up to that peak, and the bytes that were met so far of storages from before the run."""
+    changes up to that peak, and the bytes of storages from before the run that were entered so far."""
 
     changes: int
     live: int
@@ -48,13 +48,14 @@ class LiveStorages:
 
     Each storage is entered once, however many views share it, and leaves when Python frees it. Temporaries inside one
     kernel are not seen. ``live`` are the bytes alive now, ``peak`` the most since the last ``reset_peak``, ``most`` the
-    most of all; ``call`` is the number of the call to which changes are put down.
+    most ever; ``call`` is the number of the call for which changes are recorded.
 
-    ``held`` are the tensors alive from beginning to end, by category and name; ``spec`` returns the spec of one. Above
-    ``cap`` bytes InputError is raised, before memory runs out. ``holders`` knows which of them the run lets go of
-    nevertheless; ``was_there(tensor)`` tells whether a tensor that no call has made was there when the run began. ``stand_in_of(tensor)`` returns the tensor that stood for one in the run, and forgets it. ``counts_meta`` is
-    False in a run on another device, where tensors on meta hold no memory: torch finds shapes with them. ``counts_random_states``
-    is True in a run for the CPU: checkpoint keeps a state of the CPU's random numbers for each function, by no call that is seen.
+    ``held`` are the tensors alive from beginning to end, by category and name; ``spec`` returns a tensor's spec. Above
+    ``cap`` bytes InputError is raised, before memory runs out. ``holders`` knows which held tensors the run nevertheless lets
+    go of. ``was_there(tensor)`` returns whether a tensor that no call has made existed when the run began.
+    ``stand_in_of(tensor)`` returns a tensor's stand-in in the run, and forgets it. ``counts_meta`` is False in a run on another
+    device, where tensors on meta hold no memory: torch infers shapes with them. ``counts_random_states`` is True in a run for the
+    CPU: checkpoint keeps a random state of the CPU for each function, without a call that is seen.
     """
 
     def __init__(
@@ -72,9 +73,9 @@ class LiveStorages:
         # Set where a run begins: the first by watch_of in run/model_run.py, the second by the meta world.
         self.was_there: Callable[[torch.Tensor], bool] = lambda tensor: True
         self.stand_in_of: Callable[[torch.Tensor], torch.Tensor | None] = lambda tensor: None
-        self._leaving: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}  # by the address, with the bytes
+        self._leaving: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}  # by the storage's address, with its bytes
         self._known: dict[int, _Living] = {}
-        # Storages that were handed out, and so may be resized, by their ids: since the sizes were read last, and before.
+        # Storages that the model asked for, and so may resize, by id: since sizes were last read, and before.
         self._handed_out: dict[int, _Living] = {}
         self._handed_out_before: OrderedDict[int, _Living] = OrderedDict()
         self._entries = Entries()
@@ -85,12 +86,12 @@ class LiveStorages:
         self._held: dict[int, int] = {}
         self._earlier: set[int] = set()
         self._bytes_met = 0
-        self._met: dict[int, str] = {}  # storages that a call was given, with the category of those that get no other
-        self._hook: Callable[[], Any] = lambda: None  # checkpoint's, of the function that it runs
+        self._met: dict[int, str] = {}  # entries of call arguments, with their category if they get no other
+        self._hook: Callable[[], Any] = lambda: None  # checkpoint's hook for the function that it is running
         self._placeholders: set[int] | None = None
         self._held_on_meta: set[int] = set()
         self._aliases: dict[int, tuple[weakref.ref[Any], Any]] = {}
-        # Meta storages for what is held: kept alive, so that no other gets their address.
+        # Meta storages of held tensors: kept alive, so that no other storage gets their address.
         self._kept: dict[int, Any] = {}
         for category, named in (held or {}).items():
             self._hold(named, category, spec)
@@ -144,7 +145,7 @@ class LiveStorages:
                 self._change(known.entry, nbytes - known.nbytes)
                 known.nbytes = nbytes
             if self._entries.calls[known.entry] == self.call >= 0:
-                # Made by an operator inside this call: the spec to show is that of the call's own result.
+                # Made by an operator inside this call: show the spec of the call's own result.
                 self._entries.specs[known.entry] = spec or spec_of(tensor)
         else:
             self.enter(storage, 0 if is_zerotensor(tensor) else nbytes, spec or spec_of(tensor))
@@ -174,7 +175,7 @@ class LiveStorages:
             self._rise()
 
     def _enter_random_state(self, hook: Any) -> None:
-        """Enter the state of random numbers that checkpoint keeps for the function that it runs now."""
+        """Enter the random state that checkpoint keeps for the function that it is running."""
         if self._hook() is hook:
             return
         try:
@@ -190,25 +191,27 @@ class LiveStorages:
         self._change(entry, self._known[id(owner)].nbytes)
 
     def end_run(self) -> None:
-        """Forget what leads from here to the model, and to the run's stand-ins."""
+        """Drop all references to the model and to the run's stand-ins."""
         self._handed_out, self._handed_out_before = {}, OrderedDict()
         self.holders, self.stand_in_of, self.was_there = None, lambda tensor: None, lambda tensor: True
         self._leaving = {}
 
     def may_leave(self, tensor: torch.Tensor) -> None:
-        """Note that a call may give a tensor other memory (``x.data = y``): what it had may be free from then on."""
+        """Note that a call may give a tensor other memory (``x.data = y``): its old memory may then be freed."""
         storage = _storage_of(tensor)
         if storage is not None and storage._cdata in self._held:
             self._leaving[storage._cdata] = weakref.ref(tensor), storage.nbytes()
 
     def _leave_without(self) -> None:
-        """Let the memory leave that :meth:`may_leave` has noted, and that nothing refers to any more but to restore it."""
+        """Remove the memory noted by :meth:`may_leave` that is now kept only to restore it after the run."""
         for cdata, (reference, nbytes) in [*self._leaving.items()]:
             aliases = aliases_of(cdata)
-            if not aliases or storage_uses(cdata) > aliases:  # without aliases it may be gone, and with it the address
+            if (
+                not aliases or storage_uses(cdata) > aliases
+            ):  # without aliases the storage may be gone, and its address invalid
                 continue
             entry, tensor = self._held[cdata], reference()
-            if tensor is not None and tensor.is_meta:  # it stands for itself now
+            if tensor is not None and tensor.is_meta:  # it needs no stand-in any more
                 self.stand_in_of(tensor)
             # A view of it, or autograd, may still need the memory of a stand-in.
             keys = [key for key, each in self._held.items() if each == entry and key in self._kept]
@@ -226,7 +229,7 @@ class LiveStorages:
                 self._change(entry, -nbytes)
 
     def _let_go(self) -> None:
-        """Let the storages leave that the model held when the run began, and has replaced. Only a new peak needs to know."""
+        """Remove the storages that the model held when the run began and has since replaced. This matters only for a new peak."""
         if self._leaving:
             self._leave_without()
         for tensors in () if self.holders is None else self.holders.let_go():
@@ -245,7 +248,7 @@ class LiveStorages:
             self._watch(storage, nbytes, entry)
 
     def _watch(self, storage: Any, nbytes: int, entry: int) -> None:
-        """Keep a weak reference to the storage of an entry, which leaves when Python frees it."""
+        """Keep a weak reference to an entry's storage, which leaves when Python frees it."""
         self._known[id(storage)] = known = _Living(storage, self._leave)
         known.key, known.nbytes, known.entry = id(storage), nbytes, entry
 
@@ -255,13 +258,13 @@ class LiveStorages:
         return len(self._entries.specs)
 
     def bytes_since(self, number: int, value: Any) -> int:
-        """Return the bytes of the tensors in a value whose storages were entered since there were ``number`` of them."""
+        """Return the bytes of the tensors in a value whose storages were entered after the first ``number``."""
         parts = [part for tensor in tensors_given(value) for part in stored(tensor) if part.layout is torch.strided]
         known = {self._known.get(id(part.untyped_storage())) for part in parts}
         return sum(each.nbytes for each in known if each is not None and each.entry >= number)
 
     def has_made(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor's storage was made in the run, or is that of an input."""
+        """Return whether a tensor's storage was made in the run, or belongs to an input."""
         if tensor.layout is not torch.strided:
             return False
         storage = tensor.untyped_storage()
@@ -270,10 +273,10 @@ class LiveStorages:
         return self._entries.categories.get(self._held.get(storage._cdata, -1)) == "inputs"
 
     def move(self, tensor: torch.Tensor, meta: torch.Tensor) -> None:
-        """Let the storage of ``meta``, a meta tensor, stand for the tensor's: it keeps that alive, as a view of it would.
+        """Let the storage of the meta tensor ``meta`` represent the tensor's storage, and keep it alive, as a view would.
 
-        The tensor may be a view whose base outlives it, so its own end tells nothing of its storage's. One that is not entered
-        here was there before the run: a constant that a closure, a graph or an attribute holds.
+        The tensor may be a view whose base outlives it, so its end need not be its storage's. A storage that is not entered yet
+        existed before the run, in a constant held by a closure, a graph or an attribute.
         """
         if tensor.layout is not torch.strided or meta.layout is not torch.strided:
             return
@@ -289,8 +292,8 @@ class LiveStorages:
             self.add_held([("", meta)], "buffers")
 
     def share(self, tensor: torch.Tensor, stand_in: torch.Tensor) -> None:
-        """Count the storage of a stand-in as that of its tensor, if that is held from beginning to end: an optimizer's state that
-        is noted on a parameter was taken for an attribute of the model."""
+        """Count a stand-in's storage as its tensor's, if the tensor is held from beginning to end: it is optimizer state kept on a
+        parameter, which was taken for a model attribute."""
         for before, after in zip(stored(tensor), stored(stand_in), strict=True):
             own, other = _storage_of(before), _storage_of(after)
             if own is not None and other is not None and own._cdata in self._held:
@@ -299,7 +302,7 @@ class LiveStorages:
                 self._entries.categories[entry] = "optimizer"
 
     def _stand_for(self, storage: Any, before: Any, entry: int) -> None:
-        """Let a meta storage keep ``before`` alive, as a view does, and count for nothing itself."""
+        """Let a meta storage keep ``before`` alive, as a view does, without counting itself."""
         held, aliases, key, cdata = self._held, self._aliases, id(storage), storage._cdata
 
         def drop(_: Any) -> None:
@@ -319,8 +322,8 @@ class LiveStorages:
                     self.add(part)
 
     def may_resize(self, tensor: torch.Tensor) -> None:
-        """Note that a tensor's storage is handed out: ``x.untyped_storage().resize_(0)`` frees its memory by no call that is seen."""
-        self._read_sizes()  # what was handed out before this has been resized before this
+        """Note that the model asks for a tensor's storage: ``x.untyped_storage().resize_(0)`` frees its memory unseen."""
+        self._read_sizes()  # storages that it got earlier were resized before this call
         storage = _storage_of(tensor)
         if storage is None or not storage.resizable() or is_zerotensor(tensor):
             return
@@ -335,10 +338,10 @@ class LiveStorages:
             self._handed_out[key] = known
 
     def _read_sizes(self) -> None:
-        """Notice which of the storages that were handed out have been resized.
+        """Find the storages that the model has resized, among those that it asked for.
 
-        Nearly always that is done at once. Whoever keeps a storage may resize it later: so one of the others is read, too, each
-        time. All of them would be too slow, where a model asks every tensor for its storage.
+        Nearly always it resizes them at once, but it may keep a storage and resize it later: so one of the older storages is read,
+        too, each time. Reading all would be too slow for a model that asks every tensor for its storage.
         """
         before = self._handed_out_before
         if not before and not self._handed_out:
@@ -365,9 +368,9 @@ class LiveStorages:
                 self._entries.categories[known.entry], self._entries.names[known.entry] = category, name
 
     def keep(self, named: Named, earlier: Iterable[torch.Tensor]) -> None:
-        """Let the storages of tensors stay to the end of the history, as an optimizer's state outlives the step.
+        """Keep the storages of tensors to the end of the history, as an optimizer's state outlives the step.
 
-        Those of the tensors in ``earlier`` were there when it began.
+        Storages of the tensors in ``earlier`` existed when it began.
         """
         known = {
             id(part): each for _, tensor in named for part in stored(tensor) if (each := self._of(part)) is not None
@@ -382,12 +385,12 @@ class LiveStorages:
         return self._living(_storage_of(tensor))
 
     def _living(self, storage: Any) -> _Living | None:
-        """Return what is kept of a storage that is entered and alive; None for any other."""
+        """Return the reference to a storage that is entered and alive; None for any other."""
         known = self._known.get(id(storage))
         return known if known is not None and known() is storage else None
 
     def add_held(self, named: Named, category: str) -> None:
-        """Enter tensors that were alive when the run began, and are found only now, unless they are known; and label them."""
+        """Enter and label tensors that were alive when the run began but are found only now; skip known storages."""
         named, first = [*named], self.entered
         self.add_all([tensor for _, tensor in named])
         self.label(named, category)
@@ -397,12 +400,12 @@ class LiveStorages:
     def add_given(
         self, tensors: Iterable[torch.Tensor], category: str = "inputs", device: torch.device | None = None
     ) -> None:
-        """Enter tensors that a call was given and that no observed call made: they were there before the run.
+        """Enter arguments of a call that no observed call made: they existed before the run.
 
-        What the user made before a profiled block is met only here. It is of this category, unless it is a parameter or is
-        labelled later; "" leaves it without one. With ``device`` tensors on other devices are left out. Memory that numpy or
-        another process shares may have been made within the run, unseen, and so may what ``was_there`` is False of: it counts from now on; other storages from the
-        beginning (:meth:`hold_earlier`).
+        Tensors that the user made before a profiled block are entered only here. They get this category ("" for none), unless they
+        are parameters or are labelled later. With ``device``, tensors on other devices are skipped. Memory shared with numpy or
+        another process, or for which ``was_there`` is False, may have been made unseen within the run, so it counts from now on;
+        other storages count from the beginning (:meth:`hold_earlier`).
         """
         for tensor in tensors:
             for part in stored(tensor) if device is None or tensor.device.type == device.type else ():
@@ -421,7 +424,7 @@ class LiveStorages:
                     self._bytes_met += storage.nbytes()
 
     def has_all(self, values: Iterable[Any]) -> bool:
-        """Return whether these are plain tensors whose storages are entered, and numbers."""
+        """Return whether all values are numbers, or plain tensors whose storages are entered."""
         known, held = self._known, self._held
         try:
             for value in values:
@@ -438,7 +441,7 @@ class LiveStorages:
         return True
 
     def maker_of(self, tensor: torch.Tensor) -> int:
-        """Return the number of the call that made a tensor's storage; -1 for none, or if it is not known."""
+        """Return the number of the call that made a tensor's storage; -1 if no call did, or the storage is unknown."""
         storage = _storage_of(tensor)
         entry = None if storage is None else self._entry_of(storage)
         return -1 if entry is None else self._entries.calls[entry]
@@ -454,13 +457,13 @@ class LiveStorages:
         return None if known is None else known.entry
 
     def hold_earlier(self) -> None:
-        """Rewrite the history as if the storages that were there before the run had been entered when it began."""
+        """Rewrite the history as if storages that existed before the run had been entered when it began."""
         if self._earlier:
             self._put_first(self._earlier, only_made=True)
             self._earlier = set()
 
     def note_placeholders(self) -> None:
-        """Note which storages are on meta, held ones too, for :meth:`leave_out_placeholders`."""
+        """Note which storages, including held ones, are on meta, for :meth:`leave_out_placeholders`."""
         self._placeholders = {*self._held_on_meta}
 
     def leave_out_placeholders(self) -> None:
@@ -476,10 +479,10 @@ class LiveStorages:
         self.call = call
 
     def hold_written(self, calls: Sequence[Call]) -> None:
-        """Let the living storages that autograd itself wrote to, and did not make, be gradients that were there from the beginning: the
-        buckets of DistributedDataParallel, which C++ holds, and gradients of inputs, to which it adds."""
+        """Treat live storages that autograd wrote to but did not make as gradients that existed from the beginning:
+        DistributedDataParallel's buckets, which C++ holds, and gradients of inputs, to which it adds."""
         found = {each.entry: self._entries.calls[each.entry] for each in self._known.values()}
-        # What a control flow operator made last belongs to no call.
+        # The last tensors that a control flow operator makes belong to no call.
         written = [entry for entry, call in found.items() if 0 <= call < len(calls) and _is_written(calls[call])]
         for entry in written:
             self._entries.categories.setdefault(entry, "gradients")
@@ -487,9 +490,9 @@ class LiveStorages:
             self._put_first(written)
 
     def _put_first(self, entries: Container[int], only_made: bool = False) -> None:
-        """Rewrite the history as if what happened to these storages had happened before the first call.
+        """Rewrite the history as if all changes of these storages had happened before the first call.
 
-        With ``only_made`` they were made before it, and the rest happened when it did.
+        With ``only_made``, only their creation is moved there; their other changes stay where they are.
         """
         call = self.call
         first: list[tuple[int, int, int]] = []
@@ -509,7 +512,7 @@ class LiveStorages:
         self.call = call
 
     def _reset(self) -> None:
-        """Forget the bytes and the peaks of the changes so far, to go through them again."""
+        """Reset the bytes and peaks, to go through the changes again."""
         self.live = self.peak = self.most = self._most_after = 0
         self._most_in = -1
 
@@ -518,7 +521,7 @@ class LiveStorages:
         self.peak = self.live
 
     def begin(self) -> Span:
-        """Begin to measure a call; :meth:`end` takes the result."""
+        """Begin to measure a call; pass the result to :meth:`end`."""
         self._read_sizes()
         span = Span(len(self._changes), self.live, self.peak, self._peak_after, self._bytes_met)
         self.peak = self.live
@@ -527,8 +530,8 @@ class LiveStorages:
     def end(self, span: Span, given: Any = ()) -> tuple[int, tuple[tuple[Spec, int], ...]]:
         """Return the bytes that a call leaves behind, and, if more were alive within it, the storages at that peak.
 
-        These are specs and bytes, relative to the state when the call began. The storages of the tensors ``given`` to the
-        call are none of them: they may have been met in it for the first time.
+        The storages are specs and bytes, relative to the state when the call began. Storages of the arguments ``given`` are
+        excluded: they may have been entered during the call.
         """
         before = span.live + self._bytes_met - span.met
         left, rose = self.live - before, self.peak - before
@@ -545,7 +548,7 @@ class LiveStorages:
         return left, tuple((self._entries.specs[entry], nbytes) for entry, nbytes in found.items() if nbytes)
 
     def add_transient(self, passing: Iterable[tuple[Spec, int]]) -> None:
-        """Enter storages that live only within the current call, and remove them again, if they make a new peak."""
+        """If they make a new peak, enter storages that live only within the current call, and remove them again."""
         self._read_sizes()
         if self.live + sum([nbytes for _, nbytes in passing if nbytes > 0]) <= self.peak:
             return
@@ -597,7 +600,7 @@ def _storage_of(tensor: torch.Tensor) -> Any:
 
 
 def _is_written(call: Call) -> bool:
-    """Return whether a call of the backward pass returned what it was given to write to."""
+    """Return whether a call in the backward pass returned an argument that it wrote to."""
     schema = getattr(call.operation.target, "_schema", None)
     returned = schema.returns[0].alias_info if schema is not None and schema.returns else None
     return call.phase == "backward" and returned is not None and bool(returned.is_write)

@@ -1,4 +1,4 @@
-"""Meters: each reads one quantity, time or memory, around each node of a run, in a pass of its own."""
+"""Meters: each reads one quantity, time or memory, around each node of a run, in a separate pass."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Clock(Meter):
 class AcceleratorClock(Meter):
     """Seconds per node by an accelerator's events in stream order. The device is synchronized once, in ``finish``.
 
-    With a ``queue`` they are the device's work alone: before each node it is made to wait until the host has started all of
-    the node's work, for which the host took ``host_seconds`` before. Without one they include its waiting for the host.
+    With a ``queue`` they are only the device's working time: before each node the device waits until the host has started all
+    of the node's work, which took the host ``host_seconds`` before. Without a queue they include waiting for the host.
     """
 
     frees = True
@@ -89,7 +89,7 @@ class AcceleratorClock(Meter):
 
 
 class MemoryMeter(Meter):
-    """Bytes before, after and at the peak of each node: an allocator's, or those of live storages where none tells them."""
+    """Bytes before, after and at the peak of each node: from the allocator, or from live storages if it has no statistics."""
 
     def __init__(self, memory: Accelerator | LiveStorages) -> None:
         self.memory = memory

@@ -18,14 +18,13 @@ class Kernel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node of the graph as it ran. ``calls`` is the range of the model's Calls that it makes.
+    """One node of the graph as it ran. ``calls`` is the range of the Calls that it makes.
 
     ``opcode`` is the fx opcode, ``target`` its printable target, ``function`` the name of the function it calls,
-    ``path`` and ``module`` are the path and class name of its module, ``inputs`` the names of the nodes that it takes
-    values from. What was not measured is None. Bytes are those
-    allocated on the device before and after the node, and at the peak within it. ``backward_*`` are those of its part of
-    the backward pass. On an accelerator ``timing`` is the device's own time (:mod:`~fxflops.meters.full_queue`), and
-    ``host_timing`` the time that the host took to start the work.
+    ``path`` and ``module`` are the path and class name of its module, ``inputs`` the names of its input nodes. Fields that
+    were not measured are None. Bytes are allocated on the device before and after the node, and at the peak within it.
+    ``backward_*`` are for its part of the backward pass. On an accelerator ``timing`` is the device's own time
+    (:mod:`~fxflops.meters.full_queue`), and ``host_timing`` the time that the host took to start the work.
     """
 
     name: str

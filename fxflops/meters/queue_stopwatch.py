@@ -1,14 +1,14 @@
-"""The time of observed code on an accelerator as it is unobserved: the host's and the device's are measured apart.
+"""The time that observed code would take unobserved on an accelerator: host and device are timed separately.
 
-Observing slows the host, and a device that waits for the host meanwhile shows it in its events. So the host is timed by its
-own clock, which leaves the observer out, and the device by two events around each piece of work, behind a wait that lasts
-until the host has started that work (:mod:`~fxflops.meters.full_queue`). Put together, they give the time without observer::
+Observing slows the host, and events on the device include its waiting for the host. So the host is timed by its own clock,
+which excludes the observer, and the device by two events around each piece of work, behind a wait that lasts until the host
+has started that work (:mod:`~fxflops.meters.full_queue`). Together they give the time without the observer::
 
     host     | starts a | starts b |               | starts c |
     device              |------- a -------|--- b ---|          |--- c ---|
 
-A piece of work begins once the host has started it and the device is done with the work before. A mark, by which everything
-is timed, is reached when the host is there and the device is done with all the work that was started before it.
+A piece of work begins once the host has started it and the device has finished the work before. All times are differences of
+marks: a mark is reached when the host is there and the device has finished all work started before it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from .full_queue import FullQueue
 from .stopwatch import Stopwatch
 
 UNKNOWN = 50e-6
-"""The seconds for which the device is held for work that was not started before."""
+"""The seconds for which the device is held for work of a new kind."""
 NEARLY, CLEARLY = 0.9, 1.2
-"""A call that took (nearly) as long as the device was held, which was (clearly) longer than it takes at best, waited for the
-device, if the call of its kind before it did so, too."""
+"""A call waited for the device if it took (nearly) as long as the device was held, which was (clearly) longer than the call
+takes at best, and if the same is true of the last call of its kind."""
 UNREAD = 1000
-"""After so many pieces of work their events are read, if the device is done with them, and used again."""
+"""After this many pieces of work, the events that the device has passed are read and reused."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,10 +45,10 @@ class HostMark(Mark):
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """What the device did between two events, started by the host until ``host`` on its clock.
+    """The device's work between two events; the host had started all of it at ``host`` on its clock.
 
-    ``excess`` is for how long the host went on starting it after the device was held no more. ``waited`` is true of a call
-    that returned when the device was done. ``seconds`` is nan until the events were read.
+    ``excess`` is how long the host was still starting it after the device was no longer held. ``waited``: the call returned
+    only when the device was done. ``seconds`` is nan until the events are read.
     """
 
     start: torch.Event
@@ -66,7 +66,7 @@ def observed_clock_of(device: torch.device) -> Callable[[], Stopwatch]:
 
 
 class QueueStopwatch(LapseStopwatch):
-    """A stopwatch that reads what the time would be in a run in which nothing is observed."""
+    """A stopwatch that shows the time that the run would take unobserved."""
 
     __slots__ = (
         "_began",
@@ -87,15 +87,15 @@ class QueueStopwatch(LapseStopwatch):
     def __init__(self, queue: FullQueue) -> None:
         super().__init__()
         self._queue = queue
-        self._items = list[HostMark | Work]()  # in their order, those since the last reading
+        self._items = list[HostMark | Work]()  # in order, since the last reading
         self._unread = deque[Work]()
         self._events = list[torch.Event]()
         self._least = dict[Any, float]()  # the host's seconds for work of each kind, at best
-        self._was_long = dict[Any, bool]()  # whether the host took as long as the device was held, the last time
+        self._was_long = dict[Any, bool]()  # whether the last call of each kind took as long as the device was held
         self._work: Work | None = None
         self._kind: Any = None
         self._began = self._held = 0.0
-        # The device's time when it is done, and the time that the host has waited for it, on the clock without observer.
+        # When the device is done, and how long the host has waited for it, on the clock without the observer.
         self._device_free = self._late = 0.0
         self.busy: float = 0.0
 
@@ -121,7 +121,7 @@ class QueueStopwatch(LapseStopwatch):
         return Lapse([mark], [])
 
     def catch_up(self) -> None:
-        """Wait for the device, and put its time and the host's together since the last time."""
+        """Wait for the device, and combine its time with the host's since the last reading."""
         self._queue.accelerator.synchronize()
         self._read()
         for item in self._items:
@@ -136,7 +136,7 @@ class QueueStopwatch(LapseStopwatch):
         self._items.clear()
 
     def _begin(self, kind: Any) -> None:
-        """Hold the device, and let its work begin."""
+        """Hold the device, and record the start of its work."""
         events, new = self._events, self._queue.accelerator.event
         self._work = Work(events.pop() if events else new(), events.pop() if events else new())
         self._kind = kind
@@ -145,9 +145,9 @@ class QueueStopwatch(LapseStopwatch):
         self._began = time.perf_counter()
 
     def _end(self, work: Work, ended: float, is_whole: bool) -> None:
-        """Let the device's work end, and judge by the host's time whether the host waited for it.
+        """Record the end of the device's work, and decide from the host's time whether the host waited for it.
 
-        It is not ``is_whole`` if it ends where another call begins inside it.
+        ``is_whole`` is False if it ends because another call begins inside it.
         """
         self._queue.accelerator.record(work.end)
         self._work = None
@@ -158,8 +158,8 @@ class QueueStopwatch(LapseStopwatch):
             work.waited = is_long and self._was_long.get(self._kind, False)
             self._was_long[self._kind] = is_long
         if work.waited:
-            self.own += self._held  # it waited for that, too
-        elif work.start.query():  # if not, the device was busy with other work, and did not wait for this
+            self.own += self._held  # the host waited during the hold, too
+        elif work.start.query():  # otherwise the device was busy with earlier work, and did not wait for this
             work.excess = max(took - self._held, 0.0)
         work.host = super().now()
         self._items.append(work)
@@ -168,7 +168,7 @@ class QueueStopwatch(LapseStopwatch):
             self._read(only_done=True)
 
     def _read(self, only_done: bool = False) -> None:
-        """Read the events of the work that the device has done, in order, and keep them for other work."""
+        """Read the events of finished work, in order, and keep them for reuse."""
         while self._unread and not (only_done and not self._unread[0].end.query()):
             work = self._unread.popleft()
             work.seconds = max(self._queue.seconds_between(work.start, work.end) - work.excess, 0.0)

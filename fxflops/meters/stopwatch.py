@@ -1,4 +1,4 @@
-"""The time of the code that is observed, without that of the observer, by step and phase."""
+"""The time of observed code, without the observer's, by step and phase."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 BETWEEN = "between"
-"""The time outside all phases: of computing a loss, choosing a token, Python."""
+"""The time outside all phases: computing a loss, choosing a token, Python."""
 LOADING = "loading"
-"""The time in which a DataLoader of torch makes the next batch, or waits for its workers to have made it."""
+"""The time in which torch's DataLoader makes the next batch, or waits until its workers have made it."""
 
 
 class Costs(NamedTuple):
-    """Seconds that pass unseen, in torch, before a handler of the observer begins and after it has ended.
+    """Seconds of unseen overhead inside torch before a handler of the observer starts and after it ends, by kind of call.
 
-    ``builtin`` is for a function written in C, ``python`` for one in Python, ``gradient`` for a backward pass's operator.
+    ``builtin`` is for a function written in C, ``python`` for one in Python, ``gradient`` for an operator in a backward pass.
     """
 
     builtin: float = 0.0
@@ -27,19 +27,20 @@ class Costs(NamedTuple):
 
 BUILTIN, PYTHON, OPERATOR, MODULE, GRADIENT = range(5)
 LONG = 50e-6
-"""After so many seconds of the model's own work, the processor's cache has little left of the observer."""
+"""After this many seconds of the model's own work, little of the observer is left in the processor's cache."""
 
 
 class Stopwatch:
-    """A clock of one thread that stands still while the observer works; ``own`` is for how many seconds it did.
+    """A clock of one thread that stands still while the observer works; ``own`` is the seconds for which it has stood still.
 
-    ``costs`` are those of a call right after another one, ``cold`` those of a call after other work. Each handler of the observer stops it first and starts it last; what the handler runs for the model, it :meth:`run`\\ s.
+    ``costs`` and ``cold`` are the overheads of a call right after another one, and after other work (with a cold cache). Each
+    handler of the observer first stops the clock and last starts it, and runs model code by :meth:`run`.
     """
 
     __slots__ = ("_owed", "_since", "_went", "cold", "costs", "own")
     runs = True
     busy: float | None = None
-    """The seconds for which an accelerator worked, for clocks that know it."""
+    """The seconds for which an accelerator was busy, for clocks that measure it."""
 
     def __init__(self) -> None:
         self.costs = self.cold = Costs()
@@ -47,9 +48,9 @@ class Stopwatch:
         self._since: float | None = None
 
     def stop(self, kind: int | None = None) -> bool:
-        """Stop the clock, as of the time before the unseen cost of a call of this kind; return False if it stood still.
+        """Stop the clock, excluding the unseen overhead of a call of this kind; return False if it was stopped already.
 
-        A cost that is longer than the clock has run is taken from the next times that it runs.
+        If the overhead is longer than the clock has run, the rest is deducted from its next runs.
         """
         if self._since is not None:
             return False
@@ -62,7 +63,7 @@ class Stopwatch:
         return True
 
     def go(self, work: Any = None) -> None:
-        """Start the clock again. ``work`` is what runs until it stops, for clocks that time a device's work by it."""
+        """Start the clock again. ``work`` is what runs until the next stop, for clocks that time a device's work by kind."""
         if self._since is not None:
             self._went = time.perf_counter()
             self.own += self._went - self._since
@@ -73,7 +74,7 @@ class Stopwatch:
         return (time.perf_counter() if self._since is None else self._since) - self.own
 
     def lap(self) -> float:
-        """Return the time on the clock, in seconds; it stands still meanwhile. It must run now."""
+        """Return the time on the clock, in seconds, without the time of this call. The clock must be running."""
         since = time.perf_counter()
         now = since - self.own
         self._went = time.perf_counter()
@@ -81,7 +82,7 @@ class Stopwatch:
         return now
 
     def run(self, func: Callable[..., Any], args: Any, kwargs: Any, work: Any = None) -> Any:
-        """Return ``func(*args, **kwargs)``, with the clock running meanwhile; ``work`` is what it runs, if not ``func``."""
+        """Return ``func(*args, **kwargs)``, with the clock running meanwhile; ``work`` is the work's kind, if not ``func``."""
         self.go(func if work is None else work)
         try:
             return func(*args, **kwargs)
@@ -89,7 +90,7 @@ class Stopwatch:
             self.stop()
 
     def timed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, float]:
-        """Return ``func(*args, **kwargs)`` and its seconds, with the clock running meanwhile. It must stand still now."""
+        """Return ``func(*args, **kwargs)`` and its seconds, with the clock running meanwhile. The clock must be stopped before."""
         since: Any = self._since
         self._since, self._went = None, (went := time.perf_counter())
         self.own += went - since
@@ -102,7 +103,7 @@ class Stopwatch:
 
 
 class StoppedStopwatch(Stopwatch):
-    """A stopwatch that never runs, for a run on meta, of which no time is told."""
+    """A stopwatch that never runs, for runs on meta, which are not timed."""
 
     __slots__ = ()
     runs = False
@@ -112,7 +113,7 @@ class StoppedStopwatch(Stopwatch):
         self._since = 0.0
 
     def go(self, work: Any = None) -> None:
-        """Leave the clock as it stands."""
+        """Leave the clock stopped."""
 
     def run(self, func: Callable[..., Any], args: Any, kwargs: Any, work: Any = None) -> Any:
         """Return ``func(*args, **kwargs)``."""
@@ -120,10 +121,10 @@ class StoppedStopwatch(Stopwatch):
 
 
 class PhaseTimes:
-    """The seconds of each phase, step by step; the innermost open phase runs.
+    """The seconds of each phase, step by step; time counts for the innermost open phase.
 
-    ``parts`` are those of the current step: from the beginning of one call of the model to that of the next. But the loading of a batch
-    belongs to the step that computes with it, which begins later: until then it is kept in ``_ahead``.
+    ``parts`` are the seconds of the current step, from the beginning of one model call to the beginning of the next. But loading a
+    batch belongs to the step that computes with it, which begins later: until then its time is kept in ``_ahead``.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -134,7 +135,7 @@ class PhaseTimes:
         self._since = now()
 
     def is_open(self, phase: str) -> bool:
-        """Return whether a phase is under way."""
+        """Return whether a phase is open."""
         return phase in self._open
 
     def begin(self, phase: str) -> None:
@@ -143,27 +144,27 @@ class PhaseTimes:
         self._open.append(phase)
 
     def end(self, phase: str) -> None:
-        """End a phase, and whatever is open inside it; nothing if it is not open."""
+        """End a phase and all phases inside it; do nothing if it is not open."""
         if phase in self._open[1:]:
             self.flush()
             while self._open.pop() != phase:
                 pass
 
     def next_step(self) -> dict[str, float]:
-        """Begin a step; return its parts, which grow until the next one begins. It has the time of loading its batch."""
+        """Begin a step; return its parts, which grow until the next step begins. They include the time of loading its batch."""
         self.flush()
         self.parts, self._ahead = self._ahead, {}
         return self.parts
 
     def settle(self) -> None:
-        """Add the time of a batch that no step will compute with to the current step, at the end of a loop or of an iteration."""
+        """Add the loading time of a batch that no step will use to the current step, at the end of a loop or an iteration."""
         self.flush()
         for phase, seconds in self._ahead.items():
             self.parts[phase] = self.parts.get(phase, 0.0) + seconds
         self._ahead = {}
 
     def resume(self) -> None:
-        """Go on after an interruption, whose time is no phase's."""
+        """Continue after an interruption, whose time counts for no phase."""
         self._since = self._now()
 
     def flush(self) -> None:

@@ -1,4 +1,4 @@
-"""Measured times, and whether they can be relied on: how far runs differ, and what else the processor did meanwhile."""
+"""Measured times, and whether they are reliable: how much runs differ, and what else the processor did meanwhile."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ except ImportError:  # on Windows
 WIDE = 0.2
 """The spread above which times are unsteady."""
 WAITING = 0.25
-"""The share of the time that a process at work may wait; it has a core for itself otherwise."""
+"""The share of the time for which a working process may wait; with a core to itself it waits less."""
 OFTEN = 60.0
-"""The interruptions a second above which other work is the reason. On an idle machine there are a few; where threads
-outnumber the cores, each is interrupted every few milliseconds."""
+"""More interruptions a second than this are due to other processes. On an idle machine there are a few; if threads outnumber
+the cores, each is interrupted every few milliseconds."""
 MOMENT = 0.02
-"""Seconds that are too few to tell how often a process is interrupted."""
+"""Seconds below which a rate of interruptions means nothing."""
 
 
 class Usage(NamedTuple):
-    """The clocks of this process: seconds, the processor's seconds in all threads, and interruptions by the system.
+    """The clocks of this process: wall-clock seconds, processor seconds of all threads, and interruptions by the system.
 
-    An interruption is a switch to another process that this one did not ask for; None where the system does not tell.
+    An interruption is an involuntary switch to another process; None if the system does not count them.
     """
 
     seconds: float
@@ -40,19 +40,19 @@ class Usage(NamedTuple):
         return cls(time.perf_counter(), time.process_time(), switches)
 
     def since(self, before: Usage) -> Usage:
-        """Return what has passed since an earlier reading."""
+        """Return the differences to an earlier reading."""
         switches = None if self[2] is None or before[2] is None else self[2] - before[2]
         return Usage(self.seconds - before.seconds, self.processor - before.processor, switches)
 
     @property
     def interrupted(self) -> str:
-        """Whether other work took the processor meanwhile, in words; "" if it did not."""
+        """A note that other processes took the processor; "" if they did not."""
         often = (self.interruptions or 0) / max(self.seconds, MOMENT)
         return f"interrupted {often:.0f} times a second by other processes" if often > OFTEN else ""
 
     @property
     def waited(self) -> str:
-        """Whether it waited for the processor, or for anything else, in words; "" if it did not."""
+        """A note that the process waited, for the processor or anything else; "" if it did not."""
         share = 1 - self.processor / self.seconds if self.seconds > MOMENT else 0.0
         return f"it waited {share:.0%} of the time" if share > WAITING else ""
 
@@ -60,7 +60,7 @@ class Usage(NamedTuple):
 class Timing(NamedTuple):
     """Seconds of the same work run ``repeats`` times: the median, the fastest and the slowest.
 
-    ``unsteady`` says in words why they are not to be relied on; "" if they are, or if nothing is known of it.
+    ``unsteady`` says why they are unreliable; "" if they are reliable, or if that is unknown.
     """
 
     median: float
@@ -71,7 +71,7 @@ class Timing(NamedTuple):
 
 
 def warm_up(seconds: Sequence[float], least: int) -> int:
-    """Return how many of the first runs warmed up: each took longer than usual after it. At least ``least`` runs are left."""
+    """Return the number of leading warm-up runs: each is clearly slower than the median of the runs after it. At least ``least`` runs are left."""
     first = 0
     while len(seconds) - first > least and seconds[first] > (1 + WIDE) * statistics.median(seconds[first + 1 :]):
         first += 1
@@ -79,11 +79,11 @@ def warm_up(seconds: Sequence[float], least: int) -> int:
 
 
 def timing(seconds: Sequence[float], usages: Sequence[Usage] = ()) -> Timing:
-    """Return the timing of runs of the same work; ``usages`` are those of the process during each, if they tell of it."""
+    """Return the timing of runs of the same work; ``usages`` are the process's clocks in each run, if they were read."""
     median, why = statistics.median(seconds), ""
     if len(usages) > 1:
         low, _, high = statistics.quantiles(seconds, n=4)
-        low, high = max(low, min(seconds)), min(high, max(seconds))  # two runs have no quartiles between them
+        low, high = max(low, min(seconds)), min(high, max(seconds))  # the quartiles of two runs lie outside them
         why = f"the runs differ by {(high - low) / median:.0%}" if high - low > WIDE * median else ""
     if usages:
         switches = [usage.interruptions for usage in usages if usage.interruptions is not None]

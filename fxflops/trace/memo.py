@@ -1,7 +1,7 @@
-"""What is known of calls that were made before: enough to record, and on meta to make, another call like them.
+"""The memo of earlier calls: enough to record, and on meta to make, another call like them.
 
-A call is like an earlier one if their keys (:func:`call_key`) are equal. :class:`Known` is all that is remembered of one.
-``count``, ``profile`` and simulated ranks share both; what a key has of a tensor, its *form*, is their world's business.
+A call is like an earlier one if their keys (:func:`call_key`) are equal. :class:`Known` is all that is kept of it.
+``count``, ``profile`` and simulated ranks share both; each world decides a tensor's part of a key, its *form*.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def unknown() -> NoReturn:
 
 
 class Known:
-    """What is known of calls of one kind.
+    """The memo's entry for calls of one kind.
 
-    ``operation`` is recorded for each of them; ``is_part`` tells that it was learned from an operator inside another call,
-    which is not recorded. ``returns`` says what they return: NEW, FIRST_ARGUMENT, VIEWS or NOTHING. ``transients`` are the storages that live only
-    within such a call; None if it leaves more behind than its result, so that its operators must be seen.
+    ``operation`` is recorded for each call; ``is_part``: it was learned from an operator inside another call, where operators
+    are not recorded. ``returns`` is the kind of result: NEW, FIRST_ARGUMENT, VIEWS or NOTHING. ``transients`` are the storages
+    that live only within a call; None if it leaves more memory behind than its result, so that its operators must be seen.
 
-    For calls that are made without running them: ``forms`` are those of the tensors returned, ``sequence`` is the class of
-    several: tuple, list, or one of ``torch.return_types``. With ``needs_mirrors`` some arguments are real tensors, which need meta mirrors; with ``names_device`` an argument
-    may be a device.
+    To make results without running a call: ``forms`` are the returned tensors' forms, ``sequence`` the class that holds several
+    (tuple, list, or one of ``torch.return_types``). ``needs_mirrors``: some arguments are real tensors, which need meta mirrors.
+    ``names_device``: an argument may be a device.
     """
 
     __slots__ = ("forms", "is_part", "names_device", "needs_mirrors", "operation", "returns", "sequence", "transients")
@@ -76,14 +76,14 @@ class Known:
 
 
 Memo = dict[Any, Known]
-"""What is known of calls, by their keys."""
+"""Entries by the keys of calls."""
 
 
 class Lessons:
-    """What runs of one model for one device learn, kept from each to the next: a search for a closed form counts it at many sizes.
+    """The memos of one model for one device, kept between runs: to find a closed form, the model is counted at many sizes.
 
-    ``form_of`` and ``readers`` make the forms and the settings of modules that the keys are made of: in another run equal ones
-    must be the same objects.
+    ``form_of`` and ``readers`` make the forms and the module settings that keys consist of: across runs, equal ones must be the
+    same objects.
     """
 
     def __init__(self) -> None:
@@ -92,15 +92,15 @@ class Lessons:
         self._memos: dict[tuple[bool, torch.dtype], Memo] = {}
 
     def memo(self, observe_dispatch: bool) -> Memo:
-        """Return what is known of calls, with or without operators that no function dispatched, under the default dtype of now: results of
-        factories, and of promotion, depend on it."""
+        """Return the memo of runs with or without the dispatch mode, for the current default dtype: factories and type promotion
+        depend on it."""
         return self._memos.setdefault((observe_dispatch, torch.get_default_dtype()), {})
 
 
 class Begun(NamedTuple):
-    """The state of a run when a call begins from which something is to be learned.
+    """The state of a run at the beginning of a call to learn from.
 
-    The numbers of calls, scopes and storages recorded until then, and the state of the live storages.
+    The numbers of calls, scopes and storages recorded so far, and the state of the live storages.
     """
 
     calls: int
@@ -110,9 +110,9 @@ class Begun(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What a call did to memory: the bytes that it left behind, and the storages that lived only within it, at its peak.
+    """A call's effect on memory: the bytes that it left behind, and the storages that lived only within it, at its peak.
 
-    ``entered`` is the number of storages that were known when it began.
+    ``entered`` is the number of storages entered before it began.
     """
 
     left: int
@@ -121,9 +121,9 @@ class Ended(NamedTuple):
 
 
 class LeafLookup(NamedTuple):
-    """What was looked up when the call of a leaf module began: what is ``known`` of calls with this ``key``, None if nothing.
+    """The lookup at the beginning of a leaf module's call: the memo's entry ``known`` for this ``key``, None if there is none.
 
-    ``params`` are the specs of its parameters; ``begun`` is the state from which a call of a new kind teaches, None if it is known.
+    ``params`` are the specs of its parameters; ``begun`` is the run's state before a call of a new kind, None if the kind is known.
     """
 
     known: Known | None
@@ -160,9 +160,9 @@ def call_key(
     form_of: FormOf,
     tensors: Collection[type] = ORDINARY,
 ) -> tuple[Any, ...]:
-    """Return the key of a call of ``what``: all that its result, and its record, depend on.
+    """Return the key of a call of ``what``: everything that its result and its record depend on.
 
-    ``form_of(tensor)`` returns what a key has of a tensor of one of the classes ``tensors``, None if that does not say all.
+    ``form_of(tensor)`` returns the key part of a tensor whose class is in ``tensors``, None if metadata is not enough.
     Raises Unknown if there is no key.
     """
     parts = [*what]
@@ -174,7 +174,7 @@ def call_key(
 
 
 def specs_given(key: tuple[Any, ...], count: int, kwargs: Collection[str]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return the ``count`` arguments in the key of a call, and those by name, with a spec in place of each tensor."""
+    """Return the ``count`` positional arguments and the keyword arguments in a call's key, with a spec in place of each tensor."""
     if not kwargs:
         return _specs_of(key[len(key) - count :]), EMPTY_MAPPING
     end = len(key) - 2 * len(kwargs) - 1

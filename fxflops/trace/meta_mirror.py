@@ -1,4 +1,4 @@
-"""Meta tensors in place of a model's real ones: they are swapped in just before each call, so that no kernel computes."""
+"""Meta tensors in place of a model's real tensors: swapped in just before each call, so that no kernel computes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .source import in_function
 
 
 def _learn_as(meta: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Let a meta tensor require a gradient if the tensor that it stands for does."""
+    """Copy ``requires_grad`` and gradient hooks to the meta tensor of ``tensor``."""
     with DisableTorchFunction(), disable_current_modes() if len_torch_dispatch_stack() else nullcontext():
         meta.requires_grad_(tensor.requires_grad)
         if meta.requires_grad and not (meta._backward_hooks or meta._post_accumulate_grad_hooks):
@@ -38,16 +38,16 @@ def _empty_like(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
 
 
 def _is_on_meta(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is on meta, or wraps tensors that are: the class asked these for their device, and was told the model's."""
+    """Return whether a tensor is on meta, or wraps only meta tensors (the wrapper itself then reports the model's device)."""
     if tensor.device.type == "meta":
         return True
     return type(tensor) not in ORDINARY and is_wrapper(tensor) and all(part.is_meta for part in stored(tensor))
 
 
 def _view_like(tensor: torch.Tensor, base: torch.Tensor, meta: torch.Tensor) -> torch.Tensor:
-    """Return the view of ``meta`` that ``tensor`` is of ``base``, for which ``meta`` stands."""
+    """Return a view of ``meta``, the meta tensor of ``base``, like ``tensor``'s view of ``base``."""
     shape, stride, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
-    with torch.enable_grad():  # as the view of the base was made, whatever calls now
+    with torch.enable_grad():  # as when the original view was made, whatever the mode is now
         if base.dtype == tensor.dtype:
             return meta.as_strided(shape, stride, offset - base.storage_offset())
         if base.is_complex():
@@ -57,7 +57,7 @@ def _view_like(tensor: torch.Tensor, base: torch.Tensor, meta: torch.Tensor) -> 
 
 
 def _is_seen_as(base: torch.dtype, view: torch.dtype) -> bool:
-    """Return whether elements are seen as what they are, or the parts of complex numbers as real ones, or the reverse."""
+    """Return whether a view keeps the dtype, or views complex numbers as pairs of real numbers, or the reverse."""
     return base == view or (base.is_complex != view.is_complex and base.to_complex() == view.to_complex())
 
 
@@ -72,11 +72,11 @@ def _hook(meta: torch.Tensor, tensor: torch.Tensor) -> None:
 FREEZING: frozenset[Any] = frozenset({torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__})  # type: ignore[attr-defined]
 """Functions that freeze or thaw a tensor."""
 SMALL = 2**20
-"""The most elements of a floating tensor, not the model's own, that keeps its values: 4 MiB of float32."""
+"""The most elements with which a floating tensor keeps its values, unless it is the model's own: 4 MiB of float32."""
 HOLDING = {torch.strided, torch.jagged, *SPARSE}
 """The layouts of sparse and nested tensors, whose shapes depend on values. (A nested tensor may be strided.)"""
 PACKING = frozenset("_pack_padded_sequence _pad_packed_sequence lstm gru rnn_tanh rnn_relu".split())
-"""Functions and operators that take lengths, or the batch sizes of packed sequences, on the CPU, wherever the others are."""
+"""Functions and operators that take lengths, or batch sizes of packed sequences, on the CPU, wherever their other arguments are."""
 CUT = "an autograd.Function takes a tensor that was written to on the meta device: it would get no gradient"
 GROWS = "out= is an empty tensor: its new shape is known only after computing"
 RECAST = "a view of a tensor with elements of another kind is written to: its meta tensor would be no view"
@@ -84,16 +84,16 @@ HOLDS = "the shapes inside a sparse or nested tensor are values, which the meta 
 
 
 class MetaMirror:
-    """The meta tensors that stand for real ones: one for each, as long as the real tensor lives.
+    """The meta tensors of real tensors: one for each, as long as the real tensor lives.
 
     ``state`` are the tensors of the model and its inputs. ``was_there(tensor)`` returns whether another tensor existed
     before the run; ``before_write(value)`` is called before a tensor of the state changes; ``on_mirrored(tensor, meta)`` is
     called for each new pair, ``on_stranger(tensor)`` for tensors of unknown origin.
 
-    ``unknown_origin`` turns True when a call takes a tensor of unknown origin: neither the state's, nor made by an observed
-    call, nor there before the run. ``is_of_meta`` tells whether the state itself is on meta. ``needs_values`` is the first error that a call raised on meta, in any thread, or
-    "". ``seen`` has the tensors of known origin by id, with their forms once :meth:`form` has read them;
-    ``form_of(shape, stride, dtype, place)`` returns the one form of all tensors with this metadata.
+    ``unknown_origin`` turns True when a call takes a tensor that is not in the state, was not returned by an observed call, and
+    did not exist before the run. ``is_of_meta``: the state itself is on meta. ``needs_values`` is the first error that a call
+    raised on meta, in any thread, or "". ``seen`` has the tensors of known origin by id, with their forms once :meth:`form` has
+    read them; ``form_of(shape, stride, dtype, place)`` returns the shared form of all tensors with this metadata.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class MetaMirror:
         self.unknown_origin = False
         self.needs_values = ""
         self.keeps_lengths = False  # a CPU computes packed sequences step by step, which only a real run shows exactly
-        # Set by the meta world, which tells the live storages of a run.
+        # Set by the meta world, to update the run's live storages.
         self.on_mirrored: Callable[[torch.Tensor, torch.Tensor], None] = lambda *_: None
         self.on_stranger: Callable[[torch.Tensor], None] = lambda _: None
         self._was_there = was_there
@@ -142,18 +142,18 @@ class MetaMirror:
         return None if form is not None and form.place is REAL and self._is_invalid(tensor) else form
 
     def spec(self, tensor: torch.Tensor) -> Spec:
-        """Return the spec of a tensor; tensors of one form share it."""
+        """Return the spec of a tensor; tensors of the same form share it."""
         form = self._own.get(id(tensor))
         if form is None or form.place is REAL:  # a REAL one may be invalid by now
             form = self.form(tensor)
         return spec_of(tensor) if form is None else form.spec
 
     def form_of_meta(self, tensor: torch.Tensor) -> Form | None:
-        """Return the form of a tensor, also of a meta tensor of unknown origin: autograd makes those."""
+        """Return the form of a tensor, even of a meta tensor of unknown origin, since autograd makes such tensors."""
         return self.form(tensor) or (self.read(tensor) if tensor.is_meta else None)
 
     def read(self, tensor: torch.Tensor) -> Form | None:
-        """Read the form of a tensor from its current metadata; None for a subclass, or one not plainly strided."""
+        """Read the form of a tensor from its current metadata; None for a subclass, or if it is not plainly strided."""
         if type(tensor) not in ORDINARY or tensor.layout is not strided or tensor.is_nested or tensor.is_neg():
             return None
         dtype, place = tensor.dtype, META
@@ -165,7 +165,7 @@ class MetaMirror:
         return self.form_of(tensor.shape, tensor.stride(), dtype, place)
 
     def forms_of_own(self, tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
-        """Return the forms of tensors of the model; None for one that was not there when the run began."""
+        """Return the forms of the model's tensors; None for a tensor that the model got after the run began."""
         return tuple(map(self._own.get, map(id, tensors)))
 
     def forget(self, value: Any) -> None:
@@ -177,12 +177,12 @@ class MetaMirror:
                 self._own[id(tensor)] = self.read(tensor)
 
     def is_weight(self, meta: torch.Tensor) -> bool:
-        """Return whether a meta tensor stands for a parameter that requires a gradient, or is one."""
+        """Return whether a meta tensor represents, or is, a parameter that requires a gradient."""
         own = self._state.get(id(meta))
         return id(meta) in self._weights or (isinstance(own, nn.Parameter) and own.requires_grad)
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the meta tensor that stands for this one; a meta tensor stands for itself.
+        """Return the meta tensor of a tensor; a tensor on meta is its own.
 
         Raises NotImplementedError for a sparse or nested tensor.
         """
@@ -194,12 +194,12 @@ class MetaMirror:
             if not is_dense(tensor) and tensor.layout in HOLDING:
                 raise NotImplementedError(HOLDS)
             base = self._base_of(tensor)
-            # A stand-in outlives the block in which a model first meets its tensor: gradients flow through it later.
+            # The meta tensor outlives an inference_mode block that it is made in: gradients flow through it later.
             outside = (
                 torch.inference_mode(tensor.is_inference()) if torch.is_inference_mode_enabled() else nullcontext()
             )
             with disable_current_modes() if len_torch_dispatch_stack() else nullcontext(), outside:
-                # Weights keep requires_grad under no_grad: some of torch's functions look at it there.
+                # Weights keep requires_grad under no_grad, where some of torch's functions look at it.
                 learning = key in self._state or torch.is_grad_enabled()
                 if base is None:
                     meta = _empty_like(tensor, tensor.requires_grad and learning)
@@ -207,7 +207,7 @@ class MetaMirror:
                     meta = _view_like(tensor, *base)
                 if meta.requires_grad:
                     _hook(meta, tensor)
-            # The callback must not hold this object, which leads to the model: the two would be a reference cycle.
+            # The callback must not refer to self, which refers to the model: that would be a reference cycle.
             mirrored = self._mirror
             known = mirrored[key] = (weakref.ref(tensor, lambda _: mirrored.pop(key, None)), meta)
             if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
@@ -217,14 +217,14 @@ class MetaMirror:
         elif tensor.requires_grad != known[1].requires_grad and known[1].is_leaf:
             if key in self._state:
                 _learn_as(known[1], tensor)  # the model has frozen or thawed it since
-            elif tensor.grad_fn is not None:  # an autograd.Function that has filled it has returned it since
+            elif tensor.grad_fn is not None:  # an autograd.Function filled it, and has since returned it
                 raise NotImplementedError(CUT)
         return known[1]
 
     def _base_of(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return the tensor that a view which the model made is of, and its meta tensor; None for any other tensor.
+        """Return the base of a view that the model made, and the base's meta tensor; None for any other tensor.
 
-        Through a view a model writes into a table: the table then has a gradient, and so have its other views.
+        A model may write into a table through a view: the table and its other views then have a gradient.
         """
         if id(tensor) in self._state or tensor.layout is not strided or not tensor._is_view():
             return None
@@ -234,24 +234,24 @@ class MetaMirror:
         return base, self.of(base)
 
     def let_go(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Return the meta tensor that stands for this one, if there is one, and forget it: the model has replaced the tensor."""
+        """Forget a tensor that the model has replaced; return its meta tensor, None if it has none."""
         known = self._mirror.pop(id(tensor), None)
         return None if known is None else known[1]
 
     def replace(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], func: Any
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments with all tensors on meta, or unchanged if the call is to compute with values.
+        """Return the arguments with all tensors on meta, or unchanged if the call shall compute with values.
 
-        They are replaced if any tensor is on meta, or is floating or complex and either in the state or large. A call
-        on integers and booleans alone keeps its values, for masks and positions; so does one on small tables of floats
-        that the model makes itself.
+        They are replaced if any tensor is on meta, or is floating or complex and either in the state or large. A call on
+        integers and booleans only keeps its values, for masks and positions; so does a call on small float tables that
+        the model makes itself.
         """
         if not self._survey((args, kwargs)):
             return args, kwargs
         if func in FREEZING and id(args[0]) in self._state and not args[0].is_meta:
             with DisableTorchFunction():
-                func(*args, **kwargs)  # the real tensor too, from which stand-ins learn it, and which models ask
+                func(*args, **kwargs)  # the real tensor too: meta tensors copy it, and models ask it
         for target in tensors_given(kwargs["out"]) if "out" in kwargs else ():
             self._invalidate(target)
             if not target.is_meta and not target.numel():
@@ -269,9 +269,9 @@ class MetaMirror:
         return self._replaced(args), self._replaced(kwargs)
 
     def holding_gradient(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the arguments of a property's call; with the meta tensor, if it reads or sets a gradient of a backward pass on meta.
+        """Return a property call's arguments, with the meta tensor if it reads or sets a gradient from a backward pass on meta.
 
-        A backward pass that the model's own code runs leaves its gradients on the meta tensors.
+        A backward pass run by the model's own code leaves its gradients on the meta tensors.
         """
         known = self._mirror.get(id(args[0]))
         if known is None or known[0]() is not args[0] or getattr(func.__self__, "__name__", "") != "grad":
@@ -286,7 +286,7 @@ class MetaMirror:
             return (meta, *args[1:]) if _is_on_meta(args[1]) else args
 
     def _invalidate(self, target: Any) -> None:
-        """Note that a call on meta writes to this tensor: all that share its storage no longer have valid values."""
+        """Mark the storage of a tensor that a call on meta writes to: its real values are no longer valid."""
         if isinstance(target, torch.Tensor) and is_dense(target) and target.device.type != "meta":
             base = target._base if target._is_view() and id(target) not in self._state else None
             if base is not None and self._base_of(target) is None:
@@ -299,17 +299,17 @@ class MetaMirror:
         return bool(self._invalid) and is_dense(tensor) and tensor.untyped_storage()._cdata in self._invalid
 
     def written(self, value: Any) -> list[torch.Tensor]:
-        """Return the tensors in a value; for one that a call on meta wrote to, its meta tensor."""
+        """Return the tensors in a value; a tensor that a call on meta wrote to is replaced by its meta tensor."""
         with DisableTorchFunction():
             found = tensors_in(value)
             return [self.of(t) if self._is_invalid(t) and not t.requires_grad else t for t in found]
 
     def current(self, value: Any) -> Any:
-        """Return a value; for a tensor that a call on meta wrote to, its meta tensor, as its values are no longer true."""
+        """Return a value; a tensor whose values are out of date since a call on meta wrote to it is replaced by its meta tensor."""
         return self.of(value) if isinstance(value, torch.Tensor) and self._is_invalid(value) else value
 
     def check_origin(self, value: Any) -> None:
-        """Set ``unknown_origin`` if the origin of a tensor that the model returned is unknown."""
+        """Set ``unknown_origin`` if the model returned a tensor of unknown origin."""
         self._survey(tensors_in(value))
 
     def _survey(self, value: Any) -> bool:
@@ -332,7 +332,7 @@ class MetaMirror:
         return computes
 
     def _replaced(self, value: Any, kept: Sequence[torch.Tensor] = ()) -> Any:
-        """Return a value with meta tensors in place of all but those to be ``kept``."""
+        """Return a value with meta tensors in place of all tensors except those ``kept``."""
         if isinstance(value, torch.Tensor):
             return value if any(value is each for each in kept) else self.of(value)
         if isinstance(value, (tuple, list)) and any(isinstance(v, (torch.Tensor, tuple, list, dict)) for v in value):

@@ -1,4 +1,4 @@
-"""Results of operators that devices have and meta lacks, or refuses for dtypes that they take, and of those for which its kernels are slow."""
+"""Results of operators that meta lacks, refuses for dtypes that devices accept, or runs by slow kernels."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..records.tensors import ORDINARY
 from ..torch_internals import DispatchMode, OpOverload
 
 ALIGNED = 16
-"""The bytes at a multiple of which each row of a grouped product begins."""
+"""Each row of a grouped product begins at a multiple of this many bytes."""
 
 
 def grouped_mm(
     input: torch.Tensor, mat2: torch.Tensor, offs: Any = None, bias: Any = None, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """Return the result of a grouped product, which meta's kernel makes of bfloat16 alone."""
+    """Return the result of a grouped product, for which meta's kernel accepts only bfloat16."""
     dtype, (rows, columns) = out_dtype or input.dtype, (input.shape[-2], mat2.shape[-1])
     groups = input.shape[:1] if input.ndim == mat2.ndim == 3 else offs.shape[:1] if input.ndim == mat2.ndim == 2 else ()
     pitch = -(-columns * dtype.itemsize // ALIGNED) * ALIGNED // dtype.itemsize
@@ -27,7 +27,7 @@ def grouped_mm(
 
 
 def recurrent_backward(*args: Any) -> tuple[Any, ...]:
-    """Return the gradients of a recurrent layer of cuDNN: of its input, its states, and its weights."""
+    """Return the gradients of a cuDNN recurrent layer's input, states and weights."""
     input, weights, _, _, hidden, cell, *_, asked = args
     needs = zip((input, hidden, cell), asked, strict=False)
     gradients = [torch.empty_like(each) if wanted and each is not None else None for each, wanted in needs]
@@ -40,7 +40,7 @@ def like_the_input(grad: torch.Tensor, input: torch.Tensor, *_: Any) -> torch.Te
 
 
 def _choosing(func: Any, at: int) -> Any:
-    """Return ``where`` by ``func``, whose condition is its argument ``at``: one of bytes, which devices take, is none for meta."""
+    """Return ``func``, a ``where`` with its condition at argument ``at``, that accepts uint8 conditions: devices do, meta does not."""
 
     def where(*args: Any, **kwargs: Any) -> Any:
         args = tuple(_as_bool(arg) if i == at else arg for i, arg in enumerate(args))
@@ -54,7 +54,7 @@ def _as_bool(condition: torch.Tensor) -> torch.Tensor:
 
 
 CHOOSING = {torch.where: 0, torch.Tensor.where: 1, torch.ops.aten.where.self: 0}
-"""The spellings of ``where``, with the place of the condition."""
+"""The spellings of ``where``, with the position of the condition."""
 RESULTS: dict[Any, Any] = {func: _choosing(func, at) for func, at in CHOOSING.items()} | {
     getattr(torch.ops.aten, name).default: result
     for name, result in {
@@ -69,9 +69,9 @@ RESULTS: dict[Any, Any] = {func: _choosing(func, at) for func, at in CHOOSING.it
 
 
 class WithoutKernels(DispatchMode):
-    """A mode in which operators that write to tensors on meta, element by element, run no kernel.
+    """A mode in which elementwise in-place operators on meta tensors run no kernel.
 
-    There is nothing to write, and torch's kernels of meta, which are written in Python, take most of the time of an optimizer's step.
+    There is nothing to write, and torch's meta kernels, written in Python, take most of an optimizer step's time.
     """
 
     def __init__(self) -> None:
@@ -83,8 +83,8 @@ class WithoutKernels(DispatchMode):
 
 
 def written_on_meta(func: Any, args: tuple[Any, ...]) -> Any:
-    """Return what an operator returns that writes to tensors on meta, element by element; NotImplemented for another one, and where
-    its kernel might raise or have something to do: for operands of other shapes or dtypes than the tensors written to."""
+    """Return the result of an elementwise in-place operator on meta tensors; NotImplemented for other operators, and for operands whose
+    shapes or dtypes differ from the tensors written to: the kernel might raise or have something to do."""
     if not args or not _writes_elements(func):
         return NotImplemented
     if isinstance(args[0], torch.Tensor):
@@ -98,7 +98,7 @@ def written_on_meta(func: Any, args: tuple[Any, ...]) -> Any:
 
 @cache
 def _writes_elements(func: Any) -> bool:
-    """Return whether an operator writes to its first argument, a tensor or a list of them, element by element."""
+    """Return whether an operator is elementwise and in-place on its first argument, a tensor or a list of tensors."""
     name = func.name().partition(".")[0] if isinstance(func, OpOverload) else ""
     if not name.endswith("_") or name.endswith("__"):
         return False
@@ -106,7 +106,7 @@ def _writes_elements(func: Any) -> bool:
 
 
 def _are_alike(operands: Iterable[Any]) -> bool:
-    """Return whether the first tensor is written to by others of its shape and dtype, by numbers, and by tensors with one."""
+    """Return whether the first tensor is on meta, floating and contiguous, and the others have its dtype, and its shape or 0 dimensions."""
     tensors: Iterator[torch.Tensor] = (each for each in operands if isinstance(each, torch.Tensor))
     written = next(tensors)
     dtype, shape = written.dtype, written.shape

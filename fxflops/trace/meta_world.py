@@ -1,8 +1,8 @@
 """The meta world: calls get meta tensors in place of the model's, and no kernel computes.
 
-A call like an earlier one is not even run: its result is made from what is known of it, and so is that of a call with a shape
-rule. No meta kernel runs then, and no ``forward`` of a leaf module. All other calls run the kernels that the model's device would
-choose, on meta, and the tensors that they make on the way are tracked.
+A call like an earlier one is not even run: its result is made from the memo. A call with a shape rule gets its result from the
+rule. Neither runs a meta kernel, nor a leaf module's ``forward``. All other calls run the kernels that the model's device would
+choose, on meta, and their intermediate tensors are tracked.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PROPERTIES = ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")
 QUERIES = METADATA | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES}
 """Functions that return the same for a real tensor and for its meta mirror."""
 ASKED = frozenset({*EMPTY, "type"})
-"""Operations that the observer handles in more ways than computing their result."""
+"""Operations for which the observer does more than compute the result."""
 PACK = "_pack_padded_sequence"
 RETURN_TYPES = "torch.return_types"
 """The module of the named tuples that ``max``, ``sort`` and ``topk`` return."""
@@ -62,14 +62,14 @@ VALUED = frozenset({*EMPTY, *ATTENTIONS, RNN_BACKWARD})
 
 
 def is_sequence(kind: type) -> bool:
-    """Return whether results of this class are made of a list of tensors."""
+    """Return whether this class is constructed from a list of tensors."""
     return kind is tuple or kind is list or kind.__module__ == RETURN_TYPES
 
 
 class MetaWorld(World):
-    """The meta tensors of ``mirror``, which say that they are on ``device``. ``lessons`` has what calls have taught; None if they teach nothing.
+    """The world of ``mirror``'s meta tensors, which report ``device`` as theirs. ``lessons`` keeps the memos; None for no memo.
 
-    ``observe_dispatch`` tells whether the observer's dispatch mode stays on: it would record the tensors that are made here.
+    ``observe_dispatch``: the observer's dispatch mode stays on, and would record the tensors that are made here.
     ``of``, ``check_origin``, ``form`` and ``forms_of_own`` are the mirror's own methods.
     """
 
@@ -100,7 +100,7 @@ class MetaWorld(World):
         mirror.keeps_lengths = device.type == "cuda"
         self._kernels = DeviceKernels(device)
         self._dtype = get_default_dtype()
-        # The mirror's own methods in place of this class's: a method that calls another one costs as much again, at every call.
+        # The mirror's methods replace this class's: methods that forward to them would double the cost of each call.
         self.of = mirror.of  # type: ignore[method-assign]
         self.check_origin = mirror.check_origin  # type: ignore[method-assign]
         self.spec_of_tensor = mirror.spec
@@ -111,7 +111,7 @@ class MetaWorld(World):
         super().begin(log, storages)
         calls = log.calls
 
-        def track(tensor: torch.Tensor) -> torch.Tensor:  # no method, which would lead back here
+        def track(tensor: torch.Tensor) -> torch.Tensor:  # not a method, which would refer to self
             storages.add_all(tensor, len(calls))
             return tensor
 
@@ -120,7 +120,7 @@ class MetaWorld(World):
         self._autocast = Autocast(self.device, self._mirror.is_weight, track)
         self._mirror.on_mirrored = storages.move
         if self._observe_dispatch:
-            # All that the forward makes is seen, so what is not known was there before: a closure or a slot holds it.
+            # Everything that the forward makes is seen, so unknown tensors existed before, in a closure or a slot.
             self._mirror.on_stranger = lambda t: (
                 None if current_graph_task_id() != -1 else storages.add_given([t], "buffers")
             )
@@ -133,16 +133,16 @@ class MetaWorld(World):
     def contexts(self) -> Iterable[AbstractContextManager[Any]]:
         return [absent_gpu_answered()] if self._kernels.is_absent() else []
 
-    # What a call is given, and what it returns
+    # Arguments and results
 
     def spec(self, value: Any) -> Any:
-        """Return the value with a spec in place of each tensor; tensors of one form share their spec."""
+        """Return the value with a spec in place of each tensor; tensors of the same form share a spec."""
         kind, spec = type(value), self._mirror.spec
         if kind in ORDINARY:
             return spec(value)
         if kind is tuple or kind is list:
             return tuple([spec(item) if type(item) in ORDINARY else self.spec(item) for item in value])
-        return EMPTY_MAPPING if kind is dict and not value else spec_of(value)  # a tensor's truth is its value
+        return EMPTY_MAPPING if kind is dict and not value else spec_of(value)  # `not tensor` would read its value
 
     def answer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._device_answers.answer(func, args, kwargs)
@@ -170,7 +170,7 @@ class MetaWorld(World):
             self._mirror.forget((args, kwargs))
         self._mirror.register(out)
         if self._mirror.keeps_lengths and getattr(func, "__name__", "") == PACK:
-            self.answers = {}  # from now on the answer depends on which tensor is asked
+            self.answers = {}  # from now on answers differ between tensors
             self._device_answers.batch_sizes.append(out[1])
 
     def spec_of_result(self, entry: Formula | None, given: Any, out: Any) -> Any:
@@ -178,12 +178,12 @@ class MetaWorld(World):
         return with_row(self.spec(out), given) if is_lookup else self.spec(out)
 
     def raised(self, error: Exception) -> None:
-        """Note an error of the meta device: a model that catches it goes on in a way that it would not on real tensors."""
+        """Note a meta device error: a model that catches it takes a path that it would not take on real tensors."""
         if "meta" in str(error).lower():
             self._mirror.needs_values = self._mirror.needs_values or str(error)
 
     def called_unseen(self) -> None:
-        # A call from a Python meta kernel of torch: its operator came from below all functions, unobserved.
+        # Called by one of torch's Python meta kernels: its operator was dispatched below all functions, unobserved.
         if not self._observe_dispatch:
             self._mirror.unknown_origin |= is_meta_kernel()
 
@@ -206,7 +206,7 @@ class MetaWorld(World):
         if (out := written_on_meta(func, args)) is not NotImplemented:
             return out
         out = run(func, args, kwargs)
-        if func is batch_norm_backward and not args[-1][0]:  # meta's kernel makes a gradient that no device's makes
+        if func is batch_norm_backward and not args[-1][0]:  # only meta's kernel makes this gradient, no device's
             return None, *out[1:]
         rule, saved, device = STORED.get(func.name(), (None, False, ""))
         if rule is not None and (is_grad_enabled() or not saved) and device in ("", self._kernels.device.type):
@@ -216,7 +216,7 @@ class MetaWorld(World):
         return out
 
     def _may_cast(self) -> bool:
-        """Return whether autocast is on; of a model on meta, also where torch has turned it off, as it lacks that device."""
+        """Return whether autocast is on; for a model on meta, even if torch has turned it off because the device is absent."""
         return is_any_autocast_enabled() or (self._mirror.is_of_meta and open_regions() > 0)
 
     def makes_more(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -228,19 +228,19 @@ class MetaWorld(World):
         shape = shape_of(rule, operation, strided, self._kernels.device.type)
         return shape is None or shape.passing != ()
 
-    # What is known of calls
+    # The memo
 
     def may_ask_memo(self, in_handler: bool) -> bool:
         if self._autocast.kept:
             self._autocast.forget()
-        if self._dtype is not get_default_dtype():  # results of factories, and of promotion, depend on it
+        if self._dtype is not get_default_dtype():  # factories and type promotion depend on it
             self._dtype = get_default_dtype()
             if self._lessons is not None:
                 self.memo = self._lessons.memo(self._observe_dispatch)
         return not (self._observe_dispatch or is_grad_enabled())
 
     def torch_settings(self, func: Any) -> tuple[Any, ...]:
-        # Which kernel attention takes depends on settings, too: those that sdpa_kernel() changes.
+        # Attention's kernel also depends on the settings that sdpa_kernel() changes.
         return (
             (enabled_kernels(),) if SPELLED_BY_OPERATOR.get(func, func) is ATTENTION else super().torch_settings(func)
         )
@@ -262,7 +262,7 @@ class MetaWorld(World):
         if func is assertion and args[0] is True:
             return self._keep(key, Known(Operation(op, func, args, kwargs, None), NOTHING, given=given))
         rule = rule_for(SPELLED_BY_OPERATOR.get(func, func))  # torch.ops.aten.lstm has the rule of torch.lstm
-        # A call on nothing but tensors with values computes values, which no rule knows.
+        # A call on tensors that all have values computes values, which no rule gives.
         if rule is None or all(form.place is REAL for form in given):
             return None
         specs, kwspecs = specs_given(key, len(args), kwargs)
@@ -286,7 +286,7 @@ class MetaWorld(World):
             return None
         try:
             view = self._view_of(args, cls.forward(module, *args, **kwargs))
-        except Exception:  # the call is made again, as any other, and its error reported
+        except Exception:  # the call is made again the usual way, which reports its error
             return None
         if view is None:
             return None
@@ -307,7 +307,7 @@ class MetaWorld(World):
             return NotImplemented, None
         try:
             out = func(*args, **kwargs)
-        except Exception:  # the call is made again, as any other, and its error reported
+        except Exception:  # the call is made again the usual way, which reports its error
             return NotImplemented, None
         sequence = type(out) if type(out) in (tuple, list) else None
         outs = (out,) if sequence is None else out
@@ -324,7 +324,7 @@ class MetaWorld(World):
     def run_free(
         self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any, tracked: Callable[..., Any]
     ) -> tuple[Any, Operation | None]:
-        """Run a free call on meta tensors, which needs nothing but its kernel."""
+        """Run a call without cost on meta tensors, for which its kernel is enough."""
         places = {form.place for form in forms_in(key)}
         looks = entry.reason in (QUERY, ESCAPE)
         if not places or REAL in places or not entry.reason or entry.op in ASKED or looks or func in UNWATCHED:
@@ -337,10 +337,10 @@ class MetaWorld(World):
             try:
                 out = func(*args, **kwargs)
                 view = self._view_of(args, out)
-                # What makes a tensor may make more on the way, as cartesian_prod makes the grids: they are tracked.
+                # A call that makes a tensor may make intermediate ones, as cartesian_prod does: run it again, tracked.
                 if view is None and type(out) is torch.Tensor and not (args and out is args[0]):
                     out = tracked(func, args, kwargs)
-            except Exception:  # the call is made again, as any other, and its error reported
+            except Exception:  # the call is made again the usual way, which reports its error
                 return NotImplemented, None
             if view is None:
                 self._storages.add_all(out)
@@ -350,7 +350,7 @@ class MetaWorld(World):
             return out, self._log.shared((alike(key), target, typed(result)), fields)
 
     def _view_of(self, args: tuple[Any, ...], out: Any) -> Form | None:
-        """Return the form of a result that is a view of the first argument, which is on meta; None for any other."""
+        """Return the form of a result that is a view of the first argument, which is on meta; None for any other result."""
         base: Any = args[0] if args else None
         if out is base or type(out) is not torch.Tensor or type(base) not in ORDINARY:
             return None
@@ -378,7 +378,7 @@ class MetaWorld(World):
         # x.unsqueeze_(0) changed its own shape.
         if returns is FIRST_ARGUMENT and self._mirror.read(args[0]) is not forms_given[0]:
             return
-        # A call that leaves more memory behind than its result keeps tensors alive, which a remembered result would not.
+        # A call that leaves more memory behind than its result keeps tensors alive; a result from the memo would not.
         made = sum([form.nbytes for form in forms]) if returns is NEW else 0
         if not returns or ended.left != made or operation.op in EMPTY:
             return
@@ -389,7 +389,7 @@ class MetaWorld(World):
         self._keep(key, known)
 
     def _result(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Any, ...], Any]:
-        """Return what a call returns (:class:`Known`), its forms and its type of sequence; "" first where it cannot be made again."""
+        """Return the kind of a call's result (:class:`Known`), its forms and its sequence type; the kind is "" if it cannot be remade."""
         single = isinstance(out, torch.Tensor)
         outs = [out] if single else list(out) if is_sequence(type(out)) else []
         if not outs or not all(type(o) in ORDINARY and o.is_meta and o.layout is torch.strided for o in outs):
@@ -404,7 +404,7 @@ class MetaWorld(World):
         distinct = len({o.untyped_storage()._cdata for o in outs}) == len(outs)
         if any(shared) or not distinct or any(o.storage_offset() for o in outs):
             return "", (), None
-        forms = [self._mirror.form_of_meta(o) for o in outs]  # of an operator inside a call it is not registered yet
+        forms = [self._mirror.form_of_meta(o) for o in outs]  # an inner operator's results are not registered yet
         whole = tuple(f for f, o in zip(forms, outs, strict=True) if f and f.nbytes == o.untyped_storage().nbytes())
         return (NEW, whole, None if single else type(out)) if len(whole) == len(outs) else ("", (), None)
 

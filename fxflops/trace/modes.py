@@ -1,4 +1,4 @@
-"""The two levels at which calls are observed: torch functions, and below them the operators that they dispatch."""
+"""Modes for the two levels at which calls are observed: torch functions, and the operators that they dispatch."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from .functions import Bodies, own_body
 from .source import frame_in, frames
 
 DEVICE = torch.ops.prim.device.default
-"""The operator by which C++ asks a fake tensor for its device, before nearly every other."""
+"""The operator with which C++ asks a fake tensor for its device, before nearly every other operator."""
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class FunctionObserver(Protocol):
-    """The receiver of a function mode's calls: it runs every function called on tensors, and is given its errors."""
+    """The receiver of a function mode's calls: it runs every function called on tensors, and gets the errors that these raise."""
 
     bodies: Bodies
     stopwatch: Stopwatch
@@ -65,7 +65,7 @@ class FunctionMode(TorchFunctionMode):
         observer, stopwatch = self._observer, self._observer.stopwatch
         in_python = type(func) is FunctionType
         stopped = stopwatch.stop(PYTHON if in_python else BUILTIN)
-        # A function written in Python hands itself over from its own body. Called from elsewhere, it may be a copy.
+        # A Python function passes itself to the mode from its own body; if other code does, that may be a copy of it.
         if in_python and sys._getframe(2).f_code is not func.__code__:
             func, args, kwargs = own_body(sys._getframe(2), observer.bodies) or (func, args, kwargs)
         try:
@@ -103,8 +103,8 @@ class EachCall(TorchFunctionMode):
 class AtenMode(DispatchMode):
     """A dispatch mode that passes every operator to ``handler``.
 
-    Operators of a tensor subclass are left to the subclass, which dispatches others; those on fake tensors, by which a
-    DTensor finds its shapes, are run unseen. The stopwatch stands still while the handler runs.
+    Operators on a tensor subclass are left to the subclass, which dispatches others. Operators that DTensor runs on fake
+    tensors, to infer shapes, are not passed on. The stopwatch is stopped while the handler runs.
     """
 
     supports_higher_order_operators = True
@@ -116,11 +116,11 @@ class AtenMode(DispatchMode):
         self._depth = 0 if (mode := fake_mode()) is None else len(mode.enter_stack)
 
     def is_faking(self) -> bool:
-        """Return whether DTensor is running an operator on fake tensors, to find how its result is sharded."""
+        """Return whether DTensor is running an operator on fake tensors, to infer how its result is sharded."""
         mode = fake_mode()
         if mode is None:
             return False
-        if self._depth:  # so are the tensors of the rank itself: DTensor enters its mode once more
+        if self._depth:  # a simulated rank's own tensors are fake, too: DTensor enters the mode once more
             return len(mode.enter_stack) > self._depth and frame_in(SHARDING_FILE) is not None
         return any(str(frame.f_globals.get("__name__")).startswith(SHARDING) for frame in frames())
 
@@ -146,7 +146,7 @@ def are_observed() -> bool:
 
 
 def modes_of_others() -> list[TorchFunctionMode]:
-    """Return the function modes of this thread that are neither ours nor a default device: they may make other calls of each."""
+    """Return this thread's function modes that are neither ours nor a default device: they may turn a call into other calls."""
     return [
         mode
         for mode in get_current_function_mode_stack()
@@ -155,21 +155,21 @@ def modes_of_others() -> list[TorchFunctionMode]:
 
 
 def is_on_top() -> bool:
-    """Return whether no dispatch mode of this thread's own is on top of ours, if there is one, or would be beneath it."""
+    """Return whether this thread has no dispatch modes but ours."""
     return all(isinstance(mode, AtenMode) for mode in get_current_dispatch_mode_stack())
 
 
 def are_others_on() -> bool:
-    """Return whether there are :func:`modes_of_others`, in a run: what a leaf computes follows from its class no longer."""
+    """Return whether a run has :func:`modes_of_others`: then a leaf's class no longer determines what it computes."""
     return len_torch_function_stack() > 1 and bool(modes_of_others())  # one of them is ours
 
 
 @contextmanager
 def beneath_others(mode: FunctionMode) -> Iterator[None]:
-    """Turn a function mode on beneath those that the user has turned on around it, but for a default device.
+    """Turn on a function mode beneath those that the user has already turned on, but above a default device.
 
-    It sees the calls that they make. On top of them it would see those that they replace. And each may be turned off first: the
-    profile of a script begins and ends where its code does not.
+    There it sees the calls that they make; on top it would see the calls that they replace. Either may be turned off first: the
+    profile of a script does not begin and end with the script's own blocks.
     """
     modes = popped()
     first = 1 if modes and modes[0] is default_device_mode() else 0
@@ -196,7 +196,7 @@ def has_own_dispatch(cls: Any) -> bool:
 
 
 def answers_operators() -> bool:
-    """Return whether selective checkpointing recomputes here: it returns the results that it saved, and runs other operators alone."""
+    """Return whether selective checkpointing recomputes here: it returns the results that it saved, and runs only the other operators."""
     if current_graph_task_id() == -1:
         return False
     mode = of_checkpoint(RETURNS_SAVED)
@@ -204,17 +204,17 @@ def answers_operators() -> bool:
 
 
 def transformed() -> bool:
-    """Return whether a functorch transform (vmap, grad, jvp), or autograd's own vmap, is active, under which shapes hide the batch
-    dimension, or forward-mode AD, under which calls compute tangents, too."""
+    """Return whether a functorch transform (vmap, grad, jvp) or autograd's own vmap is active, where shapes hide the batch dimension,
+    or forward-mode AD, where calls also compute tangents."""
     return peek_interpreter_stack() is not None or dual_level() != -1 or in_autograds_vmap()
 
 
 def dispatch_mode_on(mode: AtenMode) -> AbstractContextManager[Any]:
-    """Return a context in which the dispatch mode is on; it is entered only if it is not on already."""
+    """Return a context in which the dispatch mode is on; a null context if it is on already."""
     return nullcontext() if mode in get_current_dispatch_mode_stack() else mode
 
 
 def function_mode_on(observer: FunctionObserver) -> AbstractContextManager[Any]:
-    """Return a context in which a function mode of ours is on; one is entered only if none is on already."""
+    """Return a context in which a function mode of ours is on; a null context if one is on already."""
     modes = get_current_function_mode_stack()
     return nullcontext() if any(type(mode) is FunctionMode for mode in modes) else FunctionMode(observer)

@@ -1,4 +1,4 @@
-"""The time of module calls alone: two hooks a call and no mode, so that a loop runs nearly as fast as without them."""
+"""The times of module calls, without their operations: two hooks per call and no mode, so that a loop runs at nearly full speed."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from .threads import drop
 
 
 class ModuleTimes:
-    """An observer of the calls of ``modules``, given with their paths, that sees no operations.
+    """An observer that times the calls of ``modules`` (mapped to their paths) and sees no operations.
 
-    Each outermost call is a step. Of each module, and of what is outside, there is one call of which nobody knows what it
-    computed. A backward pass begins where it reaches a model's output; the steps of ``optimizers`` are told by hooks on
-    these. Calls in other threads, and those that checkpoint makes again in a backward pass, belong to the time around them.
-    ``ran_on`` is the device of the first result.
+    Each outermost call is a step. Each module gets one placeholder call whose operations are unknown; so does code outside
+    modules. A backward pass begins when it reaches a model's output; hooks on ``optimizers`` see their steps. Calls in other
+    threads, and checkpoint's repeated calls in a backward pass, count as time of the code around them. ``ran_on`` is the
+    device of the first result.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class ModuleTimes:
         optimizers: Iterable[Optimizer],
         clock: Callable[[], Stopwatch] = Stopwatch,
     ) -> None:
-        # Its target is a name: what it computed was not observed.
+        # The target is a name, since the computation was not observed.
         self._unseen = Operation(UNSEEN, UNSEEN, (), EMPTY_MAPPING, None)
         self.calls = [Call(self._unseen, "")]
         self.scopes: list[Scope] = []
@@ -52,9 +52,9 @@ class ModuleTimes:
         self._optimizers = optimizers
         self._hooks = Hooks()
         self._thread = get_ident()
-        self._running: list[list[Any]] = []  # each with its module, its beginning, and the time of the calls inside it
-        self._ended: list[nn.Module] = []  # those whose calls ended since the observer was turned on
-        self._own: list[float] = []  # their seconds, without those of the calls inside them
+        self._running: list[list[Any]] = []  # module, start, and the time of the calls inside it
+        self._ended: list[nn.Module] = []  # one for each finished call since the observer was turned on
+        self._own: list[float] = []  # the seconds of these calls, without the calls inside them
 
     @property
     def phases(self) -> ModuleTimes:
@@ -84,11 +84,11 @@ class ModuleTimes:
         self._own.clear()
 
     def release(self) -> None:
-        """Drop everything but the thread's number, for which a hook in another thread asks."""
+        """Drop everything but the thread's number, which a hook in another thread may still read."""
         drop(self, "_thread")
 
     def _described(self, module: nn.Module) -> tuple[Any, ...]:
-        """Return the fields of the module's scopes but for their seconds."""
+        """Return the fields of the module's scopes, except their seconds."""
         operation = Operation(type(module).__name__, type(module), (), EMPTY_MAPPING, None)
         return self._modules[module], operation, EMPTY_MAPPING, bool(module._modules)
 
@@ -115,7 +115,7 @@ class ModuleTimes:
             self._end_step(out)
 
     def _is_seen(self, module: nn.Module) -> bool:
-        """Return whether a module runs in this thread, in no backward pass, and not for a count of its own."""
+        """Return whether a module call is timed: it is in this thread, outside backward passes, and not for a separate count."""
         return (
             current_graph_task_id() == -1
             and get_ident() == self._thread
@@ -124,7 +124,7 @@ class ModuleTimes:
 
     def _begin_step(self, module: nn.Module) -> None:
         self.stopwatch.stop()
-        self.times.end(BACKWARD)  # one that raised
+        self.times.end(BACKWARD)  # still open if it raised
         self.steps.append(Step(self._modules[module], range(0), self.times.next_step()))
         self.times.begin(FORWARD)
         self.stopwatch.go()
@@ -133,7 +133,7 @@ class ModuleTimes:
         self.stopwatch.stop()
         self.times.end(FORWARD)
         self.ran_on = self.ran_on or device_of(out)
-        if torch.is_grad_enabled():  # be told when a backward pass reaches the output
+        if torch.is_grad_enabled():  # notice when a backward pass reaches the output
             for tensor in tensors_in(out):
                 if (node := node_of(tensor)) is not None:
                     node.register_prehook(self._begin_backward)

@@ -1,34 +1,34 @@
-"""The observer: it sees every call that a model makes in a run, and records Calls and Scopes.
+"""The observer: it sees every call of a model in a run, and records Calls and Scopes.
 
-It is a ``TorchFunctionMode`` together with hooks on this model's modules. A module with a formula (a leaf) is one Call;
-so is a function or method with one. A function without formula is observed inside: if it is written in Python, by the
-function mode, otherwise by a dispatch mode, and the operators that it dispatches are Calls. Under vmap and the other
-functorch transforms every function is observed by the dispatch mode, since only operators have the whole shapes.
+It is a ``TorchFunctionMode`` plus hooks on the model's modules. A module with a formula (a leaf) is one Call; so is a
+function or method with a formula. In a function without a formula the calls inside are recorded: by the function mode
+if it is written in Python, otherwise by a dispatch mode, as operators. Under vmap and the other functorch transforms
+every function is observed by the dispatch mode, since only operators see the full shapes.
 
-What a call is given and how it runs is the business of a world (:mod:`.worlds`), which may also know calls from earlier
-ones. A function goes one of four ways from :meth:`Observer.function`:
+A world (:mod:`.worlds`) decides which tensors a call gets and how it runs, and may remember earlier calls.
+:meth:`Observer.function` sends a call one of four ways:
 
 ===============================================  =========================  ============================================
 the call                                         goes through               which records it by
 ===============================================  =========================  ============================================
-is like an earlier one: its key is in the memo   ``_repeat``                ``_add_call``: the operation is known
+is like an earlier one: its key is in the memo   ``_repeat``                ``_add_call``: the memo has the operation
 is new, and the world has a rule for its result  ``by_rule``, ``_repeat``   ``_add_call``
-is new to a world that remembers                 ``_learn``                 ``_add_call`` if it is free; else as the next
-must be watched: metadata does not say all       ``_observed``, ``_run``    ``log.call``: specs of arguments and result
+is new to a world with a memo                    ``_learn``                 ``_add_call`` if it is free; else as below
+must be watched: metadata is not enough          ``_observed``, ``_run``    ``log.call``: specs of arguments and result
 ===============================================  =========================  ============================================
 
-Operators and leaves have the same four ways under names of their own:
+Operators and leaves go the same ways through other methods:
 
 =============================  ===========================  ===========================  ============================
-what runs                      begins in                    known, or known by a rule    new
+what runs                      begins in                    in the memo, or has a rule   new
 =============================  ===========================  ===========================  ============================
 a leaf in a count, on meta     ``_call_leaf``               ``_skip_leaf``               ``_call_module``, as below
 a leaf seen by hooks           ``_begin_leaf``              ``_leave_known``             ``_leave_leaf``
 an operator                    ``operator``                 in ``operator`` itself       ``_learn_operator``
 =============================  ===========================  ===========================  ============================
 
-All of them end in :meth:`.call_log.CallLog.add`, which alone makes a ``Call``. ``_observed`` may also record nothing itself and let
-the calls inside a function count.
+All of them end in :meth:`.call_log.CallLog.add`, the only place that makes a ``Call``. ``_observed`` may also record nothing, and leave
+the calls inside a function to be recorded.
 """
 
 from __future__ import annotations
@@ -138,27 +138,27 @@ from .worlds import RNN_BACKWARD, Arguments, World
 
 ADDRESS = "data_ptr"
 INPUT_DEPTH = 6
-"""The levels of containers and objects in which a model's inputs are looked for."""
+"""How many levels of containers and objects are searched for a model's inputs."""
 
 
 class Observer:
     """Observes the calls made in a ``with`` block by the thread that entered it, and by threads that the model starts.
 
     modules: the modules to hook, with their paths.
-    world: where the tensors are, and how calls get their results; by default real tensors, and nothing is remembered.
+    world: where the tensors are, and how calls get their results; by default real tensors, without a memo.
     storages: gets every tensor that a call returns.
     before_write: called with the tensors that a call may write to, before it does.
-    recorder: gets every call, to write a graph; by default nobody does.
-    observe_dispatch: keep the dispatch mode on, which also sees operators below no function: of C++, of scripted code.
-    must_read_masks: raise NotImplementedError where an attention mask has no values to read on meta. What can be read always is.
-    owners: assign calls of the backward pass to the modules whose gradients they compute.
+    recorder: gets every call, to write a graph; by default no graph is written.
+    observe_dispatch: keep the dispatch mode on, which also sees operators that no torch function called: from C++, from TorchScript.
+    must_read_masks: raise NotImplementedError if an attention mask on meta has no values. Masks that have values are always read.
+    owners: assigns calls of the backward pass to the modules whose gradients they compute.
     new_stopwatch: makes the stopwatch of a thread.
-    on_leaf: called with tensors that were there before the run and may get a gradient.
+    on_leaf: called with each leaf tensor that existed before the run and requires a gradient.
 
-    ``calls`` and ``scopes`` are what was recorded; ``steps`` are the outermost module calls, named by the module's path.
-    ``stopwatch`` shows the run's time without the observer's. ``lock`` is held while a call is made and recorded, so that a
-    run's threads take turns. ``ran_on`` is the device of the first result of a model. ``path`` is the path of calls made outside all modules: see :meth:`be_at`. ``failed`` has name, path and argument
-    specs of the first call that raised.
+    ``calls`` and ``scopes`` are the records; ``steps`` are the outermost module calls, named by the module's path.
+    ``stopwatch`` shows the run's time without the observer's overhead. ``lock`` is held while a call runs and is recorded, so that
+    threads take turns. ``ran_on`` is the device of the first model output. ``path`` is recorded for calls outside all modules: see
+    :meth:`be_at`. ``failed`` has the name, path and argument specs of the first call that raised.
     """
 
     def __init__(
@@ -209,14 +209,14 @@ class Observer:
         self._unwritten = Unwritten()
         self._spelling = Spelling()
         self._unguarded = cache(unguarded)
-        # The outermost module call under way: its number, its first call, and what it was given.
+        # The outermost module call now running: its number, its first call, and its arguments.
         self._step: int | None = None
         self._has_called = False
         self._begun = 0
         self._given: Any = None
 
     def _of_thread(self, stack: ModuleStack) -> None:
-        """Set the attributes that each thread has for itself."""
+        """Set the per-thread attributes."""
         self._thread = threading.get_ident()
         self._stack = stack
         self.stopwatch = self._new_stopwatch()
@@ -226,15 +226,15 @@ class Observer:
         self._plain_functions = PlainFunctions(
             self._registry.python_functions, self._begin_function, self._end_function
         )
-        # Operators are part of a recorded call; part of a node of the recorded graph; called by a higher-order operator.
+        # Whether operators now run inside a recorded call, inside a graph node, or under a higher-order operator.
         self._in_call = self._in_node = self._in_higher_order = False
         self._is_learning_function = False
-        # The backward of a library's function is under way: what its nodes call is part of it.
+        # A library function's backward is running: calls from its nodes are part of it.
         self._in_library = False
         # The function without a formula that is dispatching operators, and the functions whose bodies run observed.
         self._inside: Any = None
         self._bodies_under_way: set[Any] = set()
-        # The operators in the call under way, kept in case that checkpoint stops it halfway: see _call_raised.
+        # The operators of the current call, kept in case checkpoint stops it halfway: see _call_raised.
         self._parts: list[tuple[Any, Made]] = []
 
     def __enter__(self) -> Observer:
@@ -254,7 +254,7 @@ class Observer:
         self.phases.leave()
 
     def be_at(self, path: str) -> None:
-        """Let the calls that follow outside of all modules be of the module of this path, whose node a graph runs."""
+        """Assign later calls outside all modules to the module at this path, whose graph node is running."""
         self.path = path
 
     def begin_thread(self, over: Observer) -> None:
@@ -278,16 +278,16 @@ class Observer:
             self._modes.enter_context(context)
 
     def _task(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a task for another thread that runs a function observed, inside the module calls that are open now."""
-        if self._world.is_block and not self._stack.open:  # outside of models another thread's work is its own
+        """Return a function for another thread that is observed there, inside the module calls that are open now."""
+        if self._world.is_block and not self._stack.open:  # a block observes other threads only inside models
             return function
         return self._threads.observed(self._as_now(), function)
 
     def _thread_of_calls(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what a thread runs each of whose calls of torch is a task: it may go on when this run is over.
+        """Return a thread's function with each of its torch calls observed as a task: the thread may outlive this run.
 
-        A daemon outside of models is left alone, such as tqdm's monitor: a process ends without waiting for it, and aborts if a mode
-        of torch is on in it then.
+        A daemon started outside models, such as tqdm's monitor, is not observed: the process exits without waiting for it, and aborts
+        if a torch mode is on in the daemon then.
         """
         is_daemon = getattr(getattr(run, "__self__", None), "daemon", False)
         if not self._stack.open and (self._world.is_block or is_daemon):
@@ -295,7 +295,7 @@ class Observer:
         return Watched(run, partial(self._threads.observed, self._as_now()))
 
     def _as_now(self) -> Observer:
-        """Return a copy with the module calls that are open now."""
+        """Return a copy of this observer with the module calls that are open now."""
         over = copy.copy(self)
         over._stack = self._stack.copy()
         return over
@@ -305,7 +305,7 @@ class Observer:
         self._modes.__exit__(*(exception or (None, None, None)))
 
     def _attach(self) -> None:
-        """Put hooks on the modules, or stand-ins that need not run their forward."""
+        """Put hooks on the modules, or stand-ins that can skip their forward."""
         if self._recorder.writes_graph:
             for record in self._records.values():
                 record.initial = self._settings_but_mode(record) if self._formula_of(record) is not None else None
@@ -324,7 +324,7 @@ class Observer:
         self._hooks.attach(hooked, self._pre_hook, self._post_hook)
 
     def _formula_of(self, record: ModuleRecord) -> Formula | None:
-        """Return the formula that counts a module as a whole, None if it is no leaf."""
+        """Return the formula that counts a module as a whole, None if it is not a leaf."""
         if record.formula is UNKNOWN:
             record.formula = self._leaves.of(record.module)
         formula: Formula | None = record.formula
@@ -375,13 +375,13 @@ class Observer:
                 self.stopwatch.go()
 
     def _is_no_call(self, module: nn.Module) -> bool:
-        """Return whether a module's call is none of the run's: of a copy that the model's own forward made, with our hooks on it,
-        or for a count that this thread makes within a profiled block."""
+        """Return whether a module call is not part of the run: the module is a copy that the model's forward made (our hooks included),
+        or this thread counts it inside a profiled block."""
         is_ours = id(module) in self._records
         return not is_ours or (self._world.is_block and threading.get_ident() in threads_counting(module))
 
     def release(self) -> None:
-        """Drop everything, once no other thread is in a hook. One may come yet, and asks for its number and these threads."""
+        """Drop everything once no other thread is in a hook, except what a late hook still reads: the thread's number, and the threads."""
         self._threads.close(partial(drop, self, "_thread", "_threads"))
 
     def _begin_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -393,7 +393,7 @@ class Observer:
         running = stack.enter(module, record.path)
         is_whole = (
             self._formula_of(record) is not None and "forward" not in module.__dict__
-        )  # replaced since the run began
+        )  # forward may have been replaced since the run began
         if (
             is_whole
             and not (stack.inside_leaf() or transformed() or are_others_on())
@@ -408,9 +408,9 @@ class Observer:
         running.start = self.stopwatch.now()
 
     def _begin_leaf(self, record: ModuleRecord, running: Running, args: Any, kwargs: Any) -> None:
-        """Prepare for the call of a leaf by its hooks."""
+        """Prepare for a leaf's call that hooks see."""
         world, module = self._world, record.module
-        if world.meets_tensors:  # its weights, too: others may have been put in their place for this call
+        if world.meets_tensors:  # its weights too, which may have been swapped for this call
             self._meet((*args, *module._parameters.values(), *module._buffers.values()), kwargs)
         remembers = world.memo is not None and not world.skips_forwards and not module._modules
         if not (remembers and self._memo_applies(in_handler=False)):
@@ -440,7 +440,7 @@ class Observer:
         self._begun, self._given = len(self.calls), (args, kwargs)
         self._has_called = True
         if not self._stack.in_backward():
-            self.times.end(BACKWARD)  # one that raised
+            self.times.end(BACKWARD)  # still open if it raised
             with self.lock:
                 self._note_inputs((args, kwargs))
                 self._step = len(self.steps)
@@ -448,8 +448,8 @@ class Observer:
             self.times.begin(FORWARD)
 
     def _note_inputs(self, given: Any) -> None:
-        """Enter the inputs of an outermost module call that were made before the run; label these, and those that calls
-        outside of all models made, such as a batch that is put together. What one model gives another is none."""
+        """Enter the inputs of an outermost module call that existed before the run. Label them as inputs, and also tensors made
+        outside all models, such as a collated batch, but not another model's output."""
         with DisableTorchFunction():
             parts = [part for _, part in walk(given, INPUT_DEPTH) if issubclass(type(part), torch.Tensor)]
             caches = caches_in(given)
@@ -460,14 +460,14 @@ class Observer:
             self._storages.label([("", part) for part in own], "inputs")
 
     def _is_made_outside(self, number: int) -> bool:
-        """Return whether a call of this number was made in the forward phase, and in no module."""
+        """Return whether the call with this number ran in the forward phase, outside all modules."""
         if not 0 <= number < len(self.calls) or self.calls[number].phase != FORWARD:
             return False
         before = (step.calls for step in reversed(self.steps) if step.calls and step.calls.start <= number)
         return number not in next(before, range(0))
 
     def _end_step(self, number: int, module: nn.Module, out: Any) -> None:
-        """Note which calls an outermost module call has made, also if it raised, and which tensors are its KV cache."""
+        """Note which calls an outermost module call made, even if it raised, and label its KV cache."""
         with DisableTorchFunction():
             self._storages.label(caches_in(out), "cache")
             self.ran_on = self.ran_on or device_of(out)
@@ -477,11 +477,11 @@ class Observer:
         self._check_reads(None, module, (out,), {})
 
     def _settings_but_mode(self, record: ModuleRecord) -> dict[str, Any]:
-        """Return the settings of a module without ``training``, which another thread that counts it may set meanwhile."""
+        """Return a module's settings without ``training``, which another thread may change to count the module."""
         return {name: value for name, value in self._settings.of(record).settings.items() if name != "training"}
 
     def _end_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
-        """Record a module call that ends, and the step if it is the outermost one."""
+        """Record a finished module call, and the step if the call was outermost."""
         with self.lock:
             if self.calls and torch.is_grad_enabled():
                 with DisableTorchFunction():
@@ -508,7 +508,7 @@ class Observer:
                 self._leave_leaf(self._records[id(module)], running, took, args, kwargs, out)
             else:
                 settings = self._settings.of(self._records[id(module)])
-                # What runs in threads overlaps: the calls inside may have taken longer than the module.
+                # Threads overlap, so the calls inside may add up to more time than the module took.
                 own = max(took - running.inside, 0.0) if self.stopwatch.runs else None
                 operation = self._container_operation(module, settings, args, kwargs, out)
                 has_children = bool(module._modules) or is_unhooked(module, self._stack.open)
@@ -516,7 +516,7 @@ class Observer:
                 self._owns_rest(running.path, out)
 
     def _leave_known(self, running: Running, lookup: LeafLookup, module: nn.Module, args: Any, out: Any) -> bool:
-        """Record a leaf's call that ends as its kind is known; return False if it is new, or returned something else."""
+        """Record a finished leaf call from the memo; return False if its kind is new, or its result differs."""
         known, params = lookup.known, lookup.params
         with DisableTorchFunction():
             if known is None or not is_like(out, known.operation.out):
@@ -530,7 +530,7 @@ class Observer:
     def _leave_leaf(
         self, record: ModuleRecord, running: Running, took: float, args: Any, kwargs: Any, out: Any
     ) -> None:
-        """Record a leaf's call that ends."""
+        """Record a finished leaf call."""
         module: Any = record.module
         entry, settings = self._formula_of(record), self._settings.of(record)
         table = (module.weight,) if entry is not None and entry.op == LOOKUP else ()
@@ -550,7 +550,7 @@ class Observer:
     def _container_operation(
         self, module: nn.Module, settings: ModuleSettings, args: Any, kwargs: Any, out: Any
     ) -> Operation:
-        """Return the operation of a call of a module that is no leaf, which is recorded as a scope alone."""
+        """Return the operation of a non-leaf module's call, which is recorded only as a scope."""
         cls, world = type(module), self._world
         key = None
         if world.memo is not None and not world.skips_forwards:
@@ -583,14 +583,14 @@ class Observer:
     def _scoped(
         self, path: str, operation: Operation, params: Mapping[str, Spec], has_children: bool, own: float | None
     ) -> None:
-        """Record a module call in the forward, as a scope."""
+        """Record a module call of the forward phase as a scope."""
         if self.phases.now() == FORWARD:
             self.scopes.append(tuple.__new__(Scope, (path, operation, params, has_children, own)))
 
-    # Module calls by stand-ins, which need not run a forward whose result is known
+    # Module calls by stand-ins, which skip a forward whose result is known
 
     def _call_module(self, record: ModuleRecord, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a module as between the observer's hooks."""
+        """Call a module, with the work of the observer's hooks before and after."""
         module = record.module
         is_mine, out = threading.get_ident() == self._thread, None
         enter, leave = (self._begin_module, self._end_module) if is_mine else (self._pre_hook, self._post_hook)
@@ -604,9 +604,9 @@ class Observer:
     def _call_leaf(self, record: ModuleRecord, /, *args: Any, **kwargs: Any) -> Any:
         """Call a leaf, or skip it if its result is known."""
         module = record.module
-        if threading.get_ident() != self._thread:  # the hooks find the observer of another thread
+        if threading.get_ident() != self._thread:  # the hooks find the other thread's observer
             return self._call_module(record, *args, **kwargs)
-        if "forward" in module.__dict__ or is_hooked(module):  # since the run began
+        if "forward" in module.__dict__ or is_hooked(module):  # changed since the run began
             record.formula = UNKNOWN
             return self._call_module(record, *args, **kwargs)
         key = None
@@ -630,7 +630,7 @@ class Observer:
     def _leaf_by_rule(
         self, key: Any, record: ModuleRecord, settings: ModuleSettings, args: Any, kwargs: Any
     ) -> Known | None:
-        """Return what a leaf returns by the shape rule of its class, or by its forward if that makes but a view; None for others."""
+        """Return an entry for a leaf by its class's shape rule, or by its forward if that only makes a view; None for other leaves."""
         module, entry, world = record.module, self._formula_of(record), self._world
         cls = type(module)
         if entry is None or not settings.contiguous or holds_tensors(module):
@@ -641,12 +641,12 @@ class Observer:
         return known
 
     def _skip_leaf(self, known: Known, record: ModuleRecord, settings: ModuleSettings, args: Any, kwargs: Any) -> Any:
-        """Return what the call of a leaf of a known kind returns, and record it."""
+        """Return the result of a leaf call from the memo, and record the call."""
         module, path, first = record.module, record.path, len(self.calls)
         out, operation, _ = self._world.make_known(known, type(module).forward, args, kwargs, self._timed, module)
-        # On meta the result is made by what is known, also for the first call that a rule knows.
+        # Never None: forwards are skipped only on meta, where the result is made from the memo.
         assert operation is not None
-        # Where metadata is enough there are no gradients: no owners, and no phase but the forward.
+        # Forwards are skipped only without gradients: there are no owners, and the phase is the forward.
         self.log.add(operation, path, None, FORWARD)
         self.scopes.append(tuple.__new__(Scope, (path, operation, settings.params, False, None)))
         if not self._stack.open:
@@ -661,7 +661,7 @@ class Observer:
         self._follow_imports()
         if func in world.unrecorded:
             return func(*args, **kwargs)
-        if self._in_library:  # its backward may first run a checkpointed forward again
+        if self._in_library:  # its backward may first rerun a checkpointed forward
             if self.phases.now() != RECOMPUTE:
                 return func(*args, **kwargs)
             with self._outside_library():
@@ -672,7 +672,7 @@ class Observer:
             self._meet(args, kwargs)
         if world.memo is None or type(func) is LibraryFunction or not self._memo_applies(in_handler=True):
             return self._observed(func, args, kwargs)
-        # x + y and x.add(y) are one method here; the author's bytecode tells them apart.
+        # x + y and x.add(y) are the same method here; only the caller's bytecode distinguishes them.
         target = self._spelling.of(func) if func in WRITTEN_AS else func
         try:
             key = call_key((target, *world.torch_settings(func)), args, kwargs, world.form)
@@ -691,15 +691,15 @@ class Observer:
             return self._repeat(known, target, func, args, kwargs)
 
     def _meet(self, args: Any, kwargs: Any) -> None:
-        """Enter the tensors that a call is given and that were there before the run, by where it runs.
+        """Enter a call's arguments that existed before the run, in a category that depends on where the call runs.
 
-        Outside of the models these are targets of a loss and data that is cut into batches; in a model, what it holds by
-        other means than as buffers; in a backward pass, activations of an earlier forward.
+        Outside models they are loss targets and data to be cut into batches; in a model, tensors that it holds without
+        registering them as buffers; in a backward pass, activations of an earlier forward.
         """
         with DisableTorchFunction():
             if not kwargs and self._storages.has_all(args):  # most are the results of earlier calls
                 return
-            if self.aten.is_faking():  # DTensor finds the shapes of its results on tensors of its own
+            if self.aten.is_faking():  # DTensor infers the shapes of its results on its own fake tensors
                 return
             with self.lock:
                 phase = self.phases.now()
@@ -714,11 +714,11 @@ class Observer:
                         self.on_leaf(tensor)
 
     def _memo_applies(self, in_handler: bool) -> bool:
-        """Return whether all that the record of a call takes from it follows now from the metadata of its tensors.
+        """Return whether a call's record currently depends only on its tensors' metadata.
 
-        That is not so inside another call or a higher-order operator, while there is uninitialized memory, in several threads,
-        under autocast or a functorch transform, or where the world says so. ``in_handler`` tells that our function mode handles a
-        call, and is off meanwhile.
+        It depends on more inside another call or a higher-order operator, while uninitialized memory exists, with several threads,
+        under autocast or a functorch transform, or if the world says so. ``in_handler``: our function mode is handling a call, so it
+        is off.
         """
         return self._world.may_ask_memo(in_handler) and not (
             self._stack.leaf_depth
@@ -732,14 +732,14 @@ class Observer:
         )
 
     def _repeat(self, known: Known, target: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make and record a call of a known kind."""
+        """Make and record a call whose kind is in the memo."""
         out, operation, seconds = self._world.make_known(known, func, args, kwargs, self._timed)
         if (
             operation is not None
             and operation.op in ATTENTIONS
             and len(tensors_given((args, kwargs))) > QUERY_KEY_VALUE
         ):
-            # What a mask leaves is read from its values, which are not those of the first such call.
+            # The pairs that a mask leaves depend on its values, which may differ from the first call's.
             operation = self._with_mask_of(operation, func, args, kwargs, out)
         path, running = self.path, self._stack.open
         if running:
@@ -748,7 +748,7 @@ class Observer:
                 running[-1].inside += seconds
         if operation is not None:
             self._add_call(operation, path, seconds, origin_of(func), (out, args))
-        else:  # it returned something else than the first one
+        else:  # the result differs from the first call's
             self._track(out)
             made = spec_of(args), spec_of(kwargs), spec_of(out)
             self.log.call(self._registry.find(func), target, made, path, seconds or 0.0, origin=origin_of(func))
@@ -756,12 +756,12 @@ class Observer:
         return out
 
     def _timed(self, known: Known, func: Any, args: Any, kwargs: Any) -> tuple[Any, float]:
-        """Run a call of a known kind; its operators are not looked at if its result is all that it makes."""
+        """Run and time a call whose kind is in the memo; do not observe its operators if it leaves nothing but its result."""
         with DisableTorchDispatch() if known.transients is not None else self._within(True, self._in_node):
             return self.stopwatch.timed(func, args, kwargs)
 
     def _add_call(self, operation: Operation, path: str, seconds: float | None, origin: str, seen: Any) -> None:
-        """Record a call of a known kind; ``seen`` are the tensors that it returned and was given."""
+        """Record a call of a known operation; ``seen`` are its result and its arguments."""
         # Where the dispatch mode is off, there is no backward pass.
         phase = self.phases.now() if self._observe_dispatch else FORWARD
         self.log.add(operation, path, seconds, phase, origin)
@@ -771,7 +771,7 @@ class Observer:
     def _learn(
         self, key: Any, entry: Formula, target: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Make a call of a kind that is not known, and keep what it teaches."""
+        """Make a call of a new kind, and add it to the memo if metadata determines its record."""
         out, operation = self._world.run_views(key, entry, target, func, args, kwargs)
         if operation is not None:
             self._add_call(operation, self._here(), None, origin_of(func), ())
@@ -795,10 +795,10 @@ class Observer:
     def _keep_lesson(
         self, key: Any, entry: Formula, target: Any, begun: Begun, given: Arguments, out: Any, scopes: int | None = None
     ) -> None:
-        """Let the world learn from a call that has ended, if it was recorded as a whole, and nothing else was.
+        """Let the world learn from a finished call, if exactly one call was recorded, for its target.
 
-        ``scopes`` is the number of scopes that such a call leaves, None if nobody need look: a call that is skipped later would
-        leave none of the modules inside it.
+        ``scopes`` is the number of scopes that it must have recorded, None for any: a skipped call would lose the scopes of modules
+        inside it.
         """
         ended = Ended(*self._storages.end(begun.span, given), begun.storages)
         is_alone = len(self.calls) == begun.calls + 1
@@ -810,7 +810,7 @@ class Observer:
                 self._world.learn(key, entry, operation, given, out, ended)
 
     def _observed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a call of which nothing is known, and record it or the calls inside it."""
+        """Run a call without using the memo, and record it or the calls inside it."""
         if is_importing_compiler():
             with unseen():
                 return self.stopwatch.run(func, args, kwargs)
@@ -827,7 +827,7 @@ class Observer:
             args = world.holding_gradient(func, args)
         else:
             args, kwargs = world.replace(args, kwargs, func)
-            # Autograd and checkpoint compare devices too, but of the meta tensors: they need the real answer.
+            # Autograd and checkpoint compare the devices of meta tensors, so they need the true answer.
             if world.is_meta and not (
                 self._owners.follows_backward and (self.phases.now() == BACKWARD or is_comparing())
             ):
@@ -836,7 +836,7 @@ class Observer:
                     return self._answered(func, args, kwargs, answer)
         self._announce(func, args, kwargs)
         if self._inside_leaf():
-            return self._run(func, *world.redirect(func, args, kwargs))  # a cell makes its own first state
+            return self._run(func, *world.redirect(func, args, kwargs))  # e.g. an RNN cell's initial state
         if type(func) is MethodWrapperType or isinstance(func, type):  # a property of a tensor; torch.device(...)
             return self._plain(func, args, kwargs)
         entry = self._registry.find(func)
@@ -848,7 +848,7 @@ class Observer:
                 raise NotImplementedError("the memory at a tensor's address has no values on the meta device")
         if func is torch.Tensor.type and len(args) == 1 and not kwargs:
             return self.stopwatch.run(func, args, kwargs)
-        # tolist() of positions or lengths is like a query; that of floating values is where data leaves torch.
+        # tolist() of integers (positions, lengths) is like a query; with floating values, data leaves torch.
         if entry is not None and (entry.reason == QUERY or (entry.reason == ESCAPE and is_integral(args[0]))):
             with self._within(True, self._in_node):
                 return self.stopwatch.run(func, args, kwargs)
@@ -866,10 +866,10 @@ class Observer:
         entry: Formula | None,
         in_parts: bool,
     ) -> Any:
-        """Run a function, and record it as a call, or, if it has no formula, the operators that it dispatches.
+        """Run a function and record it as one call, or, if ``entry`` is None, record the operators that it dispatches.
 
-        So it is for a function that runs ``in_parts``: on a sharded tensor this process computes what the operators do on its shard,
-        and in selective checkpointing those whose results were not saved. ``given`` are the arguments as the model gave them.
+        ``entry`` is also None ``in_parts``: on a sharded tensor this process computes only the operators on its shard, and in selective
+        checkpointing only those whose results were not saved. ``given`` are the arguments as the model passed them.
         """
         self._world.called_unseen()
         args, kwargs = self._world.redirect(func, args, kwargs)
@@ -906,7 +906,7 @@ class Observer:
         return out
 
     def _watch_size(self, tensor: torch.Tensor) -> None:
-        """Watch the size of a storage that is handed out; label parameters that FSDP gathers: it frees their memory by resizing."""
+        """Watch the size of a storage that the model asks for; label parameters that FSDP gathers: it frees their memory by resizing."""
         with DisableTorchFunction(), self.lock:
             self._storages.may_resize(tensor)
             if is_gathering() and (self._storages.was_made(tensor) or not tensor.untyped_storage().nbytes()):
@@ -936,7 +936,7 @@ class Observer:
     def _dispatched(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any, kwspecs: Any, in_parts: bool
     ) -> Any:
-        """Run a call that has no formula, and record the operators that it dispatches; if there are none, the call."""
+        """Run a call that has no formula, and record the operators that it dispatches; if it dispatches none, record the call."""
         first = len(self.calls)
         with self._within(self._in_call, True), self._dispatching(func), dispatch_mode_on(self.aten):
             out = self._run(func, args, kwargs)
@@ -969,7 +969,7 @@ class Observer:
         finally:
             self._bodies_under_way.discard(func)
 
-    # Operators, from the dispatch mode: those of the backward pass, and those that calls without formula dispatch
+    # Operators, from the dispatch mode: in the backward pass, and in calls without a formula
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator that was dispatched, and record it unless it is part of a recorded call."""
@@ -977,11 +977,11 @@ class Observer:
             key = given = known = None
             world = self._world
             is_call = not (self._in_call or self._inside_leaf())
-            # A backward pass whose forward ran before the run has its activations from there. After a call of a model in the run they
-            # are known; what is not was made within the run by what nobody sees: buckets, buffers of collectives.
+            # Without a model call in this run, a backward pass uses activations from before the run. After one, unknown tensors
+            # were made unseen within the run: buckets, buffers of collectives.
             if is_call and world.is_block and not self._has_called:
                 self._meet(args, kwargs)
-            # An operator inside a call that is being learned runs this once.
+            # No lookup inside a call that is being learned: these operators run only this once.
             if world.memo is not None and not (
                 self._unwritten.storages or (self._is_learning_function and not is_call)
             ):
@@ -1010,7 +1010,7 @@ class Observer:
                 return out
 
     def _learn_operator(self, key: Any, is_call: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator of a kind that is not known, and keep what it teaches."""
+        """Run an operator of a new kind, and add it to the memo if metadata determines its record."""
         begun = self._begin_learning()
         out = self._observed_operator(func, args, kwargs)
         ended = Ended(*self._storages.end(begun.span, (args, kwargs)), begun.storages)
@@ -1024,7 +1024,7 @@ class Observer:
         return out
 
     def _observed_operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator of which nothing is known, and record it unless it is part of a recorded call."""
+        """Run an operator without using the memo, and record it unless it is part of a recorded call."""
         with self.lock:
             self.phases.on_operator(func, args)
             if communicates(func):
@@ -1045,7 +1045,7 @@ class Observer:
             copies = self._unwritten.is_copied_by(entry, *given)
             if not copies:
                 self._check_reads(entry, func, *given)
-            # A composite operator without formula counts as the operators that it is made of.
+            # A composite operator without a formula counts as the operators of its decomposition.
             if entry is None and isinstance(func, OpOverload) and func._can_decompose():
                 with self._dispatching(func), dispatch_mode_on(self.aten):
                     return self.stopwatch.run(func.decompose, args, kwargs)
@@ -1066,7 +1066,7 @@ class Observer:
     def _origin(self, func: Any, phase: str) -> str:
         """Return the origin of an operator that was dispatched: a function's, the model's own code, or compiled code."""
         if self._inside is None:
-            return SCRIPT if phase == FORWARD else ""  # in a backward pass it is autograd that calls operators
+            return SCRIPT if phase == FORWARD else ""  # in a backward pass autograd calls the operators
         return origin_of(self._inside) if self._inside in (func, getattr(func, "overloadpacket", None)) else ""
 
     @contextmanager
@@ -1079,7 +1079,7 @@ class Observer:
             self._inside = before
 
     def _communicated(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run and record an operator that sends or receives, also one that is part of another call."""
+        """Run and record an operator that sends or receives, even inside another call."""
         args, kwargs = self._world.replace(args, kwargs, func)
         self._announce(func, args, kwargs)
         entry = self._registry.find(func)
@@ -1103,7 +1103,7 @@ class Observer:
         ``run(roots, ones)`` runs it. Raises InputError if no output requires a gradient.
         """
         self.path = ""
-        self._in_node = True  # no part of a recorded graph
+        self._in_node = True  # not part of a recorded graph
         if not issubclass(type(out), torch.Tensor) and (loss := loss_in(out)) is not None:
             out = loss
         roots, ones = roots_of(self._world.written(out))
@@ -1126,7 +1126,7 @@ class Observer:
     def _run_tracked(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any] | None = None
     ) -> Any:
-        """Run a call with its operators observed as parts of it, so that the tensors they make are tracked."""
+        """Run a call with its operators observed as parts of it, so that intermediate tensors are tracked."""
         with self._within(True, self._in_node), dispatch_mode_on(self.aten):
             return func(*args, **kwargs) if run is None else run(func, args, kwargs)
 
@@ -1145,7 +1145,7 @@ class Observer:
         return self._track(out)
 
     def _run_kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a function or an operator by the kernel that the world has for it, or by the operators that it is made of."""
+        """Run a function or an operator by the world's kernel, or by the operators that it decomposes into."""
         if type(func) is LibraryFunction:
             return self._run_library(func, args, kwargs)
         if type(func) is OpOverload and is_below_autograd():
@@ -1155,7 +1155,7 @@ class Observer:
         return self._world.kernel(func, args, kwargs, self._run_on_clock)
 
     def _composed(self, kernel: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator by those that it is made of, as parts of it, so that the tensors they make are tracked."""
+        """Run an operator by its decomposition, observed as parts of it, so that intermediate tensors are tracked."""
         parts = len(self._parts)
         with self._within(True, self._in_node), dispatch_mode_on(self.aten):
             out = self.stopwatch.run(kernel, args, kwargs, work=func)
@@ -1163,13 +1163,13 @@ class Observer:
         return out
 
     def _run_on_clock(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run it as torch would, with the clock running meanwhile."""
+        """Run a function or an operator as torch would, with the clock running."""
         return self.stopwatch.run(run_operator, (func, args, kwargs), {}, work=func)
 
     def _run_unwatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a function that computes more while a mode is on with all modes off; its rule tells what it holds meanwhile.
+        """Run a function with all modes off, since it computes more under a mode; its rule gives the memory it holds meanwhile.
 
-        Return NotImplemented if this call goes the same way in both cases.
+        Return NotImplemented if modes make no difference for this call.
         """
         tensors = tensors_given((args, kwargs))
         if not tensors or transformed():
@@ -1188,20 +1188,20 @@ class Observer:
         return out
 
     def _run_higher_order(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a higher-order operator, so that what it calls is observed."""
+        """Run a higher-order operator so that the calls inside it are observed."""
         calls_others = any(not isinstance(each, PYTHON_FUNCTIONS) for each in callables_in((args, kwargs)))
         if is_control_flow(func) or self._registry.find(func) is not None or not calls_others:
-            # All modes are off around its functions, which turn them on again for themselves.
+            # All modes are off here; the wrapped functions turn them on again inside.
             args, kwargs = with_callables((args, kwargs), self._observed_inside)
-            # The rows and their stack, which it makes itself, come from functions that are observed.
+            # The operator itself cuts rows and stacks results by torch functions: track the results of these.
             tracked = is_control_flow(func)
             with (
                 EnableTorchFunction() if tracked else nullcontext(),
                 ResultsMode(self._track) if tracked else nullcontext(),
             ):
                 return self.stopwatch.run(python_kernel(func), args, kwargs)
-        # Operators and modules stay what they are, since it looks at more than their results: its own kernel calls them
-        # under the function mode. Many refuse to be called under a dispatch mode.
+        # Operators and modules are not wrapped, since the higher-order operator inspects them: its own kernel calls them
+        # under the function mode. Many higher-order operators refuse to run under a dispatch mode.
         args, kwargs = with_callables((args, kwargs), self._observed_inside, PYTHON_FUNCTIONS)
         with self._within(False, True), self._functions_observed():
             return self.stopwatch.run(dispatched, (func, args, kwargs), {}, work=func)
@@ -1210,7 +1210,7 @@ class Observer:
     def _observed_inside(self) -> Iterator[None]:
         """Observe the calls inside a function that a higher-order operator calls.
 
-        To differentiate it the operator may trace it first, and then runs what was traced.
+        To differentiate the function, the operator may first trace it (not observed), and then run the traced graph.
         """
         if is_tracing():
             yield
@@ -1253,32 +1253,32 @@ class Observer:
             self.log.call(None, op, (*spec_of(given), None), self._records[id(module)].path, 0.0)
 
     def _node_arguments(self, args: Any, kwargs: Any) -> Any:
-        """Return the arguments of a call as nodes of the recorded graph; None if it is no node of its own there.
+        """Return the arguments of a call as nodes of the recorded graph; None if the call is not a separate node.
 
-        What a gradient that the forward takes runs, hooks and recomputation, is part of the node that takes it.
+        If the forward takes a gradient, the hooks and recomputation that run for it are part of that one node.
         """
         if self._in_node or current_graph_task_id() != -1:
             return None
         return self._recorder.before(args, kwargs)
 
     def _result(self, entry: Formula | None, func: Any, given: Arguments, out: Any) -> Any:
-        """Return the spec of a result, with the facts about it that its shape does not tell."""
+        """Return a result's spec, with facts that its shape does not show."""
         if type(func) is LibraryFunction:
             return self._result_of_library(entry, func, given, out)
         if entry is not None and entry.op in ATTENTIONS:
-            must = self._must_read_masks and entry.op == ATTENTION  # the backward pass has the pairs of its forward
+            must = self._must_read_masks and entry.op == ATTENTION  # the backward pass reuses its forward's pairs
             return self._masks.with_pairs_left(entry, func, self._with_values(given), out, must)
         if func is torch.einsum:
             return with_facts(self._world.spec(out), **{PATH: path_taken(spec_of(given[0]))})
         return self._world.spec_of_result(entry, given[0], out)
 
     def _with_values(self, given: Arguments) -> Arguments:
-        """Return the arguments of attention, on meta those whose values a call on meta has written to."""
+        """Return the arguments, with its meta tensor in place of each tensor that a call on meta has written to."""
         args, kwargs = given
         return tuple(map(self._world.current, args)), {name: self._world.current(arg) for name, arg in kwargs.items()}
 
     def _with_mask_of(self, known: Operation, func: Any, args: Any, kwargs: Any, out: Any) -> Operation:
-        """Return the operation of a call of attention of a known kind, with the pairs that its own mask leaves."""
+        """Return an attention operation from the memo, with the pairs that this call's own mask leaves."""
         entry = self._registry.find(func)
         if entry is None:
             return known
@@ -1286,14 +1286,14 @@ class Observer:
 
     def _check_reads(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record a call without formula if a function reads memory that no observed call has written."""
-        if is_between_processes(func):  # neither a schema nor a name tells what it writes to
+        if is_between_processes(func):  # neither its schema nor its name shows what it writes to
             self._unwritten.wrote((args, kwargs))
         elif self._unwritten.is_read_by(entry, func, args, kwargs):
             self.log.call(None, "unseen write to torch.empty", (*spec_of((args, kwargs)), None), self._here(), 0.0)
 
     def _call_raised(self, path: str, entry: Formula | None = None, target: Any = None, given: Any = ((), {})) -> None:
-        """Handle that a call in the module of this path raised; of a function, ``entry`` is the formula."""
-        # Checkpoint stops recomputing by an exception inside a call: the operators that ran until then are calls.
+        """Handle an exception from a call in the module at this path; ``entry`` is the formula if a function raised."""
+        # Checkpoint stops recomputing by raising inside a call: the operators that ran until then are recorded.
         if isinstance(sys.exc_info()[1], of_checkpoint(STOPS_RECOMPUTING)):
             if type(target) is LibraryFunction and target.kernel.result is not None:
                 _, specs = self._specs_of(target, *given)
@@ -1304,14 +1304,12 @@ class Observer:
             for func, (*specs, out) in self._parts:
                 part = self._registry.find(func)
                 if entry is not None and part is not None and entry.op == part.op == ATTENTION:
-                    out = self._result(
-                        entry, target, given, out
-                    )  # its kernel may have been given a mask without values
+                    out = self._result(entry, target, given, out)  # the kernel may have got a mask without values
                 self.log.call(part, func, (*specs, out), path, 0.0)
         self._parts.clear()
 
     def has_made(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor was made in this run, or was given to it or to its outermost module call."""
+        """Return whether a tensor was made in this run, or passed to the run or its outermost module call."""
         return any(tensor is other for other in tensors_in(self._given)) or self._storages.has_made(tensor)
 
     def _track(self, out: Any) -> Any:
@@ -1319,14 +1317,14 @@ class Observer:
         return out
 
     def _owns(self, value: Any) -> None:
-        """Give the call recorded last the autograd nodes behind the tensors in ``value``."""
+        """Assign the autograd nodes behind the tensors in ``value`` to the last recorded call."""
         if torch.is_grad_enabled():
             self._owners.own(len(self.calls) - 1, value)
 
     def _owns_rest(self, path: str, out: Any) -> None:
-        """Give the last call in a module the autograd nodes behind its result that no call has.
+        """Assign unowned autograd nodes behind a module's result to the last call in the module.
 
-        The operators of TorchScript are seen below autograd: the node of the last one is not there yet when it returns.
+        TorchScript's operators are seen below autograd: when the last one returns, its node does not exist yet.
         """
         if self.calls and torch.is_grad_enabled() and f"{self.calls[-1].path}.".startswith(f"{path}." if path else ""):
             self._owns(out)
@@ -1346,17 +1344,17 @@ class Observer:
             replace(self._registry.library_functions)
 
     def _library_function(self, func: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a call of a library's function that this thread makes."""
-        func.arguments(args, kwargs)  # raises the TypeError of arguments that it does not take
+        """Run and record a library function called in this thread."""
+        func.arguments(args, kwargs)  # raises TypeError for arguments that it does not take
         if is_torch_function_enabled() and len_torch_function_stack():
             return handle_torch_function(func, (), *args, **kwargs)
-        if self._in_call or self._inside_leaf():  # what it calls is part of another call
+        if self._in_call or self._inside_leaf():  # part of another call
             with self._within(True, self._in_node):
                 return self._run_library(func, args, kwargs)
         return self.function(func, args, kwargs)
 
     def _run_library(self, func: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a library's function; where tensors have no values, return what its rule says."""
+        """Run a library's function; if its tensors have no values, return the result by its rule."""
         if func.kernel.result is not None:
             arguments = self._described(func, args, kwargs)
             if not has_values(arguments):
@@ -1377,7 +1375,7 @@ class Observer:
     def _result_of_library(self, entry: Formula | None, func: LibraryFunction, given: Arguments, out: Any) -> Any:
         """Return the spec of the result of a library's function, with the facts that depend on its arguments' values."""
         result = spec_of(out)
-        if out is None and func.kernel.writes:  # what it has written
+        if out is None and func.kernel.writes:  # its result is the tensor that it writes to
             result = spec_of(func.arguments(*given).get(func.kernel.writes[0]))
         return self._facts_of_library(entry, func, given, result)
 
@@ -1394,7 +1392,7 @@ class Observer:
 
     @contextmanager
     def _outside_library(self) -> Iterator[None]:
-        """Record calls in this block, though the backward of a library's function is under way."""
+        """Record calls in this block, although a library function's backward is running."""
         self._in_library = False
         try:
             with self._within(False, self._in_node):
@@ -1405,7 +1403,7 @@ class Observer:
     def _follow_backward(
         self, func: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any], made: Made, out: Any
     ) -> None:
-        """Record the backward of a library's function as one call, whatever operators its nodes of the autograd graph run."""
+        """Record the backward of a library's function as one call, whatever operators its autograd nodes run."""
         entry = self._registry.find(func.backward)
         if not torch.is_grad_enabled() or (entry is None and func.kernel.result is None):
             return
@@ -1418,7 +1416,7 @@ class Observer:
         facts = next((spec.facts for spec in specs_in(result)), {})
         grads = with_facts(tuple(specs[name] for name in needs), **facts)
         ran = (), {"grad": result, **specs, "needs": needs}, grads
-        rows = dict[int, int]()  # the number of the call of each backward pass
+        rows = dict[int, int]()  # call numbers, by backward pass
         before = list[tuple[bool, bool, float]]()
 
         def begin(*_: Any) -> None:
@@ -1439,7 +1437,7 @@ class Observer:
         for node in nodes:
             self._library_hooks += node.register_prehook(begin), node.register_hook(end)
 
-    # Triton kernels, and plain Python functions with a formula of the user's, from sys.setprofile
+    # Triton kernels, and plain Python functions with a user's formula, from sys.setprofile
 
     def _launches_noted(self) -> AbstractContextManager[None]:
         return launches_noted(self._launched)
@@ -1447,7 +1445,7 @@ class Observer:
     def _launched(
         self, kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any], launch: Callable[[], Any]
     ) -> Any:
-        """Record the launch of a Triton kernel, and make it where there is something to compute; what it was given may now be written."""
+        """Record a Triton kernel's launch, and launch it if its tensors have values; its arguments count as written."""
         with DisableTorchFunction():
             computes = not self._world.is_meta and has_values((args, kwargs))
             if self._in_call or self._inside_leaf():

@@ -1,4 +1,4 @@
-"""Handlers of single threads behind something that is replaced for the whole process."""
+"""Per-thread handlers behind something that is replaced for the whole process."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ H = TypeVar("H")
 
 
 class PerThread(Generic[H]):
-    """The handlers that threads have set, each for itself; the last one of a thread counts.
+    """The handlers that each thread has set for itself; a thread uses its latest.
 
-    The first handler of all replaces what they stand behind, and the last one puts it back.
+    The first handler in any thread makes the replacement, and the last one to go restores the original.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class PerThread(Generic[H]):
 
     @contextmanager
     def on(self, handler: H, replace: Callable[[], None], restore: Callable[[], None]) -> Iterator[None]:
-        """Set a handler of this thread; ``replace()`` and ``restore()`` are called for the first and after the last one of all threads."""
+        """Set a handler for this thread; ``replace()`` runs before the first handler in any thread, ``restore()`` after the last."""
         thread = threading.get_ident()
         with self._lock:
             if not self._handlers:
@@ -39,6 +39,6 @@ class PerThread(Generic[H]):
                     restore()
 
     def now(self) -> H | None:
-        """Return the handler of this thread; None if it has set none."""
+        """Return this thread's handler; None if it has none."""
         handlers = self._handlers.get(threading.get_ident())
         return handlers[-1] if handlers else None

@@ -34,19 +34,19 @@ BACKWARDS = torch.Tensor.backward, torch.autograd.backward
 ENGINE = engine_run_backward.__code__
 BACKWARD_CODE = torch.autograd.backward.__code__
 STEP = "Optimizer.step#"
-"""The prefix of the name under which torch's profiler records an optimizer's step."""
+"""The prefix of the names of optimizer steps in torch's profiler."""
 
 
 class Phases:
     """The phase of a run, whose open module calls are on ``stack``.
 
-    An optimizer's step is found by the operators with which it reports itself to torch's profiler. A closure that it
-    calls in its step is not part of the step. ``on_step(optimizer)`` is called when a step begins. ``times`` is told
-    when backward passes and steps begin and end. ``ran_backward`` tells whether the observed code has called ``loss.backward()``.
+    An optimizer's step is found by the operators with which it reports itself to torch's profiler. A closure called in a
+    step is not part of the step. ``on_step(optimizer)`` is called when a step begins. ``times`` gets the beginnings and ends
+    of backward passes and steps. ``ran_backward``: the observed code has called ``loss.backward()``.
     """
 
     def __init__(self, stack: ModuleStack, times: PhaseTimes) -> None:
-        # Set by whoever keeps the optimizer's state before it steps: watch_of in run/model_run.py, and profile.
+        # Set by code that saves the optimizer's state before a step: watch_of in run/model_run.py, and profile.
         self.on_step: Callable[[Optimizer], None] = lambda optimizer: None
         self._running, self._in_backward = stack.open, stack.in_backward
         self._times = times
@@ -61,7 +61,7 @@ class Phases:
         return frozenset(_methods_of(Optimizer))
 
     def now(self) -> str:
-        """Return the phase. In a call of the model that no backward pass made, it is forward, or a gradient taken there."""
+        """Return the phase. Inside a model call that no backward pass made, it is forward, or a gradient taken in the forward."""
         if self._optimizing and not self._running:
             return OPTIMIZER
         is_forward = bool(self._running) and not self._running[0].in_backward
@@ -76,8 +76,7 @@ class Phases:
         return FORWARD if is_forward else RECOMPUTE  # a thread that recomputed modules started
 
     def on_operator(self, func: Any, args: tuple[Any, ...]) -> None:
-        """Follow an operator that is about to run: those of a backward pass, and those by which torch's profiler is told
-        that a named range begins or ends."""
+        """Follow an operator that is about to run: in a backward pass, or one that begins or ends a named range of torch's profiler."""
         if self._in_backward() and not self._times.is_open(BACKWARD) and not self._times.is_open(FORWARD):
             self.ran_backward = self.ran_backward or _is_of_backward()
             self._times.begin(BACKWARD)
@@ -93,7 +92,7 @@ class Phases:
 
     @contextmanager
     def within(self, func: Any) -> Iterator[None]:
-        """Follow a function of torch that is run: ``loss.backward()`` is a backward pass from its beginning to its end."""
+        """Follow a torch function while it runs: all of ``loss.backward()`` is a backward pass."""
         if func not in BACKWARDS or self._times.is_open(BACKWARD) or self._times.is_open(FORWARD):
             yield
             return
@@ -110,7 +109,7 @@ class Phases:
             self._end(self._ranges.pop())
 
     def _begin(self) -> Optimizer | None:
-        """Begin a step; return its optimizer. It calls its pre-hooks next, ours included, which may change arguments."""
+        """Begin a step; return its optimizer. It next calls its pre-hooks, including ours, which may change the step's arguments."""
         frame = next((frame for frame in frames() if frame.f_code is STEP_CODE), None)
         if frame is None:
             return None
@@ -131,9 +130,9 @@ class Phases:
                 optimizer._optimizer_step_pre_hooks.pop(self, None)  # type: ignore[call-overload]
 
     def _in_optimizer(self) -> bool:
-        """Return whether a method of an optimizer is the caller: one that wraps another need not report its own step.
+        """Return whether an optimizer's method is running: an optimizer that wraps another need not report its own step.
 
-        The closure of a step, which runs the model and computes the loss, is none of it."""
+        A step's closure, which runs the model and computes the loss, is not part of it."""
         if self._is_interrupted:
             return False
         methods, inside = self._methods, set[CodeType]()
@@ -167,14 +166,14 @@ class Phases:
 
 
 def _methods_of(cls: type) -> Iterator[CodeType]:
-    """Yield the code of the methods of a class and of all that derive from it.
+    """Yield the code of all methods of a class and its subclasses.
 
-    A frame is known by its code. Its local variables are not read for that: up to Python 3.12 a frame whose variables were
-    read keeps them alive until its function returns, a model that the user has deleted too.
+    Frames are recognized by their code, without reading their local variables: up to Python 3.12 a frame whose variables were
+    read keeps them alive until its function returns, even a model that the user has deleted.
     """
     for function in vars(cls).values():
         if isinstance(function, FunctionType):
-            # Of a decorated one the function itself: torch.no_grad's wrapper has the same code around any function.
+            # Unwrap decorated functions: torch.no_grad's wrapper has the same code around any function.
             yield inspect.unwrap(function).__code__
     derived: type
     for derived in type.__subclasses__(cls):
@@ -182,18 +181,18 @@ def _methods_of(cls: type) -> Iterator[CodeType]:
 
 
 def is_comparing() -> bool:
-    """Return whether checkpoint is the caller, reading the metadata of a tensor to compare it: that of the forward pass beside the
-    recomputed one's. Of checkpoints in each other the outer one reads some in the forward, as tensors that the inner one is given."""
+    """Return whether checkpoint is the caller: it compares metadata of tensors from the forward pass with recomputed tensors. With
+    nested checkpoints, the outer one also reads metadata in the forward, of the inner one's arguments."""
     caller = next((frame.f_code for frame in frames() if not is_own(frame)), None)
     return caller is not None and (caller.co_filename, caller.co_name) == (CHECKPOINT_FILE, READS_METADATA)
 
 
 def _is_recomputing() -> bool:
-    """Return whether a node of the backward pass runs a function of the forward again, outside of all modules.
+    """Return whether a node of the backward pass reruns a function of the forward, outside all modules.
 
-    The engine computes gradients with gradients disabled, so code that has enabled them builds a graph of its own: it
-    runs a forward. Under ``create_graph=True`` they are enabled everywhere, and only torch's own checkpoint is known,
-    by a frame of its file. That also knows a checkpointed function that disables gradients for a while.
+    The engine disables gradients while it computes them, so code that has enabled them builds a graph: it runs a forward.
+    Under ``create_graph=True`` they are enabled everywhere, and only torch's own checkpoint is recognized, by a frame in its
+    file. The frame also identifies a checkpointed function that disables gradients for a while.
     """
     enabled = torch.is_grad_enabled()
     frame: FrameType | None = sys._getframe(1)
@@ -205,9 +204,9 @@ def _is_recomputing() -> bool:
 
 
 def _creates_graph(frame: FrameType | None) -> bool:
-    """Return whether the backward pass that this frame of the engine's began has ``create_graph=True``.
+    """Return whether the backward pass begun in this frame of the engine has ``create_graph=True``.
 
-    In a thread of the engine's own, as accelerators have, there is no such frame: it is in the thread that waits.
+    The engine's own threads, used for accelerators, have no such frame: it is in the thread that waits for them.
     """
     if frame is not None:
         return engine_creates_graph(frame)
@@ -216,7 +215,7 @@ def _creates_graph(frame: FrameType | None) -> bool:
 
 
 def _is_of_backward() -> bool:
-    """Return whether the backward pass that runs was begun by ``torch.autograd.backward``, and not for gradients that are returned."""
+    """Return whether ``torch.autograd.backward`` began the running backward pass, rather than ``torch.autograd.grad``."""
     frame = _engine_frame(sys._getframe(1))
     return frame is not None and frame.f_back is not None and frame.f_back.f_code is BACKWARD_CODE
 

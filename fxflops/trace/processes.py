@@ -20,7 +20,7 @@ from .modes import answers_operators
 from .source import frame_in
 
 MESH = "mesh_"
-"""The beginning of the description that a DeviceMesh gives to the group of one of its dimensions."""
+"""The prefix of the description that a DeviceMesh gives to the group of one of its dimensions."""
 NOT_DESCRIBED = ("undefined", "default_pg", "mesh_default", "")
 GROUP_ARGUMENTS = ("process_group", "group_name")
 
@@ -37,8 +37,8 @@ def is_sharded(value: Any) -> bool:
 
 
 def runs_in_parts(value: Any) -> bool:
-    """Return whether of a call with these arguments the operators are what is computed: on this process's shard of a DTensor, or
-    without those whose results selective checkpointing has saved."""
+    """Return whether to record a call with these arguments operator by operator: it runs on this process's shard of a DTensor, or
+    selective checkpointing returns saved results for some operators."""
     return answers_operators() or is_sharded(value)
 
 
@@ -73,21 +73,21 @@ def _is_operator_between_processes(operator: OpOverload | OpOverloadPacket) -> b
 
 
 def is_gathering() -> bool:
-    """Return whether FSDP is at work on the parameters or gradients of a module: it gathers, frees or reduces them."""
+    """Return whether FSDP is now gathering, freeing or reducing a module's parameters or gradients."""
     return frame_in(FSDP_GROUP_FILE) is not None
 
 
 class Collectives:
-    """The groups and the causes of collectives in a run of the modules with these paths."""
+    """The groups and causes of collectives in a run of modules, given with their paths."""
 
     def __init__(self, paths: Mapping[nn.Module, str]) -> None:
         self._paths = paths
 
     def group_of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return what is known of the group of a collective that is called with these arguments.
+        """Return a description of the group of a collective call; {} if its group is not found.
 
-        "group" is the name of its mesh dimension, or what else describes it; "world" if it is only known to hold all
-        processes, "" if nothing is known. "ranks" is the number of its processes, "rank" the number of this one in it.
+        "group" is the name of its mesh dimension, or else its own description, "world" if it has neither but holds all
+        processes, "" otherwise. "ranks" is the number of its processes, "rank" this process's number in it.
         """
         names = [argument.name for argument in func._schema.arguments]
         given = dict(zip(names, args, strict=False)) | kwargs
@@ -97,32 +97,32 @@ class Collectives:
             return {}
         described = "" if group.group_desc in NOT_DESCRIBED else group.group_desc.removeprefix(MESH)
         name = self._dimensions.get(group.group_name) or described
-        if not name and group.group_desc.startswith(MESH):  # of an equal mesh, for which torch made a group of its own
+        if not name and group.group_desc.startswith(MESH):  # of an equal mesh, for which torch made a separate group
             name = self._dimensions_of_ranks.get(tuple(torch.distributed.get_process_group_ranks(group)), "")
         name = name or ("world" if is_world else "")
         return {"group": name, "ranks": group.size(), "rank": group.rank()}
 
     @cached_property
     def _dimensions(self) -> dict[str, str]:
-        """The dimensions of the meshes of the model's parameters, by the names of their groups."""
+        """The mesh dimensions of the model's parameters, by the names of their groups."""
         return {group.group_name: name for group, name in self._groups}
 
     @cached_property
     def _dimensions_of_ranks(self) -> dict[tuple[int, ...], str]:
-        """The same, by the processes in their groups."""
+        """The mesh dimensions of the model's parameters, by the processes in their groups."""
         return {tuple(torch.distributed.get_process_group_ranks(group)): name for group, name in self._groups}
 
     @cached_property
     def _groups(self) -> list[tuple[Any, str]]:
-        """The groups of the meshes of the model's parameters, and their dimensions."""
+        """The groups and names of the mesh dimensions of the model's parameters."""
         own = [parameter for module in self._paths for parameter in module._parameters.values()]
         meshes = {tensor.device_mesh for tensor in own if tensor is not None and is_sharded(tensor)}  # type: ignore[attr-defined]
         named = [(mesh, name) for mesh in meshes for name in mesh.mesh_dim_names or ()]
         return [(mesh.get_group(name), name) for mesh, name in named]
 
     def cause(self) -> str | None:
-        """Return the path of the module whose parameters FSDP gathers now, or whose gradients it reduces; None if it does
-        neither. It may do so ahead of time, in the call of another module."""
+        """Return the path of the module whose parameters FSDP is gathering or whose gradients it is reducing; None if it does
+        neither. It may gather ahead of time, in another module's call."""
         frame = frame_in(FSDP_GROUP_FILE)
         group = None if frame is None else frame.f_locals.get("self")
         return next((self._paths[module] for module in getattr(group, "modules", ()) if module in self._paths), None)

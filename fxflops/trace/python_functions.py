@@ -1,4 +1,4 @@
-"""Plain Python functions with a formula of the user's: no torch mode sees their calls, ``sys.setprofile`` does."""
+"""Plain Python functions with a user's formula: no torch mode sees their calls, but ``sys.setprofile`` does."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ End = Callable[[FunctionType, Any, Any], None]
 class PlainFunctions:
     """Calls ``begin(function, args, kwargs)`` and ``end(function, begun, value)`` around outermost calls of ``functions``.
 
-    ``begun`` is what ``begin`` returned; None means that the call does not count, and ``end`` is not called.
-    ``running`` is the call under way. A profiler that was on before is restored at the end.
+    ``begun`` is the result of ``begin``; None means that the call does not count, and ``end`` is not called.
+    ``running`` is the current call. A profiler that was on before is restored at the end.
     """
 
     def __init__(self, functions: Mapping[CodeType, FunctionType], begin: Begin, end: End) -> None:

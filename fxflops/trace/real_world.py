@@ -1,8 +1,8 @@
-"""The world of ``profile``: calls run on real tensors, and those like earlier ones are recorded as the same operation.
+"""The world of ``profile``: calls run on real tensors, and a call like an earlier one is recorded as the same operation.
 
-All that a record takes from a call follows from the function, its plain arguments and the metadata of its tensors; but for what
-it returns, which is compared each time. Calls that make no tensor but their result run with the dispatch mode off. All other
-calls (in a backward pass, in other threads, under autocast and transforms) are observed as if they were new.
+A call's record depends only on the function, its plain arguments and its tensors' metadata; its result is compared every time.
+Calls that make no tensor but their result run with the dispatch mode off. Calls to which this does not apply (in a backward
+pass, in other threads, under autocast and transforms) are observed as if they were new.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .meta_world import QUERIES
 from .worlds import Arguments, Timed, World
 
 QUERY_KEY_VALUE = 3
-"""The tensors of an attention without a mask."""
+"""The number of tensors that attention takes without a mask."""
 PROPERTIES = (
     "device",
     "is_cuda",
@@ -51,12 +51,12 @@ PROPERTIES = (
 
 
 class RealWorld(World):
-    """Real tensors on ``device``, that of the profiled models: of tensors that were there before, only those on it are entered.
+    """The world of real tensors on ``device``, where the profiled models are. Earlier tensors are entered only if they are on it.
 
-    It is None for models whose weights are all on meta, as those of a model are that loads them for each call.
+    ``device`` is None for models whose weights are all on meta, e.g. because each call loads them.
     """
 
-    # They compute nothing, dispatch no operator, and are over before the clock could be read.
+    # They compute nothing, dispatch no operator, and are cheaper to run than to time.
     unrecorded = frozenset(QUERIES | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES})
     is_block = True
 
@@ -77,7 +77,7 @@ class RealWorld(World):
         )
 
     def _is_importing(self) -> bool:
-        """Return whether torch's compiler is being imported; once it is loaded nobody need look."""
+        """Return whether torch's compiler is being imported; stop checking once it is loaded."""
         if is_importing_compiler():
             return True
         self._compiler = sys.modules[COMPILER]
@@ -100,7 +100,7 @@ class RealWorld(World):
     def learn(self, key: Any, entry: Formula, operation: Operation, given: Arguments, out: Any, ended: Ended) -> None:
         if _has_values(entry, given):
             return
-        # What is not torch's own may look at modes, or switch some on.
+        # Code that is not torch's own may look at modes, or turn some on.
         is_torchs_own = entry.is_ours and (not isinstance(operation.target, type) or is_torchs(operation.target))
         is_all = is_torchs_own and ended.left == self._storages.bytes_since(ended.entered, (given, out))
         returns = (
@@ -118,7 +118,7 @@ class RealWorld(World):
         return out, known.operation, seconds
 
     def track(self, known: Known, out: Any) -> None:
-        """Enter the tensors that a call of a known kind has made."""
+        """Enter the tensors made by a call whose kind is in the memo."""
         storages = self._storages
         storages.call = len(self._calls)
         if known.transients:
@@ -131,7 +131,7 @@ class RealWorld(World):
 
 
 def _has_values(entry: Formula, given: Arguments) -> bool:
-    """Return whether the record of such a call depends on more than metadata, or leaves memory unwritten."""
+    """Return whether a call's record depends on more than metadata, or the call leaves memory unwritten."""
     masked = entry.op in ATTENTIONS and len(tensors_given(given)) > QUERY_KEY_VALUE
     return masked or entry.op in EMPTY or entry.reason in (QUERY, ESCAPE)
 

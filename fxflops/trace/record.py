@@ -1,7 +1,7 @@
 """The recorder: it writes the calls of one observed run as an ``fx.Graph`` that replays them.
 
 Leaf modules become ``call_module`` nodes, functions ``call_function``, methods ``call_method``, and parameters, buffers
-and captured tensors ``get_attr``. Control flow is unrolled; a value that was read out of a tensor becomes a constant.
+and captured tensors ``get_attr``. Control flow is unrolled; values read from tensors become constants.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class NoRecorder:
     writes_graph = False
 
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NodeArguments | None:
-        """Return the arguments of a call that is about to be made, with nodes in place of tensors; None for no node."""
+        """Return the arguments of the next call, with nodes in place of tensors; None to add no node."""
         return None
 
     def function(self, func: Any, node_args: NodeArguments, out: Any, stack: dict[str, tuple[str, type]]) -> None:
@@ -69,15 +69,15 @@ class NoRecorder:
         """Add a node for a call of a leaf module."""
 
     def plain(self, func: Any, node_args: NodeArguments, out: Any, stack: dict[str, tuple[str, type]]) -> None:
-        """Add a node where a property that is a tensor was read or set, or a class was called that returned tensors."""
+        """Add a node if a tensor-valued property was read or set, or a call of a class returned tensors."""
 
 
 class Recorder(NoRecorder):
     """Adds a node for each call as it is made; :meth:`graph` returns the graph.
 
-    ``calls`` is the observer's list of calls. ``calls_of`` maps a node's name to the range of calls that it stands for,
-    empty for a node that the graph needs but the model did not call. Tensors are identified by ``id`` and a weak
-    reference, so that recording keeps none alive.
+    ``calls`` is the observer's list of calls. ``calls_of`` maps a node's name to the range of its calls, empty for a node
+    that the graph needs but the model did not call. Tensors are identified by ``id`` and a weak reference, so that
+    recording does not keep them alive.
     """
 
     writes_graph = True
@@ -114,9 +114,9 @@ class Recorder(NoRecorder):
         if func is set_grad_enabled:
             return  # _follow_modes adds it before the next call
         if name == "new" and is_method(func) and len(args) == 2 and args[1] == tuple(out.shape):
-            args = args[0], *args[1]  # x.new(torch.Size) makes that shape, but x.new(tuple) a tensor of those values
+            args = args[0], *args[1]  # x.new(torch.Size) makes a tensor of that shape, x.new(tuple) one of those values
         if name in OPERATORS and is_method(func):
-            args = args[:1] if name == "__deepcopy__" else args  # without its memo, which is this run's
+            args = args[:1] if name == "__deepcopy__" else args  # without deepcopy's memo, which belongs to this run
             self._call("call_function", OPERATORS[name], args, kwargs, out, stack)
         elif is_method(func) and args and getattr(torch.Tensor, name, None) is func:
             self._call("call_method", name, args, kwargs, out, stack)
@@ -222,7 +222,7 @@ class Recorder(NoRecorder):
         return node
 
     def _unseen(self, tensor: torch.Tensor) -> fx.Node:
-        """Return a node for a tensor that no recorded call returned: the model's own, a view of a known one, a constant."""
+        """Return a node for a tensor that no recorded call returned: a model's tensor, a view of a recorded tensor, or a constant."""
         state = self._state.get(id(tensor))
         if state is not None:
             self._objects[state[1]] = tensor
@@ -256,8 +256,8 @@ class Recorder(NoRecorder):
     def _follow_modes(self, returned: bool = False) -> None:
         """Add nodes that switch autocast and gradients where the model did.
 
-        In the forward of an ``autograd.Function`` gradients are off. In the graph they are on, since there the calls in
-        that forward take the function's place, and so does the view that torch makes of an input that it returns.
+        In the forward of an ``autograd.Function`` gradients are off. In the graph they are on, since the calls in that
+        forward replace the function there, and so does the view that torch makes of an input that the function returns.
         """
         now = autocast_state()
         for device, (enabled, dtype) in now.items():
@@ -272,14 +272,14 @@ class Recorder(NoRecorder):
 
 
 def _with_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a tensor with its whole storage, of which other views may be recorded later."""
+    """Return a copy of a tensor with its whole storage, since other views of it may be recorded later."""
     storage = tensor.untyped_storage().clone()
     empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return empty.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _state_of(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """Return all parameters, buffers and tensors that are plain attributes of modules, with their names."""
+    """Return all parameters, buffers, and tensors in plain attributes of modules, with their names."""
     held = ((f"{path}.{name}", v) for path, module in named_modules(model) for name, v in vars(module).items())
     plain = [(name.lstrip("."), value) for name, value in held if issubclass(type(value), torch.Tensor)]
     return [*named_parameters(model, each_once=False), *named_buffers(model, each_once=False), *plain]

@@ -1,4 +1,4 @@
-"""The call stack: source lines of the model author's code, and whose code runs."""
+"""The call stack: source lines of the model author's code, and which library a frame belongs to."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def frames() -> Iterator[FrameType]:
 
 
 def frame_in(file: str | tuple[str, ...]) -> FrameType | None:
-    """Return the innermost frame of the callers in a file whose name ends so, or in one of several; None if there is none.
+    """Return the innermost calling frame in a file whose name ends with ``file``, or with one of several; None if there is none.
 
-    It leaves no reference cycle, which would keep the local variables of all callers alive: a generator that yields frames does.
+    Unlike a generator of frames, this leaves no reference cycle, which would keep the local variables of all callers alive.
     """
     frame = sys._getframe(1).f_back
     while frame is not None and not frame.f_code.co_filename.endswith(file):
@@ -55,7 +55,7 @@ def modules_that_raised(error: BaseException) -> list[nn.Module]:
 
 
 def error_for(error: Exception, message: str, node: str = "", advice: str = "") -> RunError | OutOfMemoryError:
-    """Return our error for one that a run has raised: that its device has too little memory, or any other."""
+    """Return our error for an error that a run raised: OutOfMemoryError if the device ran out of memory, otherwise RunError."""
     made = (OutOfMemoryError if isinstance(error, torch.OutOfMemoryError) else RunError)(message, node)
     made.advice += [advice] * bool(advice)
     return made

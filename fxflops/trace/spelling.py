@@ -22,14 +22,14 @@ WRITTEN_AS = {
     for method, symbol in ((name, OPERATORS[name]), (f"{name}_", f"i{OPERATORS[name]}"))
     if hasattr(torch.Tensor, method)
 }
-"""For methods that a mode sees, the operator that the author may have written."""
+"""The operators that an author may have written, by the methods that a mode sees for them."""
 
 
 COMPARISONS = ast.Eq, ast.NotEq, ast.In, ast.NotIn
 LOOK_UPS = frozenset({"add", "discard", "remove", "get", "setdefault", "pop"})
 """Methods of sets and dicts whose first argument is a key."""
 OBSERVING = frozenset(f"{__package__}.{name}" for name in ("meta_world", "modes", "observe", "real_world", "spelling"))
-"""The modules whose frames lie between the author's code and this one's."""
+"""The modules whose frames lie between the author's code and this module's."""
 
 
 class Spelling:
@@ -40,7 +40,7 @@ class Spelling:
         self._only_compared = cache(_only_compared)
 
     def of(self, method: Any) -> Any:
-        """Return the operator if the author's code called ``method`` by one, otherwise the method."""
+        """Return the operator if the author's code wrote one to call ``method``, otherwise the method."""
         frame = _author()
         place = frame.f_code, frame.f_lasti
         if place not in self._operators:
@@ -49,14 +49,14 @@ class Spelling:
         return WRITTEN_AS[method] if self._operators[place] else method
 
     def is_compared(self, method: str) -> bool:
-        """Return whether the author's line uses this method's results only to tell objects apart: compares them by ==, != or
-        ``in``, or looks them up in a dict or set. False without source."""
+        """Return whether the author's line uses this method's results only to distinguish objects: it compares them by ==, != or
+        ``in``, or looks them up in a dict or set. False if there is no source."""
         frame = _author()
         return self._only_compared(frame.f_code.co_filename, frame.f_lineno, method)
 
 
 def is_meta_kernel() -> bool:
-    """Return whether torch's Python code for the meta device makes the call, for an operator that no function mode saw."""
+    """Return whether torch's Python code for the meta device makes this call, to run an operator that no function mode saw."""
     frame = _author()
     if frame.f_globals is OpOverload.__call__.__globals__ and frame.f_back is not None:
         frame = frame.f_back
@@ -64,7 +64,7 @@ def is_meta_kernel() -> bool:
 
 
 def _author() -> FrameType:
-    """Return the frame that made the call which a mode sees."""
+    """Return the frame of the call that a mode is handling."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__") in OBSERVING:
         frame = frame.f_back

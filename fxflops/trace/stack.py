@@ -16,11 +16,11 @@ from .memo import LeafLookup
 class Running:
     """An open module call.
 
-    ``number`` counts the calls of this path before, ``handled`` is the exception that was being handled when it began, and
-    ``in_backward`` tells whether a backward pass made it, the outermost one. ``recomputes`` tells whether it is part of a
-    call that a node of a backward pass made with gradients enabled: the forward runs again there. ``start`` is the time
-    when it began, ``inside`` the seconds of the calls recorded in it and of the module calls inside it. An observer may
-    keep in ``lookup`` what it knows of a leaf's call, and in ``guards`` what it has turned off for it.
+    ``number`` counts the earlier calls at this path, and ``handled`` is the exception that was being handled when it began.
+    ``in_backward``: it is an outermost call, made by a backward pass. ``recomputes``: it is part of a call that a backward
+    node made with gradients enabled, which reruns the forward. ``start`` is the time when it began, ``inside`` the seconds
+    of the calls recorded in it and of inner module calls. ``lookup`` is the observer's memo lookup for a leaf's call;
+    ``guards`` are contexts that turn something off during the call.
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class Running:
         self.guards = guards
 
     def let_go(self) -> None:
-        """Turn on again what was turned off for this call."""
+        """Exit the contexts of :meth:`turn_off`."""
         for guard in reversed(self.guards):
             guard.__exit__(None, None, None)
         self.guards = ()
@@ -86,14 +86,14 @@ class ModuleStack:
         return other
 
     def in_backward(self) -> bool:
-        """Return whether a backward pass runs, but for one around the whole run: a count in a hook or a recomputation."""
+        """Return whether a backward pass runs, other than one around the whole run (a count in a hook or a recomputation)."""
         return current_graph_task_id() not in (-1, self._around)
 
     def enter(self, module: nn.Module, path: str) -> Running:
         """Push a call."""
         number = self._visits[path] = self._visits.get(path, -1) + 1
         in_backward = self.in_backward()
-        # Parts of a module that is run again may turn gradients off, as rotary embeddings do: they are run again too.
+        # Parts of a recomputed module may turn gradients off, as rotary embeddings do: they are recomputed too.
         recomputes = bool(self.open and self.open[-1].recomputes) or (in_backward and torch.is_grad_enabled())
         is_outermost = not self.open
         running = Running(module, path, number, sys.exc_info()[1], in_backward and is_outermost, recomputes)
@@ -101,7 +101,7 @@ class ModuleStack:
         return running
 
     def leave(self, module: nn.Module) -> tuple[Running, bool]:
-        """Pop a call that ends; return it, and whether it is the leaf's own."""
+        """Pop a finished call; return it, and whether it is the leaf's own."""
         while self.open and self.open[-1].module is not module:  # a user's hook raised, so ours was not called
             self.open.pop().let_go()
         running, depth = self.open.pop(), len(self.open)
@@ -115,9 +115,9 @@ class ModuleStack:
         return 0 < self.leaf_depth <= len(self.open)
 
     def keys(self, *leaf: Running) -> dict[str, tuple[str, type]]:
-        """Return the ``nn_module_stack`` of a node made now; ``leaf`` is a leaf's call that has just been popped.
+        """Return the ``nn_module_stack`` for a node made now; ``leaf`` is a leaf's call that has just been popped.
 
-        A key is the path, with ``@number`` from the second call of the module on.
+        A key is the module's path, with ``@number`` added from its second call on.
         """
         return {
             f"{running.path}@{running.number}" if running.number else running.path: (running.path, type(running.module))

@@ -24,10 +24,10 @@ from .uninitialized_reads import BeforeWriteMode
 
 
 class SymbolicTracer(fx.Tracer):
-    """torch.fx's tracer with our leaves, and with ``constants`` as the values of parameters of ``forward`` by name.
+    """torch.fx's tracer with our leaves, and with ``constants`` as the values of ``forward``'s parameters, by name.
 
-    While it traces, torch.fx replaces methods of ``nn.Module`` for all threads: modules that other threads call are
-    run as usual.
+    While it traces, torch.fx replaces methods of ``nn.Module`` for all threads; modules called in other threads still run as
+    usual.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class SymbolicTracer(fx.Tracer):
         constants: Mapping[str, Any] | None = None,
         called: Callable[..., Any] | None = None,
     ) -> None:
-        """``called`` is the function or method that is traced, if it is not the forward of the model."""
+        """``called`` is the function or method to trace, if it is not the model's forward."""
         super().__init__(autowrap_functions=tuple(registry.python_functions.values()) if registry else ())
         self._called = called
         self._registry = registry
@@ -58,10 +58,10 @@ class SymbolicTracer(fx.Tracer):
         return threading.get_ident() == self._thread
 
     def restore_attributes(self) -> None:
-        """Give the model's plain attributes back the tensors that they had before the trace.
+        """Restore the tensors that the model's plain attributes held before the trace.
 
-        ``self.mean = self.mean * 0.9 + x.mean()`` leaves a proxy in the attribute that the graph reads. A run of the graph
-        would compute with it, which adds nodes to the graph behind its output.
+        ``self.mean = self.mean * 0.9 + x.mean()`` leaves a proxy in the attribute that the graph reads. Running the graph
+        would compute with the proxy, which adds nodes after the graph's output.
         """
         for tensor, target in self.tensor_attrs.items():
             path, _, name = target.rpartition(".")
@@ -82,11 +82,11 @@ class SymbolicTracer(fx.Tracer):
         return function, self._with_constants(root_fn, args)
 
     def _args_of_callable(self, called: Any, concrete_args: Any) -> tuple[Any, list[Any]]:
-        """Return the function that is traced in place of a root's forward, with its arguments. TypeError for any but one written in
-        Python, or a method that is."""
+        """Return the function that is traced in place of a root's forward, with its arguments. TypeError unless it is a function or
+        method written in Python."""
         function = getattr(called, "__func__", called)
         if type(function) is not FunctionType:
-            raise TypeError(f"{type(called).__name__} is no function written in Python")
+            raise TypeError(f"{type(called).__name__} is not a function written in Python")
         is_method = function is not called
         made, args = super().create_args_for_root(function, is_method, concrete_args)
         args = self._with_constants(function, args)
@@ -110,8 +110,8 @@ def symbolic(
 ) -> fx.GraphModule:
     """Return the model as a GraphModule whose nodes carry ``nn_module_stack``.
 
-    ``constants`` are the values of ``forward``'s parameters that are not tensors; branches that depend on them are
-    decided by them. ``before_write(value)`` is called before the model's code may write to a tensor. Raises TraceError,
+    ``constants`` are the values of ``forward``'s parameters that are not tensors; they decide the branches that depend on
+    them. ``before_write(value)`` is called before the model's code may write to a tensor. Raises TraceError,
     with the author's line, if the code cannot run on proxies.
     """
     if leaf_formula(model, registry) is not None:
@@ -124,7 +124,7 @@ def symbolic(
         with locked([fx.Tracer]), BeforeWriteMode(before_write):
             graph = tracer.trace(model.roots.get("", model) if isinstance(model, Called) else model)
             tracer.restore_attributes()
-        graph.lint()  # a deep copy of a proxy has a graph of its own
+        graph.lint()  # fails if a proxy was deep-copied, since the copy has its own graph
         return graph_module(tracer.root, graph, type(model).__name__)
     except Exception as error:
         said = str(error).strip().partition("\n")[0]
@@ -134,8 +134,9 @@ def symbolic(
             advice="record",
         ) from error
     finally:
-        # torch.fx leaves a tracer in reference cycles. Another thread may still be in a call that began while torch.fx had
-        # replaced nn.Module's: it asks for these, and must not wrap any function, as nobody would undo that.
+        # torch.fx leaves a tracer in reference cycles, so empty it. Another thread may still be in a call that began while
+        # nn.Module's methods were replaced: it reads these attributes, and must not wrap functions, since nothing would
+        # unwrap them.
         for name in vars(tracer).keys() - {"_thread", "before_write"}:
             delattr(tracer, name)
         tracer.before_write = lambda value: None
@@ -152,9 +153,9 @@ def stack_of(node: fx.Node) -> tuple[str, type | None]:
 
 
 def constants_of(model: nn.Module, bound: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the arguments of forward that are not tensors, which a graph has as constants.
+    """Return forward's non-tensor arguments, which are constants in a graph.
 
-    ``bound`` are the arguments by name; those not in it have their defaults.
+    ``bound`` are the arguments by name; others take their defaults.
     """
     given = {name: p.default for name, p in signature_of(model).parameters.items()} | dict(bound or {})
     plain = (bool, int, float, str, type(None), torch.dtype)

@@ -22,13 +22,14 @@ OF_ANOTHER_THREAD = "a call by a thread that does not belong to this run"
 
 
 class Threads:
-    """The observers of a run's threads, except that of the thread that began it.
+    """The observers of a run's threads, except for the thread that began the run.
 
-    A thread belongs to the run if it was started during the run, or if it calls a module with tensors that the run made,
-    as a thread of an earlier pool does, or runs a task that one of the run's threads gave to a pool. Its observer is a copy of the first one, with a module stack of its own on top
-    of the open module calls. Its modes are on while a module or a task runs, and in a thread that the run started while a function of torch does. Threads of autograd inherit the run's modes, and use
-    its observer. A module call by any other thread is recorded as a call without formula, unless that thread counts
-    the same model itself.
+    A thread belongs to the run if it started during the run, if it calls a module with tensors that the run made (e.g. a
+    worker of an earlier pool), or if it runs a task that one of the run's threads gave to a pool. Its observer is a copy of
+    the first, with its own module stack on top of the open module calls. Its modes are on while a module or a task runs,
+    and, in a thread that the run started, while a torch function runs. Autograd's threads inherit the run's modes and use
+    its observer. A module call in any other thread is recorded as a call without a formula, unless that thread counts the
+    same model itself.
     """
 
     def __init__(self) -> None:
@@ -36,15 +37,15 @@ class Threads:
         self._earlier = {thread.ident for thread in threading.enumerate()}
         self._depths: dict[int, int] = {}
         self._foreign: dict[int, nn.Module] = {}
-        self._gate = threading.Lock()  # held for a moment only: no thread waits for another's module call
+        self._gate = threading.Lock()  # held only briefly, so that no thread waits for another's module call
         self._visitors = 0
         self._closing: Callable[[], None] | None = None
 
     @contextmanager
     def visiting(self, first: Any) -> Iterator[Any]:
-        """Yield the observer that this thread, which did not begin the run, finds in one of its hooks, and keep it whole meanwhile.
+        """Yield the observer for a hook in this thread, which did not begin the run, and prevent its release meanwhile.
 
-        It is the run's first, and after the run this thread's own; None if it has none.
+        It is the run's first observer; after the run, this thread's own, None if it has none.
         """
         with self._gate:
             is_open = self._closing is None
@@ -60,7 +61,7 @@ class Threads:
                     closing()
 
     def close(self, closing: Callable[[], None]) -> None:
-        """Let no thread in any more, and call ``closing`` when the last one has left."""
+        """Admit no more threads, and call ``closing`` when the last one has left."""
         with self._gate:
             self._closing = closing
             is_empty = not self._visitors
@@ -68,7 +69,7 @@ class Threads:
             closing()
 
     def observed(self, over: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function for another thread that does what ``function`` does, observed by a copy of ``over`` until the run is over."""
+        """Return a function for another thread that runs ``function``, observed by a copy of ``over`` unless the run is over."""
 
         def task(*args: Any, **kwargs: Any) -> Any:
             with self.visiting(over) as host:
@@ -78,12 +79,12 @@ class Threads:
                     return function(*args, **kwargs)
                 finally:
                     self.left()
-                    del self.by_thread[threading.get_ident()]  # what the thread does later may not be the run's
+                    del self.by_thread[threading.get_ident()]  # the thread's later work may not belong to the run
 
         return task
 
     def _begin(self, over: Any) -> bool:
-        """Turn the modes on in this thread, which runs a task of the run; return False if they are."""
+        """Turn the modes on in this thread, for a task of the run; return False if they are on already."""
         ident = threading.get_ident()
         if self._depths.get(ident) or _is_on(over):
             return False
@@ -94,7 +95,7 @@ class Threads:
         return True
 
     def enter(self, observer: Any, module: nn.Module, given: Any) -> Any:
-        """Return the observer of this thread, which begins a module call; None if the call is not observed."""
+        """Return the observer for a module call that begins in this thread; None if the call is not observed."""
         ident = threading.get_ident()
         copied = self.by_thread.get(ident)
         if copied is None:
@@ -108,7 +109,7 @@ class Threads:
                 self._foreign[ident] = module
                 observer.record_unobservable(OF_ANOTHER_THREAD, module, given)
                 return None
-            with observer.lock:  # wait until the call under way has been recorded
+            with observer.lock:  # wait until the current call has been recorded
                 copied = self.by_thread[ident] = copy.copy(observer)
         depth = self._depths[ident] = self._depths.get(ident, 0) + 1
         if depth == 1:
@@ -116,7 +117,7 @@ class Threads:
         return copied
 
     def leave(self, observer: Any, module: nn.Module) -> Any:
-        """Return the observer of this thread, whose module call ends; None if the call is not observed."""
+        """Return the observer for a module call that ends in this thread; None if the call is not observed."""
         ident = threading.get_ident()
         if self._foreign.get(ident) is module:
             del self._foreign[ident]
@@ -125,7 +126,7 @@ class Threads:
         return observer if _is_on(observer) else None
 
     def left(self) -> None:
-        """Note that this thread's module call has been recorded; after the outermost one its modes are turned off."""
+        """Note that this thread's module call has been recorded; turn its modes off after the outermost call."""
         ident = threading.get_ident()
         if ident in self.by_thread:
             self._depths[ident] -= 1
@@ -134,14 +135,14 @@ class Threads:
 
 
 def _is_on(observer: Any) -> bool:
-    """Return whether an observer's modes are on in this thread: autograd's threads inherit those of their caller."""
+    """Return whether an observer's modes are on in this thread: autograd's threads inherit their caller's modes."""
     return observer.mode in get_current_function_mode_stack() or observer.aten in get_current_dispatch_mode_stack()
 
 
 class Watched:
-    """What a thread runs that a run has started: in it ``wrap(func)`` is called in place of each function of torch.
+    """The work of a thread that a run has started, where ``wrap(func)`` is called in place of each torch function.
 
-    Not of those that this library calls, where the thread counts a model itself.
+    Functions called by this library are not wrapped: there the thread counts a model itself.
     """
 
     def __init__(self, run: Callable[[], Any], wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -160,7 +161,7 @@ THREAD = Watched.__call__.__code__
 
 
 def _is_of_library(last: CodeType) -> bool:
-    """Return whether this library made the innermost call of a function with this code, in what this thread runs."""
+    """Return whether this library, within this thread's work, made the innermost call of a function with this code."""
     _, *callers = dropwhile(lambda frame: frame.f_code is not last, frames())
     return any(map(is_own, takewhile(lambda frame: frame.f_code is not THREAD, callers)))
 
@@ -173,7 +174,7 @@ def _counts_itself() -> bool:
 
 
 def drop(observer: Any, *kept: str) -> None:
-    """Delete an observer's attributes, in cycles that only the garbage collector would free, but for those that a thread may still ask for."""
+    """Delete an observer's attributes, whose cycles only the garbage collector would free, except those that a thread may still read."""
     held = vars(observer)
     for name in held.keys() - set(kept):
         del held[name]

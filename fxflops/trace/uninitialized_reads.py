@@ -17,9 +17,9 @@ from ..torch_internals import DisableTorchFunction
 from .functions import writes
 
 FIRST = ("input", "self")
-"""The names of a function's first argument."""
+"""Possible names of a function's first argument."""
 ACCUMULATE = 3
-"""The place of ``accumulate`` among the arguments of ``index_put``."""
+"""The position of ``accumulate`` among the arguments of ``index_put``."""
 CONV_BACKWARD = "conv_backward"
 READING = frozenset(
     """
@@ -28,13 +28,13 @@ READING = frozenset(
 )
 """The queries that read elements. All others ask for metadata."""
 OF_METADATA = "_new_zeros_with_same_feature_meta"
-"""An op that takes the shapes of two tensors: forward-mode AD makes a tangent by it, which it then fills."""
+"""An op that reads only the shapes of two tensors: forward-mode AD makes a tangent with it, and then fills it."""
 BERNOULLI = "bernoulli"
-"""An op whose first argument has the probabilities, unless they are given beside it: then it gives a shape."""
+"""An op whose first argument has the probabilities, or, if they are a separate argument, only the shape."""
 
 
 def address_of(tensor: torch.Tensor) -> int:
-    """Return the address of a tensor's memory; on meta, a number that is equal for tensors that begin at the same place."""
+    """Return the address of a tensor's memory; on meta, a number that is equal for tensors that begin at the same element."""
     with DisableTorchFunction():
         start = tensor.storage_offset() * tensor.element_size()
         return tensor.data_ptr() if not tensor.is_meta else (tensor.untyped_storage()._cdata << 48) + start
@@ -46,7 +46,7 @@ def before_write_hook(
 ) -> Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None]:
     """Return a function to call before each call, which passes ``before_write`` the tensors that the call may change.
 
-    These are the arguments that it may write to, or whose memory it shares. ``is_new`` tells which were made in the run.
+    These are the arguments that it may write to, or whose memory it shares. ``is_new`` returns whether a tensor was made in the run.
     """
 
     def announce(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -58,7 +58,7 @@ def before_write_hook(
             sets_apart = getattr(func, "__name__", "") == "__set__" and name not in ("real", "imag")
             before_write(
                 args[1:] if sets_apart else (args, kwargs), is_new
-            )  # x.data = y: the memory of x stays as it is
+            )  # x.data = y does not change the old memory of x
 
     return (lambda *_: None) if before_write is None else announce
 
@@ -70,13 +70,13 @@ def _is_new(tensor: torch.Tensor, earlier: Mapping[int, Any]) -> bool:
 class BeforeWriteMode(TorchFunctionMode):
     """A function mode that passes ``before_write`` the tensors that calls may change, and runs the calls unchanged.
 
-    Storages that calls were given, and had not made, were there before.
+    Storages that calls received, but that no call had made, existed before.
     """
 
     def __init__(self, before_write: Callable[..., None]) -> None:
         super().__init__()
         earlier: dict[int, Any] = {}
-        # Not a method of this object: that would be a reference cycle, which keeps what is to be restored alive.
+        # Not a method of self: that would be a reference cycle, which keeps the tensors to be restored alive.
         self._announce = before_write_hook(before_write, lambda tensor: _is_new(tensor, earlier))
         self._earlier = earlier
         self._made: dict[int, weakref.ref[Any]] = {}
@@ -85,7 +85,7 @@ class BeforeWriteMode(TorchFunctionMode):
         with DisableTorchFunction():
             for storage in _storages((args, kwargs)):
                 if (made := self._made.get(id(storage))) is None or made() is not storage:
-                    self._earlier[id(storage)] = storage  # kept alive, so that no other gets its id
+                    self._earlier[id(storage)] = storage  # kept alive, so that no other storage gets its id
         self._announce(func, args, kwargs or {})
         out = func(*args, **(kwargs or {}))
         with DisableTorchFunction():
@@ -98,7 +98,7 @@ class BeforeWriteMode(TorchFunctionMode):
 class Unwritten:
     """The storages of tensors made by ``empty*`` to which no observed call has written yet.
 
-    A call that reads one reads what a Triton kernel or other native code wrote unobserved.
+    If a call reads such a storage, a Triton kernel or other native code must have written to it unobserved.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Unwritten:
             self.storages[id(storage)] = weakref.ref(storage)
 
     def clear(self) -> None:
-        """Remove all: a call whose writes are not observed in detail may have written to any of them."""
+        """Remove all storages: a call whose writes are not observed in detail may have written to any."""
         self.storages.clear()
 
     def wrote(self, value: Any) -> None:
@@ -124,13 +124,13 @@ class Unwritten:
         return bool(known) and any(id(each) in known and known[id(each)]() is each for each in _storages(value))
 
     def is_copied_by(self, entry: Formula | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Return whether a call copies an unwritten tensor: the result is unwritten too, and its reader counts."""
+        """Return whether a call copies an unwritten tensor: copying is fine, the result is unwritten too, and reading it is reported."""
         return entry is not None and entry.op in COPIES and self.holds(_first(args, kwargs))
 
     def is_read_by(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Return whether a call, which ``entry`` counts, reads an unwritten tensor.
 
-        Its tensors, written to or reported, are then removed; but one that the call asks only for its shape or dtype
+        Its tensors, now written to or reported, are removed. A tensor of which the call reads only the shape or dtype
         (``zeros_like``) stays, since it may be written to later.
         """
         if not self.storages or (entry is not None and _asks_metadata(entry)):
@@ -153,12 +153,12 @@ class Unwritten:
 
 
 def _asks_metadata(entry: Formula) -> bool:
-    """Return whether a call reads no element of any tensor: a view, a question about shapes."""
+    """Return whether a call reads no elements of tensors: a view, or a query about shapes."""
     return entry.reason == VIEW or (entry.reason == QUERY and entry.op not in READING) or entry.op == OF_METADATA
 
 
 def _has_probability(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether ``bernoulli(x, p)`` is given p, as dropout gives it under vmap."""
+    """Return whether ``bernoulli(x, p)`` gets p, as dropout passes it under vmap."""
     return len(args) > 1 or kwargs.get("p") is not None
 
 
@@ -172,16 +172,16 @@ def _others(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
 
 
 def _read_backward(grad_output: Any, input: Any, weight: Any, *settings: Any, **named: Any) -> list[Any]:
-    """Return what the gradients of a convolution are computed from: the weight for the input's, the input for the weight's.
+    """Return the tensors that a convolution's gradients read: the weight for the input's, the input for the weight's gradient.
 
-    Of the other one it takes the shape. vmap gives it an empty tensor for that.
+    Of the other tensor only the shape is read; vmap passes an empty tensor for it.
     """
     of_input, of_weight, *_ = named["output_mask"] if "output_mask" in named else settings[-1]
     return [grad_output, *([weight] if of_input else []), *([input] if of_weight else [])]
 
 
 def _adds_up(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether a call that puts values into a tensor joins them with those that are there."""
+    """Return whether a call that puts values into a tensor combines them with the old values."""
     return bool(
         kwargs.get("reduce") or kwargs.get("accumulate") or (len(args) > ACCUMULATE and args[ACCUMULATE] is True)
     )

@@ -1,6 +1,6 @@
-"""Operators with a kernel on the device that is counted for, which meta takes apart: they are called whole here.
+"""Operators that the counted device runs as one kernel, but that meta decomposes: here they are called whole.
 
-Torch has no kernel on meta for the gradient of mish, nor for a GPU's RMS norm, and calls several operators instead, with
+On meta torch has no kernel for the gradient of mish, nor for a GPU's RMS norm, and calls several operators instead, with
 tensors that no device makes. Below autograd a dispatch mode sees the operator itself.
 """
 
@@ -15,11 +15,11 @@ from ..torch_internals import below_autograd
 
 aten = torch.ops.aten
 RMS_NORM_OF_GPUS = getattr(torch.ops.aten, "_fused_rms_norm", None)
-"""A torch without it computes RMS norm by its parts on a GPU, too."""
+"""None in versions of torch that decompose RMS norm on a GPU, too."""
 
 
 class Whole(torch.autograd.Function):
-    """The base of functions that are one call of one operator, with one operator as its derivative."""
+    """The base of functions that call one operator, with one operator as the derivative."""
 
 
 class Mish(Whole):
@@ -34,7 +34,7 @@ class Mish(Whole):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         (x,) = ctx.saved_tensors
-        if torch.is_grad_enabled():  # the derivative of the derivative is that of its parts, on every device
+        if torch.is_grad_enabled():  # for a second derivative every device decomposes the first
             return aten.mish_backward.default(grad, x), None
         with below_autograd():
             return aten.mish_backward.default(grad, x), None
@@ -59,17 +59,17 @@ class RmsNorm(Whole):
 
 
 def mish(input: torch.Tensor, inplace: bool = False) -> torch.Tensor:
-    """Stand for ``F.mish``."""
+    """Replace ``F.mish``."""
     return Mish.apply(input, inplace)  # type: ignore[no-any-return]
 
 
 def rms_norm(
     input: torch.Tensor, normalized_shape: Any, weight: torch.Tensor | None = None, eps: float | None = None
 ) -> torch.Tensor:
-    """Stand for ``F.rms_norm``."""
+    """Replace ``F.rms_norm``."""
     return RmsNorm.apply(input, [*normalized_shape], weight, eps)  # type: ignore[no-any-return]
 
 
 WHOLE: dict[Any, Any] = {F.mish: mish}
 WHOLE_ON_GPUS: dict[Any, Any] = {} if RMS_NORM_OF_GPUS is None else {F.rms_norm: rms_norm, torch.rms_norm: rms_norm}
-"""The functions here, by the functions for which they stand on all devices, and on GPUs."""
+"""The functions here, by the functions that they replace: on all devices, and on GPUs."""

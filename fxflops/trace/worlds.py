@@ -1,7 +1,7 @@
 """The worlds in which a model is observed: where its tensors are, and how a call gets its result there.
 
-An observer (:mod:`.observe`) is the same in all of them. Here is the plain one, of real tensors, where every call is run and
-observed anew; it is also what the others are built on:
+The observer (:mod:`.observe`) is the same in all worlds. This module has the plain world of real tensors, where every call is run and
+observed anew. It is the base class of the others:
 
 ============  ====================  ============  ===========  ================================================================
 world         tensors               of            has a memo   a call like an earlier one
@@ -9,12 +9,12 @@ world         tensors               of            has a memo   a call like an ea
 World         on a device           ``analyze``   no           is run and observed anew
 RealWorld     on a device           ``profile``   yes          is run, and recorded as the same operation
 FakeWorld     a simulated rank's    ``simulate``  yes          is not run, if it is an operator; functions are observed anew
-MetaWorld     on meta, for a device ``count``     yes          is not run: its result is made by what is known
+MetaWorld     on meta, for a device ``count``     yes          is not run: its result is made from the memo
 ============  ====================  ============  ===========  ================================================================
 
-In the first three the dispatch mode of the observer is on, and sees the operators inside functions that have no formula. In a count it
-is on where functions are not enough: for a backward pass, for a callable that may run one, for TorchScript, and in a second try after
-one without it missed something (:func:`~fxflops.run.model_run.run_model`).
+In the first three worlds the observer's dispatch mode is on, and sees the operators inside functions without a formula. In a count it
+is on only where functions are not enough: for a backward pass, for a callable that may run one, for TorchScript, and for a second run
+if the first missed something (:func:`~fxflops.run.model_run.run_model`).
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ RNN_BACKWARD = "rnn_backward"
 
 
 class World:
-    """The world of real tensors, on the model's own device, in which every call is run and observed anew.
+    """The world of real tensors, on the model's own device, where every call is run and observed anew.
 
-    ``memo`` is what is known of earlier calls; None if nothing is kept. ``readers`` has the settings of modules, by their attributes.
-    ``unrecorded`` are functions that the observer runs and does not record, ``answers`` what properties of tensors return.
-    ``is_meta`` tells whether calls get meta tensors, so that no kernel computes. ``skips_forwards`` tells whether the call of a leaf module that is known
-    need not run. ``meets_tensors`` tells whether to look for tensors that nobody has named and that were there before the run: a batch,
-    a weight in a closure. ``is_block`` tells whether the code is a block of the user's, in which models may be counted.
+    ``memo`` has the entries of earlier calls; None if nothing is kept. ``readers`` has the settings of modules, by their attributes.
+    ``unrecorded`` are functions that the observer runs without recording, ``answers`` the fixed results of tensor properties.
+    ``is_meta``: calls get meta tensors, so that no kernel computes. ``skips_forwards``: a leaf module's call need not run if the memo
+    has it. ``meets_tensors``: look for unnamed tensors that existed before the run, such as a batch or a weight in a closure.
+    ``is_block``: the code is a user's block, in which models may be counted.
     """
 
     memo: Memo | None = None
@@ -63,7 +63,7 @@ class World:
     meets_tensors = True
     is_block = False
     device: torch.device | None = None
-    """The device that the models are on, or that meta tensors say they are on; None if nobody has said which."""
+    """The models' device, or the device that meta tensors report; None if unknown."""
 
     spec_of_tensor: Callable[[Any], Any] = staticmethod(spec_of)
     """Returns the spec of one tensor."""
@@ -72,7 +72,7 @@ class World:
         self.readers: dict[Any, Any] = {}
 
     def begin(self, log: CallLog, storages: LiveStorages) -> None:
-        """Begin a run, whose calls are in the log."""
+        """Begin a run whose calls are recorded in ``log``."""
         self._log = log
         self._calls: list[Call] = log.calls
         self._storages = storages
@@ -81,28 +81,28 @@ class World:
         """Break the reference cycles of a run that is over: only the garbage collector would free them."""
 
     def contexts(self) -> Iterable[AbstractContextManager[Any]]:
-        """Return what is to be entered in each thread that is observed."""
+        """Return the contexts to enter in each observed thread."""
         return ()
 
-    # What a call is given, and what it returns
+    # Arguments and results
 
     def spec(self, value: Any) -> Any:
         """Return the value with a spec in place of each tensor."""
         return spec_of(value)
 
     def forms_of_own(self, tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
-        """Return a key for the metadata of each of a module's own tensors; None for one whose metadata cannot be compared."""
+        """Return a key for the metadata of each of a module's own tensors; None for a tensor whose metadata cannot be compared."""
         return forms_with_values(tensors)
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor that stands for one of the model's in this world."""
+        """Return this world's counterpart of one of the model's tensors."""
         return tensor
 
     def check_origin(self, value: Any) -> None:
-        """Note what a run returned: tensors whose origin is not known tell that calls were missed."""
+        """Check what a run returned: a tensor of unknown origin shows that calls were missed."""
 
     def answer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what a question about a tensor's device returns; NotImplemented for all other calls."""
+        """Return the answer to a query about a tensor's device; NotImplemented for all other calls."""
         return NotImplemented
 
     def replace(self, args: tuple[Any, ...], kwargs: dict[str, Any], func: Any) -> Arguments:
@@ -110,11 +110,11 @@ class World:
         return args, kwargs
 
     def holding_gradient(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the arguments of a property's call; of one that reads or sets ``grad`` with the tensor that has the gradient."""
+        """Return a property call's arguments; if it reads or sets ``grad``, with the tensor that has the gradient."""
         return args
 
     def redirect(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """Return the arguments with the device on which a new tensor is really made."""
+        """Return the arguments with the device on which this world really makes a new tensor."""
         return args, kwargs
 
     def cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -122,7 +122,7 @@ class World:
         return args, kwargs
 
     def current(self, value: Any) -> Any:
-        """Return a value; of a tensor that no longer has the values that the run gave it, the one that stands for it."""
+        """Return a value; a tensor whose values are out of date is replaced by its counterpart."""
         return value
 
     def written(self, value: Any) -> Any:
@@ -130,7 +130,7 @@ class World:
         return value
 
     def returned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Note what a call has returned and written to."""
+        """Note the tensors that a call has returned and written to."""
 
     def spec_of_result(self, entry: Formula | None, given: Any, out: Any) -> Any:
         """Return the spec of a result; ``given`` are the tensors of a lookup."""
@@ -140,41 +140,41 @@ class World:
         """Note an error that a call has raised: the model may catch it."""
 
     def called_unseen(self) -> None:
-        """Note a function that no dispatch mode would see in this run."""
+        """Check whether a function is called by an operator that this run does not observe."""
 
     # How a call runs
 
     def composite(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the result of a call that the device makes by other kernels than torch would here; NotImplemented for others."""
+        """Return the result of a call for which the device uses other kernels than torch would here; NotImplemented for others."""
         return NotImplemented
 
     def kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any]) -> Any:
-        """Run a function or an operator by ``run(func, args, kwargs)``, or by what this world has in its place."""
+        """Run a function or an operator by ``run(func, args, kwargs)``, or by this world's replacement."""
         return run(func, args, kwargs)
 
     def makes_more(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Return whether a call that is recorded as a whole may make tensors that nobody would see."""
+        """Return whether a call that is recorded as a whole may make intermediate tensors unseen."""
         return False
 
-    # What is known of calls. These are asked only where there is a memo
+    # The memo: these methods are called only if there is one
 
     def may_ask_memo(self, in_handler: bool) -> bool:
-        """Return whether the state of this thread lets a call's record follow from the metadata of its tensors, so that the memo has
-        it; on meta the memo is first brought up to date with torch's settings.
+        """Return whether the memo applies in this thread's current state: a call's record depends only on its tensors' metadata.
 
-        ``in_handler`` tells that the observer's function mode handles a call, and is off meanwhile.
+        On meta, first switch to the memo for torch's current settings. ``in_handler``: the observer's function mode is handling a
+        call, so it is off.
         """
         return False
 
     def torch_settings(self, func: Any) -> tuple[Any, ...]:
-        """Return what the key of a call of ``func`` has besides its arguments: the settings of torch that change its record."""
+        """Return the torch settings that change the record of ``func``, as part of the call's key."""
         return order_now() if func is torch.einsum else ()
 
     def form(self, tensor: torch.Tensor) -> Any:
-        """Return what the key of a call has of a tensor; None if that does not say all."""
+        """Return a tensor's part of a call's key; None if its metadata is not enough."""
 
     def operator_key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        """Return the key of a call of an operator that a dispatch mode saw, None if there is none; and its tensors.
+        """Return the key of an operator call seen by a dispatch mode, None if it has none, and its tensors.
 
         Raises Unknown, too, if there is no key.
         """
@@ -190,58 +190,58 @@ class World:
         kwargs: Any,
         settings: Mapping[str, Any] = EMPTY_MAPPING,
     ) -> Known | None:
-        """Return what a shape rule tells of calls with this key, and keep it; None if there is no rule that applies.
+        """Return an entry for this key made by a shape rule, and add it to the memo; None if no rule applies.
 
-        ``target`` is recorded for ``func``, and ``settings`` if that is the class of a leaf module.
+        ``target`` is recorded in place of ``func``, with ``settings`` if it is a leaf module's class.
         """
         return None
 
     def by_forward(
         self, key: Any, op: str, module: nn.Module, settings: Mapping[str, Any], args: Any, kwargs: Any
     ) -> Known | None:
-        """Return what is known of a leaf whose forward only returns a view of its input, and keep it; None for any other."""
+        """Return an entry for a leaf whose forward only returns a view of its input, and add it to the memo; None for other leaves."""
         return None
 
     def run_views(
         self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any
     ) -> tuple[Any, Operation | None]:
-        """Run a call that does nothing but return views, and keep what it teaches; return its result and its operation.
+        """Run a call that only returns views, and add it to the memo; return its result and its operation.
 
-        The result is NotImplemented if it is any other call.
+        The result is NotImplemented for any other call.
         """
         return NotImplemented, None
 
     def run_free(
         self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any, tracked: Callable[..., Any]
     ) -> tuple[Any, Operation | None]:
-        """Run a call that costs nothing in a shorter way than others; return its result and its operation.
+        """Run a call without cost by a shortcut; return its result and its operation.
 
-        The result is NotImplemented if the call is to be made as any other. ``tracked(func, args, kwargs)`` runs it so that
-        tensors made on the way are tracked.
+        The result is NotImplemented if the call must run the usual way. ``tracked(func, args, kwargs)`` runs it so that
+        intermediate tensors are tracked.
         """
         return NotImplemented, None
 
     def learn(self, key: Any, entry: Formula, operation: Operation, given: Arguments, out: Any, ended: Ended) -> None:
-        """Keep what a call has taught that has just ended, if all of it follows from metadata."""
+        """Add a call that has just ended to the memo, if metadata determines its record."""
 
     def learn_operator(
         self, key: Any, entry: Formula, operation: Operation, given: Arguments, out: Any, ended: Ended, is_part: bool
     ) -> None:
-        """Keep what a call of an operator has taught; ``is_part`` tells that it was an operator inside another call."""
+        """Add an operator call to the memo, if metadata determines its record; ``is_part``: it ran inside another call."""
 
     def make_known(
         self, known: Known, func: Any, args: Any, kwargs: Any, timed: Timed, module: nn.Module | None = None
     ) -> tuple[Any, Operation | None, float | None]:
-        """Make a call of a known kind, and track its tensors; return its result, operation and seconds.
+        """Make a call whose kind is in the memo, and track its tensors; return its result, operation and seconds.
 
-        The operation is None if it returned something else than the first one. Of a leaf ``module``, ``func`` is the forward of its class.
+        The operation is None if the result differs from the first call's. For a leaf ``module``, ``func`` is its class's forward.
         """
         raise NotImplementedError
 
     def track(self, known: Known, out: Any) -> None:
-        """Enter the tensors that a call of a known kind has returned."""
+        """Enter the tensors returned by a call whose kind is in the memo."""
         raise NotImplementedError
 
     def make_known_operator(self, known: Known, key: Any, func: Any, args: Any, kwargs: Any, given: Any) -> Any:
-        """Make a call of an operator of a known kind, and track its tensors; return its result. ``given`` are its tensors."""
+        """Make an operator call whose kind is in the memo, and track its tensors; return its result. ``given`` are its tensors."""
         raise NotImplementedError
