@@ -1,4 +1,4 @@
-"""A training run worked out from one counted step: GPU-hours by the true count, beside those by 6ND."""
+"""A training run extrapolated from one counted step: GPU-hours by the true count, beside the 6ND estimate."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .per_token import active_params, per_token
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """The GPU-hours of training on ``tokens``: ``flops_per_token`` are 2 x MACs of forward and backward, ``peak`` is that of
-    the device in FLOP/s in ``dtype``. ``six_nd_hours`` are the same with 6 x ``params`` FLOPs a token; of a mixture of experts with
-    the ``active_params``, those that a token meets.
+    """The GPU-hours of training on ``tokens``. ``flops_per_token`` is 2 x MACs of forward and backward; ``peak`` is the
+    device's peak in FLOP/s for ``dtype``. ``six_nd_hours`` is the estimate with 6 x ``params`` FLOPs per token; for a mixture of
+    experts, with the ``active_params``, i.e. those used for a token.
     """
 
     tokens: float
@@ -58,8 +58,8 @@ def training_run(
     mfu: float,
     tokens_per_step: int | None,
 ) -> TrainingRun:
-    """Return the training run of which a counted run is one step; see :meth:`~fxflops.report.report.Report.training_run`."""
-    from ..roofline.traffic import compute_dtype  # it loads torch
+    """Return the training run for one counted step; see :meth:`~fxflops.report.report.Report.training_run`."""
+    from ..roofline.traffic import compute_dtype  # imports torch
 
     if device is None:
         raise InputError(f"training_run() needs the card that trains: training_run({tokens!r}, 'H100')")
