@@ -76,7 +76,7 @@ def memory_note(memory: MemoryTimeline) -> str:
     if drawn < len(memory.states):
         notes.append(f"{drawn:,} of {len(memory.states):,} states drawn, the highest of each stretch.")
     if memory.peak > highest:
-        notes.append("The area is what is alive after each call; within one it may be more, as at the peak.")
+        notes.append("The area shows what is alive after each call; inside a call it may be more, as at the peak.")
     return " ".join([*notes, f"Source: {memory.source}."])
 
 

@@ -229,7 +229,7 @@ function where() {
   const known = unique(charts.map((chart) => chart.dataset.phase).filter((phase) => phase !== "-"));
   phaseChoice = choice($("where-controls"), "phase", known.map((phase) => [phase, phase || "all"]), chosen.phase, (phase) => { chosen.phase = phase; show(); });
   show();
-  $("where-note").textContent = "Click a module to enter it, or go with the arrow keys and press Enter.";
+  $("where-note").textContent = "Click a module to enter it, or move with the arrow keys and press Enter.";
   let width = innerWidth;
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; show(); } });
 }

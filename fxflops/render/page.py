@@ -38,7 +38,7 @@ MOST_DRAWN = 250
 """The approximate maximum number of tiles in an icicle."""
 DOT = re.compile(r"(?<=[^\W\d])\.|\.(?=[^\W\d])")
 """A dot in a path, where a line may break; not a decimal point."""
-PERCENT_OF_PEAK = "of what the device does at most"
+PERCENT_OF_PEAK = "of the device's peak"
 
 
 class Card(NamedTuple):
@@ -135,7 +135,7 @@ def cards(page: Page) -> list[Card]:
         said += f"; unsteady: {unsteady}" if unsteady else ""
         found.append(Card("latency", units.seconds(median), f"{median!r} s", said))
     if data.bytes_peak:
-        said = f"at {place(data.peak_at)}" if data.peak_at else "with what is held throughout"
+        said = f"at {place(data.peak_at)}" if data.peak_at else "from memory held throughout"
         found.append(Card("peak memory", units.size(data.bytes_peak), f"{data.bytes_peak:,} bytes", said))
     return found + _goodness(page)
 
@@ -158,7 +158,7 @@ def _goodness(page: Page) -> list[Card]:
     if found is not None and found.mfu is not None:
         said = f"{PERCENT_OF_PEAK} (MFU)"
         if found.efficiency is not None:
-            said += f"; {100 * found.efficiency:.1f}% of what its calls allow"
+            said += f"; {100 * found.efficiency:.1f}% of the roofline bound"
         cards.append(Card("utilization", f"{100 * found.mfu:.1f}%", f"{found.mfu!r}", said))
     return cards
 
@@ -313,9 +313,9 @@ def _icicles(page: Page) -> list[Icicle]:
         of = f" of the {phase}" if phase else " of all phases" if metric.phase else ""
         said = f"{metric.label}{of}: {bound}{SHOW[metric.kind](whole)} in all."
         if metric.key == "memory":
-            said += " Bytes alive at the peak: those that the module allocated, and its parameters."
+            said += " Bytes alive at the peak that the module allocated, and its parameters."
         if len(tiles) < len(page.tiles):
-            said += f" {len(page.tiles) - len(tiles):,} modules further inside are parts of the tiles."
+            said += f" {len(page.tiles) - len(tiles):,} deeper modules are included in the tiles."
         chart = placed(icicle_chart(root, metric, names, f"{metric.label}{of} by module", MOST_DRAWN))
         key = phase if metric.phase else "-"
         icicles.append(Icicle(metric.key, key, f'{chart}<p class="note">{escaped(said)}</p>'))
@@ -354,7 +354,7 @@ def _speed(page: Page) -> str:
     shown = phases[0] if phases else ""
     chart, left_out = roofline_chart(page.roofline, page.calls, page.summary.title, shown)
     more = f" The {MOST_DOTS:,} longest of {MOST_DOTS + left_out:,} calls are drawn." if left_out else ""
-    more += " Dotted: what fits in a cache." if page.roofline.device.get("caches") else ""
+    more += " Dotted: cache bandwidth." if page.roofline.device.get("caches") else ""
     notes = "".join(
         f'<p class="note" data-phase="{escaped(phase)}"{"" if phase == shown else " hidden"}>'
         f"{escaped(bounds_in_words(page.roofline, phase or None) + more)}</p>"

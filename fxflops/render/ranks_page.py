@@ -138,13 +138,13 @@ def _by_part(ranks: Sequence[RankFigures], amount: Amounts) -> dict[str, float]:
 def _cards(ranks: Sequence[RankFigures], found: Mapping[str, Amounts]) -> Iterable[Card]:
     """Yield the number of ranks, and for each quantity the largest value with the mean, or with the sum."""
     count = sum(rank.ranks for rank in ranks)
-    kinds = "all alike" if len(ranks) == 1 else f"{len(ranks)} kinds" if len(ranks) < count else ""
+    kinds = "all equal" if len(ranks) == 1 else f"{len(ranks)} kinds" if len(ranks) < count else ""
     yield Card("Ranks", f"{count:,}", "", kinds)
     for heading, each in found.items():
         totals = each.totals
         mean, most, total = _mean(ranks, totals), max(totals), count * _mean(ranks, totals)
         if heading in (WORK, SENT):
-            yield Card(f"{heading} of all", each.show(total), f"{total:,.0f}", f"{each.show(most)} at most in a rank")
+            yield Card(f"{heading} of all", each.show(total), f"{total:,.0f}", f"{each.show(most)} at most per rank")
         else:
             yield Card(f"{heading} at most", each.show(most), f"{most:,}", f"mean {each.show(mean)}")
 
@@ -166,7 +166,11 @@ def _chart(heading: str, ranks: Sequence[RankFigures], amount: Amounts) -> str:
         for name in sums
         if name and sums[name]
     )
-    more = f'<p class="note">{MOST_BARS} of {len(ranks)}: those with the most.</p>' if len(ranks) > MOST_BARS else ""
+    more = (
+        f'<p class="note">{MOST_BARS} of {len(ranks)}: those with the largest values.</p>'
+        if len(ranks) > MOST_BARS
+        else ""
+    )
     table = scrollable(f"{heading} of each rank", f'<table class="plain steps"><tbody>{rows}</tbody></table>')
     return section(_id(heading), heading, (f'<ul class="legend">{legend}</ul>' if legend else "") + table + more)
 

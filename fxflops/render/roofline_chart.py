@@ -76,7 +76,7 @@ def roofline_chart(data: RooflineData, calls: Sequence[Op], about: str, phase: s
         elements = "".join([*(_dot(dot, longest) for dot in mine), *names])
         body.append(f'<g data-phase="{escaped(name)}"{hidden}>{elements}</g>')
     body += _names(dots, chart.height, slope) if phase is None else ()
-    body.append(label(50, 100, "FLOP for each byte moved", dy=36))
+    body.append(label(50, 100, "arithmetic intensity (FLOP/byte)", dy=36))
     kinds = [kind for kind in BINDS if any(dot.op.binds == kind for dot in dots)]
     legend = [
         (MARKS[BINDS[kind][1]], "nothing" if kind == "nothing" else f"bound by {kind}", BINDS[kind][0])

@@ -100,7 +100,7 @@ def facts(data: Summary) -> list[Fact]:
             Fact(
                 "gradient",
                 units.count(data.gradient_flops),
-                [f"of the forward's {data.unit}: derivatives taken in it"],
+                [f"of the forward's {data.unit}: derivatives computed inside it"],
             )
         )
     if data.optimizer_flops is not None:
@@ -217,7 +217,7 @@ def _params(params: Params, active: float | None) -> Fact:
         *_exact(params.total),
         f"{units.billions(active)} active per token" if active else "",
         f"{params.frozen:,} of them frozen" if params.frozen else "all trainable" if params.total else "",
-        f"parts of larger ones {params.sharded:,}" if params.sharded else "",
+        f"{params.sharded:,} of them sharded" if params.sharded else "",
         units.size(params.bytes),
         f"{params.buffers:,} in buffers" if params.buffers else "",
     ]
@@ -238,7 +238,7 @@ def _training(data: Summary, backward: int) -> Fact:
         f"{data.unit} of forward {units.count(data.root.flops - outside)}",
         *([f"outside the model {units.count(outside)}"] if outside else []),
         f"backward {units.count(backward)}",
-        *([f"besides, recompute {units.count(data.recompute_flops)}"] if data.recompute_flops else []),
+        *([f"plus recompute {units.count(data.recompute_flops)}"] if data.recompute_flops else []),
     ]
     return Fact("training", ("" if data.complete else ">= ") + units.count(data.root.flops + backward), details)
 
@@ -334,7 +334,7 @@ def _block(
 def _code(lines: Sequence[CodeLine]) -> Fact:
     """Return the line for where the host's time went in the user's code."""
     if not lines:
-        return Fact("code", "-", ["too short for a sample of the lines: one is taken each millisecond"])
+        return Fact("code", "-", ["too short for a sample of the lines (one per millisecond)"])
     whole = sum(line.seconds for line in lines)
     details = [
         f"{PurePath(line.place).name}{f' {line.function}()' * line.function.isidentifier()} {units.seconds(line.seconds)} ({line.seconds / whole:.0%})"

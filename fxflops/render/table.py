@@ -17,8 +17,8 @@ READABLE, NARROWEST = 20, 12
 """The minimum number of cells that a shortened text keeps: while a column can be dropped instead, and after that."""
 MARKUP = ("html", "latex", "tsv", "wiki", "textile", "youtrack", "jira", "moin", "asciidoc")
 EXPLAINED = {
-    NO_OPERATION: "time outside of all operations, of an input, an index into a tuple, a shape that is read",
-    HOST: "time between the operations, of Python and of torch on the way to a kernel and back",
+    NO_OPERATION: "time outside all operations, e.g. of an input, an index into a tuple, or a shape query",
+    HOST: "time between the operations, in Python and in torch on the way to a kernel and back",
 }
 
 

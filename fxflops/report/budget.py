@@ -60,7 +60,7 @@ def budgets_of(
     checked = [(name, value, limit) for name, value, limit in limits if limit is not None]
     for name, value, _ in checked:
         if value is None:
-            raise InputError(f"no {name} was measured: the report is of a count, or of a device without a clock")
+            raise InputError(f"no {name} was measured: the report comes from count(), or from a device without a clock")
     counts = () if report.complete else ("FLOPs", "MACs")
     return tuple(Budget(name, value, limit, name in counts) for name, value, limit in checked if value is not None)
 

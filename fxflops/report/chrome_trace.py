@@ -93,7 +93,7 @@ def _counters(run: Run, rows: Sequence[dict[str, Any]], bounds: Sequence[float])
             if row[key] is not None:
                 yield _event("C", "memory", {"allocated": row[key]}, ts=ts)
         if row["bytes_peak"] is not None:
-            yield _event("C", "memory at most within the operation", {"peak": row["bytes_peak"]}, ts=start)
+            yield _event("C", "peak memory within the operation", {"peak": row["bytes_peak"]}, ts=start)
 
 
 def _live_bytes(run: Run, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:

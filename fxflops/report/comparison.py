@@ -108,7 +108,7 @@ class Comparison(Tabular):
         axes = figures.columns[0], figures.columns[1]
         for i, column in enumerate(axes):
             if not column.is_number:
-                raise InputError(f"no axis {column.key!r}: its values are no numbers")
+                raise InputError(f"no axis {column.key!r}: its values are not numbers")
             unknown = [name for name, point in points.items() if point[i] is None]
             if unknown:
                 raise InputError(f"no axis {column.key!r}: it is unknown for {', '.join(unknown)}")

@@ -71,6 +71,6 @@ def _late(ranks: Sequence[int], timeout: float, number: int) -> str:
     return (
         f"rank {', '.join(map(str, ranks))} of {processes()} did not make call {number} of gather() within {timeout:g} s of "
         f"rank {rank()}: it raised, ended, or is late\n"
-        "  every process calls report.gather(), equally often: the first call of one belongs to the first of all, also after\n"
-        "  others gave it up, and calling again joins the next; gather(timeout=...) waits longer"
+        "  every process must call report.gather() equally often: calls are matched by number, even after other processes\n"
+        "  gave up, so calling again joins the next call; gather(timeout=...) waits longer"
     )

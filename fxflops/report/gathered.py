@@ -164,7 +164,7 @@ class GatheredReport(Tabular):
         paths_of_whole, paths_of_ranks = (
             ", ".join(paths[:3]) + (" ..." if paths[3:] else "") or ROOT for paths in sides
         )
-        return f"not known, as no module of whole is theirs: it has {paths_of_whole}, they have {paths_of_ranks}"
+        return f"unknown, as whole and the ranks share no module: it has {paths_of_whole}, they have {paths_of_ranks}"
 
     def _pieces(self) -> Iterator[str | Table]:
         yield f"{self._title}{'' if self.complete else ', INCOMPLETE'}"
@@ -222,7 +222,7 @@ def gathered(counted_run: CountedRun, whole: CountedRun | None, timeout: float) 
         first_rank.setdefault(figures["made_by"], rank)
     if len(first_rank) > 1:
         functions = ", ".join(f"of {name}() on rank {rank}" for name, rank in first_rank.items())
-        raise InputError(f"reports of different functions are not put together: {functions}")
+        raise InputError(f"reports of different functions cannot be gathered: {functions}")
     work = None if whole is None else _work([figures["modules"] for figures in figures_by_rank], _flops(whole))
     return GatheredReport(
         counted_run.run.model,

@@ -26,7 +26,7 @@ def graph_nodes(counted_run: CountedRun) -> list[GraphNode]:
     nodes = counted_run.run.nodes
     if not nodes:
         raise InputError(
-            "this report has no graph, of which analyze() makes one: fxflops.analyze(model, args, repeats=0) does not time it"
+            "this report has no graph; analyze() makes one: fxflops.analyze(model, args, repeats=0) does not time it"
         )
     used = {name for node in nodes for name in node.inputs}
     left_out = {node.name for node in nodes if node.opcode == "placeholder" and node.name not in used}

@@ -37,7 +37,7 @@ def per_token(counted_run: CountedRun, tokens: int | None) -> PerToken:
         tokens = sum(_tokens(scope) for scope in run.scopes if not scope.path)
         if not tokens:
             raise InputError(
-                f"{run.model} was given no tokens (integers): report.per_token(tokens=...) takes their number"
+                f"{run.model} was given no tokens (integers): pass their number, report.per_token(tokens=...)"
             )
     elif not isinstance(tokens, int) or tokens < 1:
         raise of_kind(InputError(f"tokens={tokens!r}: an int of at least 1"), TypeError, ValueError)

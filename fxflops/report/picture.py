@@ -67,7 +67,7 @@ def charted(page: Page, chart: str, by: str) -> str:
     title = " ".join(filter(None, [data.title, data.inputs]))
     if chart == "modules":
         if by not in SIZES:
-            raise InputError(f"by={by!r} of modules: one of {', '.join(map(repr, SIZES))}")
+            raise InputError(f"by={by!r} for modules: one of {', '.join(map(repr, SIZES))}")
         name = f"{by} {PHASES[0]}"
         metric = next((metric for metric in page.metrics if metric.name == name), None)
         if metric is None:

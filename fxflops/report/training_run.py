@@ -40,7 +40,7 @@ class TrainingRun:
     def _n(self) -> str:
         if self.active_params is None:
             return f"{self.params:,} parameters"
-        return f"{self.active_params:,.0f} of {self.params:,} parameters, those that a token meets"
+        return f"{self.active_params:,.0f} of {self.params:,} parameters, those active per token"
 
     def __str__(self) -> str:
         at = f"({self.mfu:g} MFU x {amount(self.peak, 'FLOP/s')} of {self.device.name} in {self.dtype}) / 3600"
@@ -72,7 +72,7 @@ def training_run(
         raise of_kind(InputError(f"training_run() needs tokens above 0, not {tokens!r}"), ValueError)
     if not 0 < mfu <= 1:
         percent = f": {mfu:g}% is {mfu / 100:g}" if 1 < mfu <= 100 else ""
-        raise of_kind(InputError(f"the mfu is a share of 1, not {mfu!r}{percent}"), ValueError)
+        raise of_kind(InputError(f"mfu must be above 0 and at most 1, not {mfu!r}{percent}"), ValueError)
     model, params = counted_run.run.model, totals.params(counted_run)
     backward_macs = totals.backward_macs(counted_run)
     if not backward_macs or not params:
