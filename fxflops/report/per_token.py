@@ -53,7 +53,7 @@ def per_token(counted_run: CountedRun, tokens: int | None) -> PerToken:
 
 
 def active_params(counted_run: CountedRun, tokens: int | None = None) -> float | None:
-    """Return the parameters that are active for a token in a mixture of experts: all others, and the experts' MACs per token.
+    """Return the active parameters per token of a mixture of experts: those outside the experts, plus the experts' MACs per token.
 
     None for a model without experts, or if the number of tokens in the run is unknown.
     """
