@@ -349,7 +349,7 @@ def test_one_report_of_two_ranks(told: list[dict[str, Any]]) -> None:
         assert late.startswith("rank 1 of 2 did not make call 2 of gather() within 0.3 s of rank 0:")
         assert again == [True, True]
         assert (
-            mixed == "reports of different functions are not put together: of count() on rank 0, of profile() on rank 1"
+            mixed == "reports of different functions cannot be gathered: of count() on rank 0, of profile() on rank 1"
         )
     first, second = (rank["gather_all"][5] for rank in told)
     assert first.startswith("rank 1 of 2 did not make call 4 of gather() within 0.1 s of rank 0:")

@@ -1,4 +1,4 @@
-"""Drop-in replacements for other counters: their names, signatures, return values and printed text, over fxflops's run."""
+"""Drop-in replacements for other counters: their names, signatures, return values and printed text, based on fxflops's run."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """Import an adapter when it is first asked for: ``fxflops.adapters.torchinfo`` after ``import fxflops``."""
+    """Import an adapter on first access, so that ``fxflops.adapters.torchinfo`` works after ``import fxflops``."""
     if name.startswith("_") or find_spec(f"{__name__}.{name}") is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module(f".{name}", __name__)

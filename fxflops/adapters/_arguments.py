@@ -1,5 +1,5 @@
-"""The arguments that several tools take alike: the shape of the input, a function that makes inputs, one of several words; and
-the models that they refuse, or see a part of."""
+"""Arguments that several tools share (the input's shape, a function that makes inputs, one of several names), and checks for
+models that a tool refuses or only partly sees."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ T = TypeVar("T")
 
 
 def checked_shape(shape: Any, wanted: str) -> tuple[int, ...]:
-    """Return the shape; raise an InputError that is also an AssertionError for anything but a tuple of one or more."""
+    """Return the shape; raise an InputError that is also an AssertionError for anything but a non-empty tuple."""
     if isinstance(shape, tuple) and shape:
         return shape
     raise of_kind(InputError(f"{wanted}, not {shape!r}"), AssertionError)
 
 
 def one_of(what: str, value: T, known: Collection[Any]) -> T:
-    """Return the value; raise an InputError that is also a ValueError if it is none of these."""
+    """Return the value; raise an InputError that is also a ValueError if it is not in ``known``."""
     if value in known:
         return value
     raise of_kind(InputError(f"unknown {what} {value!r}: one of {', '.join(map(repr, known))}"), ValueError)
 
 
 def refuse_scripts(tool: str, modules: Iterable[nn.Module], *kinds: type[Exception]) -> None:
-    """Raise an InputError that is also of these types, as the tool's own error is, if one of the modules is TorchScript's."""
+    """Raise an InputError if a module is TorchScript; the error is also of these ``kinds``, like the tool's own error."""
     for module in modules:
         if isinstance(module, torch.jit.ScriptModule):
             wrong = f"{tool} cannot hook or trace modules of TorchScript, and the model has a {type(module).__name__}"
@@ -44,9 +44,9 @@ RECIPE = "fxflops.count(model, args).recipe() has the lines that count them"
 
 
 def warn_of_uncounted(report: Report, handled: Collection[str] = ()) -> None:
-    """Warn of operators that are not in the tool's number: the tool does not see them, or nobody knows what they compute.
+    """Warn about operators that are not in the tool's number, because the tool does not see them or they have no formula.
 
-    What is called in modules of the paths ``handled`` is counted by a function of the user's.
+    Calls inside modules at the paths ``handled`` are excluded: a function of the user's counts them.
     """
     unknown = {
         each.call.op
@@ -65,12 +65,12 @@ def warn_of_uncounted(report: Report, handled: Collection[str] = ()) -> None:
 
 
 def lower_bound(unknown: Iterable[str]) -> str:
-    """Return the sentence for operations of which nobody knows what they compute."""
+    """Return the warning text for operations without a formula."""
     return f"the number is a lower bound: not counted are {', '.join(sorted(unknown)):.200}; {RECIPE}"
 
 
 def classes_in(given: Iterable[type] | None) -> tuple[type, ...]:
-    """Return classes of modules that are given as a list; raise an InputError that is also a TypeError for anything else."""
+    """Return a list of module classes as a tuple; raise an InputError that is also a TypeError for anything else."""
     if given is not None and not (isinstance(given, Iterable) and all(isinstance(each, type) for each in given)):
         wrong = f"the modules to ignore are a list of classes, [torch.nn.Linear], not {given!r:.80}"
         raise of_kind(InputError(wrong), TypeError)
@@ -83,7 +83,7 @@ def inputs_of(
     constructor: Callable[[tuple[int, ...]], Any] | None,
     given: tuple[int, ...],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return args and kwargs for the model: a tensor of zeros of this shape, or the result of ``constructor(given)``."""
+    """Return args and kwargs for the model: a tensor of zeros with this shape, or the result of ``constructor(given)``."""
     made = filled(model, shape, 0) if constructor is None else constructor(given)
     return ((), made) if isinstance(made, dict) else ((made,), {})
 

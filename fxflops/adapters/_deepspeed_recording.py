@@ -1,4 +1,4 @@
-"""The charges of each module under DeepSpeed's conventions, and its time, recorded while the user runs the model."""
+"""Each module's charges under DeepSpeed's conventions and its time, recorded while the user runs the model."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class Usage:
 
 
 class Recording:
-    """Hooks on a model's modules that record, while the user runs it, the charge and the time of every call.
+    """Hooks on a model's modules that record the charge and the time of every call while the user runs the model.
 
-    Each outermost call of a module is counted before it runs, on the meta device, so that the clock measures the model
-    alone; what checkpoint computes again has outermost calls of its own. A module is charged when its call ends, and not if
-    it raises: checkpoint stops a call halfway when it has what it needs. Calls in modules of an ``ignored`` class belong to
-    the modules around them. ``report`` is that of the model's last call, or of a part's if the model itself is not called;
-    ``missing`` are the names of what is not counted in all calls, ``unseen`` those of operators that the original does not see.
+    Each outermost module call is counted before it runs, on the meta device, so that only the model is timed; recomputation
+    by checkpoint has its own outermost calls. A module is charged when its call ends, but not if it raises: checkpoint aborts
+    a call when it has the tensors it needs. Calls in modules of an ``ignored`` class belong to the modules around them.
+    ``report`` belongs to the model's last call, or to a submodule's call if the model itself is not called; ``missing`` are the
+    names of uncounted ops over all calls, ``unseen`` those of them that the original does not see.
     """
 
     convention = "deepspeed"
-    context: ClassVar[Any] = nullcontext  # in which an outermost call runs; it is made with the recording
+    context: ClassVar[Any] = nullcontext  # the context manager around an outermost call; called with the recording
 
     def __init__(self, model: nn.Module, ignored: Collection[type] = ()) -> None:
         self.model = model
@@ -63,7 +63,7 @@ class Recording:
         self._hooks.attach(self.modules, self._enter, self._leave)
 
     def reset(self) -> None:
-        """Discard what was recorded."""
+        """Discard all recorded data."""
         self.own = ByIdentity((module, Usage()) for module in self.modules)
         self._due = ByIdentity[list[tuple[Usage, str, int]]]()
         self.report: Report | None = None
@@ -71,19 +71,19 @@ class Recording:
         self.unseen: set[str] = set()
 
     def stop(self) -> None:
-        """Stop recording. A call that is running is still timed to its end if PyTorch still calls its hook."""
+        """Stop recording. A running call is still timed to its end if PyTorch still calls its hook."""
         self._hooks.detach()
         self._open.close()
 
     def is_counted(self, module: nn.Module) -> bool:
-        """Return whether a module runs for a count, of this recording or of somebody else."""
+        """Return whether a module is running for a count, by this recording or by other code."""
         threads = threads_counting(module)
-        if not self._is_counting and threads - {threading.get_ident()}:  # of which a thread that it starts may be part
+        if not self._is_counting and threads - {threading.get_ident()}:  # this thread may belong to that count
             self.missing.add("calls while another thread counts the model")
         return self._is_counting or bool(threads)
 
     def total(self, module: nn.Module) -> Usage:
-        """Return the charges of a module and all modules in it, each once; its time, or its children's if it is not called."""
+        """Return the charges of a module and all modules in it, each once, and its time (its children's if it is not called)."""
         own = [self.own[inner] for inner in all_modules(module)]
         return Usage(sum(each.flops for each in own), sum(each.macs for each in own), self._duration(module))
 
@@ -103,7 +103,7 @@ class Recording:
                 self.unseen.update(each.call.op for each in report.counted if each.missing and each.call.origin)
                 self._owe(module, report, "flops")
                 self._owe(module, report.recount(f"{self.convention}_macs"), "macs")
-            except RunError as error:  # the model itself is about to raise the same: see _leave
+            except RunError as error:  # the model itself should now raise the same error: see _leave
                 self._failed = error
             finally:
                 self._is_counting = False
@@ -111,7 +111,7 @@ class Recording:
         self._running.append((module, self.now(), sys.exc_info()[1]))
 
     def _leave(self, module: nn.Module, *given: Any) -> None:
-        # PyTorch gives no kwargs if another hook of this call has called stop().
+        # PyTorch passes no kwargs if another hook of this call has called stop().
         if self.is_counted(module) or not self._running:
             return
         _, start, handled = self._running.pop()
@@ -122,12 +122,12 @@ class Recording:
                 self._charge(each)
         if not self._running:
             self._open.close()
-            # No error is on its way out of the run, so that the count failed alone: its error must not get lost.
+            # The run itself did not raise, only the count failed: raise its error.
             if self._failed is not None and not raises:
                 raise self._failed
 
     def _owe(self, outermost: nn.Module, report: Report, what: str) -> None:
-        """Note the calls of a report as "flops" or "macs" that are due from the modules that they belong to."""
+        """Store the report's counts as "flops" or "macs" to be charged when the modules that they belong to return."""
         called = {scope.path for scope in report.scopes}
         for counted in report.counted:
             owner = self._owner(outermost, counted.call.path, called)
@@ -136,16 +136,16 @@ class Recording:
                 due += [(usage, what, counted.flops) for usage in self._usages(owner, counted)]
 
     def _charge(self, module: nn.Module) -> None:
-        """Add what is due from a module to its sums."""
+        """Add a module's pending charges to its sums."""
         for usage, what, due in self._due.pop(module, ()):
             setattr(usage, what, getattr(usage, what) + due)
 
     def _usages(self, owner: nn.Module, counted: Counted) -> list[Usage]:
-        """Return the sums that a call in this module is added to."""
+        """Return the sums to which a call in this module is added."""
         return [self.own[owner]]
 
     def _owner(self, outermost: nn.Module, path: str, called: Collection[str]) -> nn.Module | None:
-        """Return the module at this path, or the nearest one around it that is called and not ignored; None if none is."""
+        """Return the innermost module at or around this path that is called and not ignored; None if there is none."""
         module = submodule(outermost, path)
         while type(module) in self._ignored or path not in called:
             if not path or type(module) in POINTWISE:  # the original charges RNNs in a hook of the module

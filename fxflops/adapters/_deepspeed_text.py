@@ -1,4 +1,4 @@
-"""The text that DeepSpeed's profiler prints: numbers with units, the top classes at each depth, the model with its figures."""
+"""The text printed by DeepSpeed's profiler: numbers with units, the top classes at each depth, the model with its figures."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ Figures = dict[str, tuple[Callable[[nn.Module], float], Callable[[Any], str]]]
 
 
 def number_to_string(num: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
-    """Return a number in "T", "G", "M", "K", "", "m", "u" or the unit that suits it: ``22360 -> '22.36 K'``, ``7 -> '7 '``."""
+    """Return a number with the unit "T", "G", "M", "K", "", "m" or "u", by default a suitable one: ``22360 -> '22.36 K'``, ``7 -> '7 '``."""
     if units is None:
         units = next((unit for unit, size in SIZES.items() if num >= size), "u") if num else ""
     return f"{round(num / SIZES.get(units, 1), precision):g} {units}"
 
 
-num_to_string = number_to_string  # flops-profiler has another for totals
+num_to_string = number_to_string  # flops-profiler formats totals differently
 
 
 def macs_to_string(macs: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
@@ -83,13 +83,13 @@ def duration_to_string(duration: float, units: str | None = None, precision: int
 
 
 def expert_parallelism(parameter: nn.Parameter) -> int:
-    """Return the number of ranks over which DeepSpeed spreads this parameter's experts; 0 if it belongs to none."""
+    """Return the number of ranks over which DeepSpeed spreads this parameter's experts; 0 if it belongs to no expert."""
     prefix, _, size = getattr(parameter, "group_name", "").partition("ep_size_")
     return int(size) if not prefix and size.isdecimal() else 0
 
 
 def is_tensor_parallel(model: nn.Module) -> bool:
-    """Return True if the first DeepSpeed mixture of experts in the model splits each expert among ranks."""
+    """Return True if the model's first DeepSpeed mixture of experts splits each expert among ranks."""
     mixture = ("deepspeed.moe.layer", "MoE")
     experts = (
         module
@@ -101,14 +101,14 @@ def is_tensor_parallel(model: nn.Module) -> bool:
 
 
 def page(recording: Recording, step: int, engine: Any, recomputed: float, depths: int, top: int, each: bool) -> str:
-    """Return the figures of the model and of the engine, if any; the top classes; and, with ``each``, every module."""
+    """Return the figures of the model and the engine (if any), the top classes, and, with ``each``, every module."""
     rows = [*_sizes(recording.model, engine), *_forward(recording, engine), *_step(recording, engine, recomputed)]
     details = IN_DEEPSPEED + detailed(recording) if each else ""
     return joined(HEAD.format(step=step), rows, 70, "GPU", aggregated(recording, depths, top), details)
 
 
 def joined(head: str, rows: Rows, width: int, place: str, top: str, details: str) -> str:
-    """Return the parts of a page under their titles; ``width`` is that of the rows' names."""
+    """Return the parts of a page under their titles; ``width`` is the width of the rows' names."""
     return "\n".join(
         [
             f"{head}{NOTATIONS}",
@@ -122,7 +122,7 @@ def joined(head: str, rows: Rows, width: int, place: str, top: str, details: str
 
 
 def _sizes(model: nn.Module, engine: Any) -> Rows:
-    """Yield the rows of the engine's sizes and of the parameters."""
+    """Yield the rows for the engine's sizes and the parameters."""
     experts = [(parameter.numel(), expert_parallelism(parameter)) for parameter in parameters_of(model)]
     of_experts = shared = nonexperts = 0
     if engine:
@@ -158,7 +158,7 @@ def _forward(recording: Recording, engine: Any) -> Rows:
 
 
 def _step(recording: Recording, engine: Any, recomputed: float) -> Rows:
-    """Yield the rows of the backward and the optimizer's step, by the timers of an engine."""
+    """Yield the rows for the backward and the optimizer's step, if an engine times them."""
     if not is_timed(engine):
         return
     flops, factor = recording.total(recording.model).flops, 2 + recomputed

@@ -1,4 +1,4 @@
-"""The charges of each module and function under flops-profiler's conventions, recorded while the user runs the model."""
+"""Each module's and function's charges under flops-profiler's conventions, recorded while the user runs the model."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ class FunctionClock(TorchFunctionMode):
 
 
 class FunctionRecording(Recording):
-    """Record by function too. A module with two parents is summed under each."""
+    """A recording that also records by function, and sums a module with two parents under each."""
 
     convention = "flops_profiler"
     context = FunctionClock
 
     def reset(self) -> None:
-        """Discard what was recorded."""
+        """Discard all recorded data."""
         super().reset()
         self._of_functions = ByIdentity[dict[str, Usage]]((module, {}) for module in self.modules)
 
     def discard_own_functions(self) -> None:
-        """Discard the charges of functions that the model's own forward calls, but not those of the modules in it."""
+        """Discard the charges of functions that the model's own forward calls directly, but not its modules' charges."""
         self.own[self.model] = Usage(duration=self.own[self.model].duration)
         self._of_functions[self.model] = {}
 
     def total(self, module: nn.Module) -> Usage:
-        """Return the charges of a module and all modules in it; its time, or its children's if it is not called."""
+        """Return the charges of a module and all modules in it, and its time (its children's if it is not called)."""
         own = self.own[module]
         total = Usage(own.flops, own.macs)
         for child in children_of(module):
@@ -65,7 +65,7 @@ class FunctionRecording(Recording):
         return functions
 
     def ran(self, name: str, seconds: float) -> None:
-        """Add the time of a function that the original replaces."""
+        """Add the time of a call of a function that the original replaces."""
         usage = self._of_functions[self._running[-1][0]].get(name)
         if usage is not None:
             usage.duration += seconds
@@ -76,7 +76,7 @@ class FunctionRecording(Recording):
 
 
 def name_of(target: Any) -> str:
-    """Return the name of the function that is charged for this function or class of modules; "" if none is."""
+    """Return the name of the function that is charged for this function or module class; "" if there is none."""
     if isinstance(target, type):
         target = next((FORWARDS[cls] for cls in target.__mro__ if cls in FORWARDS), None)
     return target.__name__.removesuffix("_with_indices") if target in REPLACED else ""

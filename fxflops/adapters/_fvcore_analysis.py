@@ -1,4 +1,4 @@
-"""The sums of an analysis of fvcore by operator and module, from the nodes of a run and the handles that count them."""
+"""fvcore's analyses: sums by operator and module, from the nodes of a run and the handles that count them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from ._fvcore_values import Value
 Handle = Callable[[list[Value], list[Value]], Any]
 T = TypeVar("T", bound="JitModelAnalysis")
 Nodes = tuple[Report, list[tuple[JitNode, list[str]]]]
-"""A report, and the model's nodes, each with the names of the modules that it belongs to."""
+"""A report, and the model's nodes, each with the names of the modules to which it belongs."""
 CONVENTION = "fvcore"
 
 
 def charged(inputs: list[Value], outputs: list[Value]) -> int:
-    """Stand for the convention's count, which is in the report; never called."""
+    """Mark an operator whose count the convention provides (it is in the report); never called."""
     raise NotImplementedError
 
 
@@ -53,7 +53,7 @@ IGNORED = frozenset(
     split_with_sizes squeeze stack t to transpose type_as unbind unsqueeze unsqueeze_ view zeros zeros_like
     """.split()
 )
-"""Operators that fvcore does not list as unsupported, since they compute nothing, or next to nothing."""
+"""Operators that fvcore does not list as unsupported, because they compute nothing or very little."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Statistics:
 
 
 class JitModelAnalysis:
-    """Sums, over a model's run, of the numbers that handles give its operators. They are computed at the first query.
+    """Sums of the numbers that handles return for a model's operators in one run. The first query runs the model.
 
     ``inputs`` is a tuple of positional inputs, or the only input.
     """
@@ -96,7 +96,7 @@ class JitModelAnalysis:
         return self._analyze().counts[self.canonical_module_name(module_name)]
 
     def by_module(self) -> Counter[str]:
-        """Return the sum of every module by its name; ``""`` is the model."""
+        """Return the sum of every module by name; ``""`` is the model."""
         return Counter({path: sum(counts.values()) for path, counts in self._analyze().counts.items()})
 
     def by_module_and_operator(self) -> dict[str, Counter[str]]:
@@ -104,15 +104,15 @@ class JitModelAnalysis:
         return self._analyze().counts
 
     def unsupported_ops(self, module_name: str = "") -> Counter[str]:
-        """Return the number of calls in a module of each operator without a handle; ignored operators are left out."""
+        """Return the number of calls in a module for each operator without a handle, except ignored operators."""
         return self._analyze().unsupported_ops[self.canonical_module_name(module_name)]
 
     def uncalled_modules(self) -> set[str]:
-        """Return the modules in which no operator was called: not used, not called as modules, or without operators."""
+        """Return the modules that called no operator: modules that are unused, not called as modules, or without operators."""
         return self._analyze().uncalled
 
     def canonical_module_name(self, name: str) -> str:
-        """Return the name under which a module is counted: the first, if it has several."""
+        """Return the name under which a module is counted: its first name if it has several."""
         if name not in self._aliases:
             missing = f"{type(self._model).__name__} has no module {name!r}; by_module() lists them"
             raise of_kind(InputError(missing), KeyError)
@@ -124,8 +124,8 @@ class JitModelAnalysis:
         """Count operators by your own handles, given as alternating names and handles, or as keywords.
 
         A handle takes the operator's inputs and outputs, as lists of :class:`Value`, and returns a number or a Counter.
-        With None for a handle the operator is no longer listed as unsupported; as in fvcore, an operator that has a handle
-        is still counted by it.
+        If the handle is None, the operator is no longer listed as unsupported; as in fvcore, an operator that already has a
+        handle is still counted by it.
 
         >>> FlopCountAnalysis(model, inputs).set_op_handle("aten::sigmoid", lambda inputs, outputs: 100)  # doctest: +SKIP
         """
@@ -140,14 +140,14 @@ class JitModelAnalysis:
         return self
 
     def clear_op_handles(self: T) -> T:
-        """Remove all handles, fvcore's own too."""
+        """Remove all handles, including fvcore's own."""
         self._op_handles, self._ignored_ops, self._stats = {}, set(IGNORED), None
         return self
 
     def copy(
         self, new_model: nn.Module | None = None, new_inputs: Tensor | tuple[Tensor, ...] | None = None
     ) -> JitModelAnalysis:
-        """Return an analysis of another model or other inputs with the same handles and warnings; as in fvcore, ignored
+        """Return an analysis of another model or other inputs with the same handles and warning settings; as in fvcore, ignored
         operators and the ancestor mode are not copied."""
         model = self._model if new_model is None else new_model
         return (
@@ -159,24 +159,24 @@ class JitModelAnalysis:
         )
 
     def tracer_warnings(self: T, mode: str) -> T:
-        """Set the warnings to let through while the model runs: "all", "no_tracer_warning" (the same here, as torch.jit
+        """Set which warnings to show while the model runs: "all", "no_tracer_warning" (the same here, because torch.jit
         traces nothing) or "none"."""
         self._warn_trace = one_of("mode", mode, ("all", "no_tracer_warning", "none"))
         return self
 
     def ancestor_mode(self: T, mode: str) -> T:
-        """Set the modules that an operator belongs to. "owner": the module that calls it, and its ancestors; "caller": all
-        modules whose forward is running. (fvcore ignores this after the first query.)"""
+        """Set to which modules an operator belongs. "owner": the module that calls it, and that module's ancestors; "caller":
+        all modules whose forward is running. (fvcore ignores this after the first query.)"""
         self._ancestor_mode, self._stats = one_of("mode", mode, ("owner", "caller")), None
         return self
 
     def unsupported_ops_warnings(self: T, enabled: bool) -> T:
-        """Turn the log of what :meth:`unsupported_ops` returns on or off."""
+        """Turn the logging of :meth:`unsupported_ops` on or off."""
         self._enable_warn_unsupported_ops = enabled
         return self
 
     def uncalled_modules_warnings(self: T, enabled: bool) -> T:
-        """Turn the log of what :meth:`uncalled_modules` returns on or off."""
+        """Turn the logging of :meth:`uncalled_modules` on or off."""
         self._enable_warn_uncalled_mods = enabled
         return self
 
@@ -203,7 +203,7 @@ class JitModelAnalysis:
         return self._stats
 
     def _count(self, node: JitNode) -> Counter[str] | None:
-        """Return the count that a node's handle gives; None if it has no handle, nor a formula of the user's."""
+        """Return the count from a node's handle; None if the node has neither a handle nor a formula of the user's."""
         of_formula = charged if node.is_users and charged in self._op_handles.values() else None
         handle = self._op_handles.get(node.kind, of_formula)
         if handle is None:
@@ -229,7 +229,7 @@ class JitModelAnalysis:
         return report, [(node, list(prefixes(node.path))) for node in nodes_of(report.counted)]
 
     def _called(self) -> Nodes:
-        """Return what ``_owned`` does, from a recorded graph, whose nodes know which modules were running."""
+        """Return the same as ``_owned``, but with all modules that were running, read from the nodes of a recorded graph."""
         registry = registry_with(python_ops())
         with running(self._model, self._inputs, None, "as_is", False) as subject:
             recorder = Recorder(subject.model, subject.bound())
@@ -245,7 +245,7 @@ class JitModelAnalysis:
         ]
 
     def _with_callers(self, seen: set[str], report: Report) -> set[str]:
-        """Add the called modules that contain a seen module, under any of its names."""
+        """Add called modules that contain a seen module under any of its names."""
         for path in sorted({scope.path for scope in report.scopes} - seen, key=len, reverse=True):
             inside = f"{path}." if path else ""
             if any(name.startswith(inside) and own in seen for name, own in self._aliases.items() if name != path):
@@ -268,6 +268,6 @@ class JitModelAnalysis:
 
 
 def _has_forward(module: nn.Module) -> bool:
-    """Return True if a module has a forward that does something: containers and nn.Identity have none."""
+    """Return True if a module has a forward that does something; containers and nn.Identity do not."""
     bare: Iterable[type[nn.Module]] = (nn.ModuleList, nn.ModuleDict, nn.Module, nn.Identity)
     return all(type(module).forward is not cls.forward for cls in bare)

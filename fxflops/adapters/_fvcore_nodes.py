@@ -1,4 +1,4 @@
-"""The nodes of a torch.jit trace, which fvcore counts and gives to its handles, derived from calls without a trace."""
+"""The nodes of a torch.jit trace, which fvcore counts and passes to its handles; here derived from calls, without tracing."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from ._fvcore_values import Value
 class JitNode(NamedTuple):
     """One operator of the trace: its kind ("aten::add"), inputs and outputs, and the path of the module that calls it.
 
-    ``flops`` are the convention's; if one call is several nodes, the first has them all. ``call`` is the index of the call.
-    ``is_users`` tells that a formula registered with fxflops counts it.
+    ``flops`` are the convention's; if a call has several nodes, the first has all of them. ``call`` is the index of the call.
+    ``is_users`` is True if a formula that the user registered with fxflops counts it.
     """
 
     kind: str
@@ -39,10 +39,10 @@ class JitNode(NamedTuple):
 
 
 def nodes_of(calls: Iterable[Counted]) -> Iterator[JitNode]:
-    """Yield the nodes of the calls; of the nodes of one call, the one that is counted comes first."""
+    """Yield the nodes of the calls; if a call has several nodes, the counted node comes first."""
     in_script = ""
     for position, counted in enumerate(calls):
-        if counted.call.origin == SCRIPT:  # a trace has the call of the scripted function alone
+        if counted.call.origin == SCRIPT:  # a trace shows a scripted function as one call, without its operators
             place = f"in {counted.call.path}"
             if place != in_script:
                 yield JitNode("prim::CallFunction", [], [], counted.call.path, 0, position)
@@ -90,8 +90,7 @@ def _parts(call: Call) -> Iterator[tuple[str, list[Any], Sequence[Any]]]:
 
 
 def python_ops() -> dict[FunctionType, Callable[..., int]]:
-    """Return a formula for the forward of every autograd.Function but torch's own: in a trace each is one node, into which
-    fvcore does not see."""
+    """Return a formula for the forward of every autograd.Function except torch's own: a trace shows each as one opaque node."""
     return {
         cls.forward: computes_nothing
         for cls in _subclasses(torch.autograd.Function)
@@ -106,13 +105,13 @@ def _subclasses(cls: Any) -> Iterator[Any]:
 
 
 def _name_of_python_op(call: Call) -> str:
-    """Return the class's name: from the context that its forward is given, or from the forward's qualified name."""
+    """Return the class's name, from the context passed to its forward, or from the forward's qualified name."""
     known = re.fullmatch(r"<(\w+)Backward>", str(call.args[0]) if call.args else "")
     return known[1] if known else call.target.__qualname__.rpartition(".")[0].rpartition(".")[2]
 
 
 def _products(given: Mapping[str, Any], out: Spec) -> Iterator[tuple[str, list[Any], Sequence[Any]]]:
-    """Yield the two linear layers of an RNN cell: of the input and of the state."""
+    """Yield the two linear layers of an RNN cell: one for the input, one for the state."""
     state = first(given["hx"]) if given.get("hx") is not None else out
     for operand, side in ((given["input"], "ih"), (state, "hh")):
         weight, bias = (given.get(f"{kind}_{side}", given.get(f"{kind[0]}_{side}")) for kind in ("weight", "bias"))
@@ -120,7 +119,7 @@ def _products(given: Mapping[str, Any], out: Spec) -> Iterator[tuple[str, list[A
 
 
 def _others(call: Call, given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the further nodes of a call that is several nodes."""
+    """Return the names of a call's additional nodes in a trace."""
     if call.op == "conv" and given.get("padding_mode", "zeros") != "zeros":
         return ("pad",)
     if call.op == "batch_norm" and given.get("num_batches_tracked") is not None and given["training"]:
@@ -131,7 +130,7 @@ def _others(call: Call, given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _given(call: Call) -> dict[str, Any]:
-    """Return the arguments of a call by name, with a module's settings and tensors."""
+    """Return the arguments of a call by name, including a module's settings and tensors."""
     if call.op == "einsum":
         equation = call.args[0] if isinstance(call.args[0], str) else None
         return {"equation": equation, "tensors": tuple(specs_in(call.args)), "path": None}
@@ -142,7 +141,7 @@ def _given(call: Call) -> dict[str, Any]:
 
 
 def _parameters(function: Any) -> list[str]:
-    """Return the names of a function's parameters, as far as they are known."""
+    """Return the names of a function's parameters, as far as known."""
     try:
         return [*inspect.signature(function).parameters]
     except (TypeError, ValueError):
@@ -151,7 +150,7 @@ def _parameters(function: Any) -> list[str]:
 
 
 def _in_order(name: str, given: Mapping[str, Any]) -> list[Any]:
-    """Return the arguments in the order of the aten operator, with its defaults; as given if there is no such operator."""
+    """Return the arguments in the order of the aten operator, with its defaults; in their own order if there is no such operator."""
     schema = _schema(name)
     if schema is None:
         return list(given.values())
@@ -166,7 +165,7 @@ def _in_order(name: str, given: Mapping[str, Any]) -> list[Any]:
 
 
 def _schema(name: str) -> Any:
-    """Return the schema of an aten operator; of several overloads, that on tensors. None if there is no such operator."""
+    """Return the schema of an aten operator, preferably of its overload for tensors; None if there is no such operator."""
     packet = getattr(torch.ops.aten, name, None)
     if not isinstance(packet, OpOverloadPacket):
         return None
@@ -176,7 +175,7 @@ def _schema(name: str) -> Any:
 
 
 def _name(call: Call, given: Mapping[str, Any]) -> str:
-    """Return the name of a call's aten operator in a trace."""
+    """Return the name of a call's aten operator, as in a trace."""
     if call.op == "setitem":
         return "copy_" if isinstance(call.args[-1], Spec) else "fill_"
     if call.op in ("conv", "conv_transpose"):
@@ -218,7 +217,7 @@ def _plain(name: str) -> str:
 
 
 def _normalized(name: str) -> str:
-    """Return the one of an operator's names under which a trace has it: ``multiply_`` is ``mul_``, ``special_expit`` is ``sigmoid``."""
+    """Return an operator's canonical name, used in a trace: ``mul_`` for ``multiply_``, ``sigmoid`` for ``special_expit``."""
     base = name.removesuffix("_")
     stem = base.removeprefix("special_")
     known = NORMALIZED.get(stem, stem)
@@ -226,7 +225,7 @@ def _normalized(name: str) -> str:
 
 
 def _snake(cls: type) -> str:
-    """Return a torch class's name as that of a function: ``MaxPool2d`` as ``max_pool2d``."""
+    """Return a torch class's name in snake case: ``max_pool2d`` for ``MaxPool2d``."""
     known = next((base for base in cls.__mro__ if base.__module__.startswith(nn.__name__)), cls)
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", known.__name__).lower()
 
@@ -234,13 +233,13 @@ def _snake(cls: type) -> str:
 ARITHMETIC = ("add", "sub", "mul", "div", "matmul", "pow", "floor_divide", "remainder")
 ALIASES = {"self": ("input", "x"), "input": ("self", "x"), "other": ("mat2",), "mat2": ("other",)}
 CONVOLUTIONS = ("convolution", *(f"conv{kind}{dims}d" for kind in ("", "_transpose") for dims in DIMS))
-"""Operators that are one in a trace."""
+"""Operators that a trace shows as ``_convolution`` or ``_convolution_mode``."""
 NO_NODES = ("identity", "_assert", "tensor", "as_tensor")
 BY_CLASS = (
     *("avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool"),
     *("pixel_shuffle", "fold", "flatten", "dropout"),
 )
-"""Ops whose name in a trace follows the module's class."""
+"""Ops whose name in a trace is derived from the module's class."""
 CELLS = ("lstm_cell", "gru_cell", "rnn_cell")
 OTHERS: dict[str, tuple[str, ...]] = {
     "lstm_cell": ("add_", "unsafe_chunk", *["sigmoid_"] * 3, "tanh_", *["mul"] * 3, "add_", "tanh"),
@@ -249,7 +248,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"), ("broadcast_tensors",)),
     "softmin": ("neg",), "softsign": ("abs", "add"), "tanhshrink": ("tanh",), "__rdiv__": ("reciprocal",),
 }  # fmt: skip
-"""The further nodes of calls that are several nodes."""
+"""The additional nodes of calls that have several nodes in a trace."""
 NAMES = {
     **dict.fromkeys(("float", "double", "half", "bfloat16", "int", "long", "bool", "cuda", "cpu", "type"), "to"),
     **dict.fromkeys(("dropout1d", "dropout2d", "dropout3d"), "feature_dropout"),
@@ -260,11 +259,11 @@ NAMES = {
     "fold": "col2im", "unfold": "im2col", "norm": "linalg_vector_norm", "cross_entropy": "cross_entropy_loss",
     "nll_loss": "nll_loss_nd", "softmin": "softmax", "softsign": "div", "tanhshrink": "sub",
 }  # fmt: skip
-"""The names in a trace that differ from torch's function or method."""
+"""The names in a trace that differ from the torch function or method."""
 NORMALIZED = {
     **ELEMENTWISE, "multiply": "mul", "divide": "div", "subtract": "sub", "expit": "sigmoid", "concat": "cat", "concatenate": "cat",
     "row_stack": "vstack", "ger": "outer", "moveaxis": "movedim", "linalg_matmul": "matmul",
     **{name: f"linalg_{name}" for name in ("det", "matrix_exp", "matrix_power")}, "inverse": "linalg_inv",
     **{f"{name}_max_pool{dims}d_with_indices": f"{name}_max_pool{dims}d" for name in ("adaptive", "fractional") for dims in DIMS},
 }  # fmt: skip
-"""The names of operators that torch.jit replaces by those of other ones that do the same."""
+"""Aliases of operators, with the canonical name that torch.jit uses instead."""

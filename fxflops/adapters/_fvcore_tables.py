@@ -23,9 +23,9 @@ UNCALLED = (
 
 
 def parameter_count(model: nn.Module) -> defaultdict[str, int]:
-    """Return the elements of every parameter, and of all parameters in every module; ``""`` is the model.
+    """Return the number of elements of every parameter and of every module's parameters, by name; ``""`` is the model.
 
-    A shared parameter counts under its first name.
+    A shared parameter is counted under its first name.
     """
     counts: defaultdict[str, int] = defaultdict(int)
     for name, parameter in named_parameters(model):
@@ -35,7 +35,7 @@ def parameter_count(model: nn.Module) -> defaultdict[str, int]:
 
 
 def parameter_count_table(model: nn.Module, max_depth: int = 3) -> str:
-    """Return a table of modules with their number of elements, and parameters with their shapes, ``max_depth`` levels deep."""
+    """Return a table, ``max_depth`` levels deep, of modules with their number of elements and parameters with their shapes."""
     counts, shapes = parameter_count(model), _shapes(model)
     rows = [("model", _in_thousands(counts.pop("", 0)))]
     for name, number in counts.items():
@@ -51,10 +51,10 @@ def flop_count_table(
     activations: JitModelAnalysis | None = None,
     show_param_shapes: bool = True,
 ) -> str:
-    """Return a table of the parameters, flops and, if given, activations of each module, ``max_depth`` levels deep.
+    """Return a table, ``max_depth`` levels deep, of the parameters, flops and (optionally) activations of each module.
 
-    A module with one child and the same figures is shown as one row with it. Rows are indented by depth, as fvcore intends;
-    fvcore itself loses the indents with tabulate 0.10.
+    A module with a single child and the same figures shares one row with the child. Rows are indented by depth, as fvcore
+    intends; fvcore itself loses the indentation with tabulate 0.10.
     """
     params = "#parameters or shape" if show_param_shapes else "#parameters"
     analyses = {"#flops": flops} if activations is None else {"#flops": flops, "#activations": activations}
@@ -72,7 +72,7 @@ def flop_count_table(
 
 
 def flop_count_str(flops: JitModelAnalysis, activations: JitModelAnalysis | None = None) -> str:
-    """Return the model's repr, with each module's parameters, flops and, if given, activations after its settings."""
+    """Return the model's repr, in which each module's settings are followed by its parameters, flops and (optionally) activations."""
     analyses = {"#flops": flops} if activations is None else {"#flops": flops, "#acts": activations}
     zeros = dict.fromkeys((path for path, _ in named_modules(flops._model)), 0)
     counts = {"#params": parameter_count(flops._model), **{name: _counted(one) for name, one in analyses.items()}}
@@ -95,7 +95,7 @@ def flop_count_str(flops: JitModelAnalysis, activations: JitModelAnalysis | None
 
 
 def _counted(analysis: JitModelAnalysis) -> dict[str, Any]:
-    """Return an analysis' sums by module, with its warnings turned off."""
+    """Turn off an analysis's warnings, and return its sums by module."""
     analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none")
     return dict(analysis.by_module())
 
@@ -103,10 +103,9 @@ def _counted(analysis: JitModelAnalysis) -> dict[str, Any]:
 def _cells(
     counts: Mapping[str, Mapping[str, Any]], digits: int, keep: Collection[str] = (), trivial_children: bool = False
 ) -> Cells:
-    """Turn columns of counts by module into cells, without modules that have only zeros; each comes after its children.
+    """Turn columns of counts by module into cells, children first, without modules whose counts are all zero.
 
-    The modules in ``keep`` stay, or the model if there are none; with ``trivial_children`` also the modules that still have
-    a child.
+    The modules in ``keep`` stay (the model if it is empty); with ``trivial_children``, so do modules that still have a child.
     """
     cells: Cells = {}
     for column, values in counts.items():
@@ -168,7 +167,7 @@ def _table(cells: Cells, max_depth: int, columns: Sequence[str]) -> str:
 
 
 def _merged(path: str, cells: Cells) -> tuple[str, dict[str, str]]:
-    """Merge a module with its only child, as long as their cells do not differ; return the last name and the cells."""
+    """Merge a module with its only child, repeatedly, as long as their cells agree; return the last name and the cells."""
     children = list(_children(cells, f"{path}." if path else ""))
     if len(children) != 1 or cells[path].keys() != cells[children[0]].keys():
         return path, cells[path]
@@ -180,7 +179,7 @@ def _merged(path: str, cells: Cells) -> tuple[str, dict[str, str]]:
 
 
 def _piped(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown; spaces before a cell's text are kept, columns of numbers are aligned to the right."""
+    """Return a Markdown table that keeps leading spaces in cells and aligns columns of numbers to the right."""
     columns = []
     for header, *body in zip(headers, *rows, strict=True):
         to_the_right = any(body) and all(_is_number(cell) for cell in body if cell)

@@ -1,4 +1,4 @@
-"""The values that fvcore's handles are given: stand-ins for those of a torch.jit trace."""
+"""The values passed to fvcore's handles: stand-ins for the values of a torch.jit trace."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..records import Spec, specs_in
 
 
 class Value:
-    """A stand-in for ``torch._C.Value``, given to handles: a tensor, a list or a constant, with its name and the kind of the
-    node that made it. The maker of an input tensor is not known and taken to be "prim::Param"."""
+    """A stand-in for ``torch._C.Value``, passed to handles: a tensor, a list or a constant, with its name and the kind of the
+    node that made it. Input tensors have an unknown maker, reported as "prim::Param"."""
 
     def __init__(self, value: Any, name: str = "", made_by: str = "") -> None:
         self._value = value
@@ -31,11 +31,11 @@ class Value:
         return ValueNode(self)
 
     def debugName(self) -> str:
-        """Return a name that no other value has. Unlike a trace's it is not the name of a variable."""
+        """Return a unique name. Unlike in a trace, it is not a variable's name."""
         return self._name
 
     def toIValue(self) -> Any:
-        """Return the value of a constant; None for a tensor and for a list that holds one."""
+        """Return the value of a constant; None for a tensor and for a list that contains tensors."""
         return None if any(True for _ in specs_in(self._value)) else self._value
 
     def __repr__(self) -> str:
@@ -43,7 +43,7 @@ class Value:
 
 
 class ValueType:
-    """The type of a value; of a tensor also its shape and dtype. Strides and device are not known: they are None."""
+    """The type of a value, with the shape and dtype of a tensor. Strides and device are unknown, and so None."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -65,7 +65,7 @@ class ValueType:
         return self._tensor().dtype
 
     def scalarType(self) -> str:
-        """Return the dtype of a tensor by its name in C++: "Float", "Long"."""
+        """Return the C++ name of a tensor's dtype: "Float", "Long"."""
         return torch.empty(0, dtype=self.dtype()).type().rpartition(".")[2].removesuffix("Tensor")
 
     def strides(self) -> None:

@@ -1,4 +1,4 @@
-"""ptflops's backend "aten": a run on the real tensors, and its counts by operator and top-level module."""
+"""ptflops's backend "aten": runs on the real tensors, and counts by operator and top-level module."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Sums = dict[str, Counter[Any]]
 
 
 class Dispatched:
-    """Count operators as they are dispatched: by the user's hook for the operator, else by the convention's formula.
+    """Count dispatched operators, by the user's hook for the operator, else by the convention's formula.
 
-    A hook is called with the inputs and the outputs of a call, each as a tuple.
+    A hook is called with the inputs and outputs of a call, each as a tuple.
     """
 
     def __init__(

@@ -1,13 +1,13 @@
-"""DeepSpeed's flops profiler over fxflops: FLOPs, MACs and time of a model, module by module.
+"""DeepSpeed's flops profiler based on fxflops: FLOPs, MACs and time of a model, module by module.
 
-The names are those of ``deepspeed.profiling.flops_profiler``; DeepSpeed is not needed. The counts are those of
-``convention="deepspeed"`` and ``"deepspeed_macs"``. Unlike the original this replaces no function of torch, leaves no
-attribute or hook on the model, restores the model's mode and state, times RNNs too, counts where the original raises, and
-warns of what it could not count.
-Each call is counted before it runs; an engine's own timer of the forward includes that time.
+It has the API of ``deepspeed.profiling.flops_profiler`` and does not need DeepSpeed. The counts follow
+``convention="deepspeed"`` and ``"deepspeed_macs"``. Unlike the original, this replaces no torch function, leaves no
+attributes or hooks on the model, restores the model's mode and state, times RNNs too, counts where the original raises, and
+warns about operations that it could not count.
+Each call is counted before it runs; an engine's own timer of the forward includes the time of counting.
 
-Errors are those that users of the original catch: an AssertionError for wrong inputs, an AttributeError for figures before
-``start_profile``, and the model's own errors as they are.
+Errors have the types that users of the original catch: an AssertionError for wrong inputs, an AttributeError for figures
+before ``start_profile``, and the model's own errors unchanged.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class FlopsProfiler:
     >>> prof.end_profile()                             # doctest: +SKIP
     >>> loss.backward()                                # doctest: +SKIP
 
-    ``ds_engine`` is a DeepSpeed engine, whose sizes and timers are printed with the profile. The backward is then taken to
-    have twice the forward's FLOPs, and ``recompute_fwd_factor`` times the forward's more.
+    ``ds_engine`` is a DeepSpeed engine; its sizes and timers are printed with the profile. The printed backward is then
+    assumed to have 2 + ``recompute_fwd_factor`` times the forward's FLOPs.
     """
 
     _recorder: ClassVar[type[Recording]] = Recording
@@ -81,7 +81,7 @@ class FlopsProfiler:
         self.started = False
 
     def __del__(self) -> None:
-        if self._recording is not None:  # its hooks are on the model
+        if self._recording is not None:  # its hooks are still on the model
             self._recording.stop()
 
     def start_profile(self, ignore_list: Sequence[type] | None = None) -> None:
@@ -93,7 +93,7 @@ class FlopsProfiler:
             self.started = True
 
     def stop_profile(self) -> None:
-        """Stop profiling; the results stay until ``end_profile``. Warns of operations that could not be counted."""
+        """Stop profiling; the results stay until ``end_profile``. Warn about operations that could not be counted."""
         if self._recording is not None and not self._is_counted():
             self._recording.stop()
             if missing := ", ".join(sorted(self._recording.missing)):
@@ -115,7 +115,7 @@ class FlopsProfiler:
 
     @property
     def report(self) -> Report:
-        """The report of the model's last profiled call: its modules, tables, files, and what could not be counted."""
+        """The report of the model's last profiled call, with modules, tables, file exports, and the uncounted operations."""
         report = self._profiled().report
         if report is None:
             raise of_kind(InputError("the model was not run since start_profile()"), AttributeError)
@@ -134,12 +134,12 @@ class FlopsProfiler:
         return self._text.duration_to_string(self._total().duration) if as_string else self._total().duration
 
     def get_total_params(self, as_string: bool = False) -> int | str:
-        """Return the number of the model's parameters on this rank."""
+        """Return the model's number of parameters on this rank."""
         params = params_of(self._profiled().model)
         return self._text.params_to_string(params) if as_string else params
 
     def is_expert_tensor_parallelism_enabled(self) -> bool:
-        """Return True if the first DeepSpeed mixture of experts in the model splits each expert among ranks."""
+        """Return True if the model's first DeepSpeed mixture of experts splits each expert among ranks."""
         return _deepspeed_text.is_tensor_parallel(self.model)
 
     def print_model_profile(
@@ -169,7 +169,7 @@ class FlopsProfiler:
         path.write_text(f"{page}\n", encoding="utf8")
 
     def print_model_aggregated_profile(self, module_depth: int = -1, top_modules: int = 1) -> None:
-        """Print, for each of the first ``module_depth`` depths, the ``top_modules`` classes by each figure."""
+        """Print the ``top_modules`` classes by each figure, for each of the first ``module_depth`` depths."""
         recording = self._recording
         print(self._text.aggregated(recording, module_depth, top_modules) if recording else UNSTARTED)
 
@@ -178,11 +178,11 @@ class FlopsProfiler:
         return _deepspeed_text.page(recording, step, engine, recomputed, depths, top, detailed)
 
     def _is_counted(self) -> bool:
-        """Return True during the count of a call: then it is one of the model's own hooks that calls the profiler."""
+        """Return True while a call is being counted; the caller is then a hook of the model, and must be ignored."""
         return bool(threads_counting(self.model)) if self._recording is None else self._recording.is_counted(self.model)
 
     def _finished(self, as_string: bool, shown: bool, *given: Any) -> tuple[int, int, int] | tuple[str, str, str]:
-        """End the profile; return its FLOPs, MACs and parameters. If ``shown``, ``print_model_profile(*given)`` before."""
+        """End the profile, after printing it with ``print_model_profile(*given)`` if ``shown``; return FLOPs, MACs and parameters."""
         total, params, text = self._total(), params_of(self.model), self._text
         if shown:
             self.print_model_profile(*given)
@@ -222,10 +222,10 @@ def get_model_profile(
         args, kwargs: the inputs, if no ``input_shape`` is given.
         print_profile: print the profile; see ``FlopsProfiler.print_model_profile`` for ``detailed``, ``module_depth``,
             ``top_modules`` and ``output_file``.
-        warm_up: the number of runs before the one that is timed.
-        as_string: ``("22.36 G", "11.17 GMACs", "109.48 M")`` rather than numbers.
+        warm_up: the number of runs before the timed run.
+        as_string: return ``("22.36 G", "11.17 GMACs", "109.48 M")`` rather than numbers.
         ignore_modules: classes of modules whose calls are charged to the modules around them.
-        mode: "forward", or "generate", the method of transformers' models.
+        mode: "forward", or "generate" for transformers models.
 
     Raises an InputError, which is also an AssertionError, if the model or its inputs do not fit.
     """
@@ -243,9 +243,9 @@ def profile_run(
     warm_up: int,
     ignored: Sequence[type] | None,
 ) -> None:
-    """Profile a run of the method ``name`` in eval mode, after ``warm_up`` others; then restore the model's state."""
+    """Profile a run of the method ``name`` in eval mode, after ``warm_up`` runs; then restore the model's state."""
     model = profiler.model
-    # What is compiled would have the profiler's hooks in it. Reentrant: the profiler counts the model inside this block.
+    # Compiled code would include the profiler's hooks. Reentrant: the profiler counts the model inside this block.
     with uncompiled(), holding(all_modules(model), "eval", reentrant=True):
         method = model if name == "forward" else getattr(model, name)
         run_again(model, method, inputs, warm_up, partial(profiler.start_profile, ignored), profiler.stop_profile)
@@ -254,7 +254,7 @@ def profile_run(
 def inputs_of(
     model: nn.Module, shape: tuple[int, ...] | None, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the inputs as args and kwargs: those given, or a tensor of ones of this shape."""
+    """Return the inputs as args and kwargs; if ``shape`` is given, args is one tensor of ones with this shape."""
     if shape is not None:
         checked_shape(shape, "input_shape must be a tuple, a shape such as (1, 3, 224, 224)")
         args = (filled(model, shape, 1),)

@@ -1,9 +1,9 @@
-"""torch.utils.flop_counter's names over fxflops: FlopCounterMode, and everything else in that module.
+"""torch.utils.flop_counter's API based on fxflops: FlopCounterMode, and everything else in that module.
 
-The counts are those of ``convention="torch"``; the formulas are torch's own registry as it is when the mode is made. Unlike
-the original this also counts kernels for which torch has no formula although it has one for another kernel of the same
-operator (attention on a CPU, RNNs of oneDNN, fused encoder layers). Backward work is counted in the module whose gradient is
-computed, and modules under no_grad raise no error. As in the original, ``cond`` counts the larger of its branches.
+The counts follow ``convention="torch"``; the formulas are torch's own registry at the time the mode is created. Unlike the
+original, this also counts kernels without a formula in torch if torch has a formula for another kernel of the same operator
+(attention on CPU, oneDNN's RNNs, fused encoder layers). Backward work is counted in the module whose gradient is computed,
+and modules under no_grad raise no error. As in the original, ``cond`` counts the larger of its branches.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class FlopCounterMode:
     >>> counter.get_total_flops()                        # doctest: +SKIP
 
     Args:
-        mods: not needed; like the original, this warns if it is given.
+        mods: not needed; as in the original, passing it causes a warning.
         depth: the number of levels of modules in the table; None for all.
         display: print the table at the end of the block.
-        custom_mapping: formulas by operator (``torch.ops.aten.add``), called with the shapes of its arguments and
-            ``out_shape``; with the tensors themselves and ``out_val`` where they have the attribute ``_get_raw``.
-        skip_unsupported: run higher-order operators and Triton kernels without a formula, with a warning and uncounted, and
-            run Triton kernels that have one. Otherwise torch applies its rules for higher-order operators, and Triton
+        custom_mapping: formulas by operator (``torch.ops.aten.add``). A formula is called with the shapes of the arguments and
+            ``out_shape``; if it has the attribute ``_get_raw``, with the tensors themselves and ``out_val``.
+        skip_unsupported: run higher-order operators and Triton kernels that have no formula, uncounted and with a warning,
+            and run Triton kernels that have one. Otherwise torch applies its rules for higher-order operators, and Triton
             kernels do not run.
     """
 
@@ -123,7 +123,7 @@ class FlopCounterMode:
         return self._unsupported.copy()
 
     def get_table(self, depth: int | None = None) -> str:
-        """Return the FLOPs as a table of ``depth`` levels of modules; default: the depth given to the mode."""
+        """Return the FLOPs as a table of ``depth`` levels of modules; by default the mode's ``depth``."""
         from tabulate import tabulate
 
         depth = depth or self.depth or 999999
@@ -136,7 +136,7 @@ class FlopCounterMode:
         return tabulate(rows or [(GLOBAL, "0", "0%")], HEADER, colalign=("left", "right", "right"))
 
     def _rows(self, name: str, indent: int, total: int) -> Iterator[tuple[str, str, str]]:
-        """Yield the lines of a module: its own, then one for each operator."""
+        """Yield the lines of a module: its total, then one line for each operator."""
         unit = max(0, min(len(SUFFIXES) - 1, (len(str(total)) - 2) // 3))
         pad, counts = " " * (indent + name.count(".")), self.flop_counts[name]
         for label, flops in ((name, sum(counts.values())), *((f" - {op}", flops) for op, flops in counts.items())):
@@ -149,7 +149,7 @@ class FlopCounterMode:
 
 
 class _FlopCounterMode(TorchDispatchMode):
-    """The dispatch mode of a counter. A class of its own, as torch.library registers rules for operators by a mode's class."""
+    """The dispatch mode of a counter. It is a separate class because torch.library registers rules by a mode's class."""
 
     supports_higher_order_operators = True
 
@@ -198,7 +198,7 @@ class _FlopCounterMode(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _larger_branch(self, _: Any, true: Callable[..., Any], false: Callable[..., Any], operands: Any) -> Any:
-        """Run both branches of ``cond``, as the original does: which one is taken may not be known before."""
+        """Run both branches of ``cond``, like the original, and count the larger: the condition may be unknown."""
         (out, counts), (_, others) = (self._apart(branch, operands) for branch in (true, false))
         for name in {*counts, *others}:
             for op in {*counts[name], *others[name]}:
@@ -220,8 +220,8 @@ class _FlopCounterMode(TorchDispatchMode):
 class _Modules:
     """The running modules, named as in the original: the class of the outermost, then attribute names.
 
-    The metadata of an autograd node gets the names of the modules that were running when it was made. No tensor or node is
-    kept alive by it.
+    Each autograd node's metadata stores the names of the modules that were running when the node was created. This keeps no
+    tensor or node alive.
     """
 
     def __init__(self) -> None:
@@ -247,11 +247,11 @@ class _Modules:
         if self._is_other_thread() or module not in [each for each, _ in self._running]:
             return
         self._mark(out)
-        while self._running.pop()[0] is not module:  # a module above it on the stack raised before its hook was called
+        while self._running.pop()[0] is not module:  # modules above it on the stack raised before their hooks ran
             pass
 
     def _mark(self, value: Any) -> None:
-        """Mark the autograd nodes of these tensors, and unmarked nodes before them, with the running modules."""
+        """Mark these tensors' autograd nodes, and unmarked nodes before them, with the running modules."""
         names = self.names()
         found: list[Any] = [node_of(tensor) for tensor in tensors_in(value) if tensor.requires_grad]
         while found:
@@ -261,7 +261,7 @@ class _Modules:
                 found.extend(earlier for earlier, _ in node.next_functions)
 
     def _name(self, module: nn.Module) -> str:
-        """Return the module's name; at the first query, name the modules inside it too."""
+        """Return the module's name, after naming the modules inside it too."""
         name = self._known.setdefault(module, type(module).__name__)
         for path, part in module.named_modules(prefix=name):
             self._known.setdefault(part, path)

@@ -1,9 +1,9 @@
-"""flops-profiler's names over fxflops: DeepSpeed's flops profiler as it was in 2023; for today's see :mod:`.deepspeed`.
+"""flops-profiler's API based on fxflops: DeepSpeed's flops profiler as of 2023; for the current one see :mod:`.deepspeed`.
 
-The counts are those of ``convention="flops_profiler"`` and ``"flops_profiler_macs"``; as in the original, a module with two
-parents is counted under each. Unlike the original this replaces no function of torch, leaves no attribute or hook on the
-model, can profile the same model again, prints models with RNNs, and counts where the original raises. The original also
-prints FLOPs of the backward, which are only twice the forward's; they are left out here.
+The counts follow ``convention="flops_profiler"`` and ``"flops_profiler_macs"``; as in the original, a module with two
+parents is counted under each. Unlike the original, this replaces no torch function, leaves no attributes or hooks on the
+model, can profile the same model again, prints models with RNNs, and counts where the original raises. It omits the
+original's backward FLOPs, which are just twice the forward's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 class FlopsProfiler(deepspeed.FlopsProfiler):
     """Profile the runs of a model between ``start_profile`` and ``stop_profile``, in your own loop.
 
-    ``ds_engine`` is a DeepSpeed engine, whose sizes and timers are printed with the profile.
+    ``ds_engine`` is a DeepSpeed engine; its sizes and timers are printed with the profile.
     """
 
     _recorder: ClassVar[type[Recording]] = FunctionRecording
@@ -52,7 +52,7 @@ class FlopsProfiler(deepspeed.FlopsProfiler):
         super().__init__(model, ds_engine)
 
     def get_total_functional_duration(self, as_string: bool = False) -> float | str:
-        """Return the seconds of the functions that are charged, over the profiled forwards."""
+        """Return the seconds of all charged functions in the profiled forwards."""
         seconds = sum(usage.duration for usage in self._profiled().functions(self.model).values())
         return duration_to_string(seconds) if as_string else seconds
 
@@ -80,11 +80,11 @@ def get_model_profile(
 ) -> tuple[int, int, int] | tuple[str, str, str]:
     """Profile a run of the model in eval mode: ``(flops, macs, params)``, as numbers or as strings.
 
-    The original calls ``model.forward``, past the hooks, and so misses the functions that the model's own forward calls (but
-    not those of the modules in it); the counts here are the same. :class:`FlopsProfiler` around ``model(x)`` has them all.
+    The original calls ``model.forward`` directly, which bypasses the hooks, and so misses functions called directly in the model's
+    own forward (but not in its submodules); the counts here match. :class:`FlopsProfiler` around ``model(x)`` counts them all.
 
-    ``func_name`` is the method to run: "forward", or "generate" of a model of transformers. All other arguments, and the errors,
-    are those of :func:`.deepspeed.get_model_profile`.
+    ``func_name`` is the method to run: "forward", or "generate" of a transformers model. All other arguments, and the errors,
+    are as in :func:`.deepspeed.get_model_profile`.
     """
     profiler = FlopsProfiler(model)
     profile_run(profiler, func_name, inputs_of(profiler.model, input_shape, args, kwargs), warm_up, ignore_modules)

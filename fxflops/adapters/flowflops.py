@@ -1,8 +1,8 @@
-"""flowflops's name over fxflops: OneFlow's counter, for models of torch.
+"""flowflops's API based on fxflops: OneFlow's counter, for torch models.
 
-The counts are those of ``convention="flowflops_eager"`` and ``"flowflops_graph"``. As in the original, mode "eager" counts
-for one sample, and a module with two parents under each. The documentation of flowflops does not show its text for each
-layer: here it is that of ptflops, from which flowflops comes.
+The counts follow ``convention="flowflops_eager"`` and ``"flowflops_graph"``. As in the original, mode "eager" counts one
+sample, and counts a module with two parents under each. flowflops's documentation does not show its text for each layer;
+here it is the text of ptflops, on which flowflops is based.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def get_model_complexity_info(
 ) -> tuple[str | int, str | int]:
     """Return the FLOPs of a forward in eval mode and the number of trainable parameters: ``(flops, params)``.
 
-    The arguments are those of ptflops (:func:`.ptflops.get_model_complexity_info`), but for
+    The arguments are as in ptflops (:func:`.ptflops.get_model_complexity_info`), except
 
         input_res: the shape of the input with its batch dimension: ``(1, 3, 224, 224)``.
         mode: "eager" counts modules, "graph" operators; ``print_per_layer_stat``, ``verbose``, ``ignore_modules`` and
-            ``custom_modules_hooks`` are for mode "eager".
+            ``custom_modules_hooks`` only affect mode "eager".
 
     Raises:
         InputError: the model or the arguments do not fit.

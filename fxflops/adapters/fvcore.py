@@ -1,14 +1,14 @@
-"""fvcore.nn's names over fxflops: counts by operator and module, handles, tables.
+"""fvcore.nn's API based on fxflops: counts by operator and module, handles, tables.
 
-The counts are those of ``convention="fvcore"``, on a run that leaves the model as it was; fvcore's own trace updates the
-statistics of batch norms, and leaves hooks behind if the model raises. The model need not be traceable, nor its inputs and
-outputs tensors: all that :func:`fxflops.count` takes will do. nn.Linear is "linear", as today's torch traces it; fvcore's
+The counts follow ``convention="fvcore"``. Running leaves the model unchanged, while fvcore's own trace updates batch-norm
+statistics, and leaves hooks behind if the model raises. The model need not be traceable, and its inputs and outputs need not
+be tensors: everything that :func:`fxflops.count` accepts works. nn.Linear is "linear", as current torch traces it; fvcore's
 documentation shows the "addmm" of an older torch.
 
-Three things differ from fvcore. ``unsupported_ops`` lists calls only: not the arithmetic on sizes, which are tensors in a
-trace (``aten::mul`` for ``x.shape[0] * 2``), not properties (``x.T``), and not the inside of F.local_response_norm and
-F.lp_pool, which are one operator each. Calls that no output needs are counted; a trace drops them. Counts are ints; fvcore's
-count of an einsum is a float.
+Three things differ from fvcore. ``unsupported_ops`` lists calls only: it omits arithmetic on sizes, which are tensors in a
+trace (``aten::mul`` for ``x.shape[0] * 2``), properties (``x.T``), and operators inside F.local_response_norm and F.lp_pool,
+which are one operator each. Calls that no output needs are counted; a trace drops them. Counts are ints; fvcore returns a
+float for einsum.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class FlopCountAnalysis(JitModelAnalysis):
 
 
 class ActivationCountAnalysis(JitModelAnalysis):
-    """Count the elements that a model's convolutions and matrix products output, by module and operator.
+    """Count the output elements of a model's convolutions and matrix products, by module and operator.
 
     >>> ActivationCountAnalysis(nn.Linear(8, 4), torch.randn(5, 8)).total()
     20

@@ -1,7 +1,7 @@
-"""ptflops's names over fxflops: multiply-adds and parameters of a model, printed module by module.
+"""ptflops's API based on fxflops: multiply-adds and parameters of a model, printed module by module.
 
-The counts are those of ``convention="ptflops"``; as in the original, a module with two parents is counted under each. Unlike
-the original this leaves training flags, attributes and hooks as they were, and replaces no function of torch.
+The counts follow ``convention="ptflops"``; as in the original, a module with two parents is counted under each. Unlike the
+original, this leaves training flags, attributes and hooks as they were, and replaces no torch function.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ._module_text import annotated_copy, innermost_first, scaled, trainable
 from ._ptflops_aten import Dispatched
 
 Hook = Callable[[Any, Any, Any], Any]
-"""A hook of the user's: called with a module, its inputs and its output, as a forward hook, it adds to ``module.__flops__``."""
+"""A user's hook. Like a forward hook, it takes a module, its inputs and its output; it adds to ``module.__flops__``."""
 
 FUNCTIONS = replace(convention.CONVENTION, modules=None)
 FLOPS_UNITS = {"GMac": 10**9, "MMac": 10**6, "KMac": 10**3}
@@ -59,30 +59,30 @@ def get_model_complexity_info(
 ) -> tuple[str | int | None, str | int | None]:
     """Return the multiply-adds of a forward in eval mode, for one sample, and the number of trainable parameters.
 
-    If the model raises, the error is printed and ``(None, None)`` is returned. Like the original, backend "pytorch" refuses a
-    model of TorchScript, and passes over scripted parts and operators (torch.ops.aten), of which it warns here.
+    If the model raises, print the error and return ``(None, None)``. Like the original, backend "pytorch" refuses a TorchScript
+    model, and skips scripted parts and operators (torch.ops.aten); unlike the original, it warns about them.
 
     Args:
         input_res: the shape of one input without its batch dimension, or the argument of ``input_constructor``.
         print_per_layer_stat: print the model to ``ost`` with the charge of each module.
-        as_strings: ``("4.13 GMac", "25.56 M")`` rather than numbers.
+        as_strings: return ``("4.13 GMac", "25.56 M")`` rather than numbers.
         input_constructor: a function from ``input_res`` to the only input, or to a dict of keyword inputs.
-        verbose: print the classes of modules (backend "aten": the operators) without a charge of their own to ``ost``.
-        ignore_modules: classes of modules that are not counted; with backend "aten", operators (torch.ops.aten.mm).
-        custom_modules_hooks: for each class of modules, a forward hook that adds to ``module.__flops__``; it is called with
+        verbose: print to ``ost`` the module classes (backend "aten": the operators) that have no charge of their own.
+        ignore_modules: module classes to skip; with backend "aten", operators to skip (torch.ops.aten.mm).
+        custom_modules_hooks: for each module class, a forward hook that adds to ``module.__flops__``; it is called with
             meta tensors. With backend "aten": for each operator, a function from its inputs and outputs to its count.
-        backend: "pytorch" counts modules and functions; "aten" the operators dispatched in a run on the real tensors.
-        flops_units: "GMac", "MMac", "KMac" or "Mac"; default: the one that suits the number.
-        param_units: "B", "M" or "K"; default: the one that suits the number.
-        output_precision: decimals.
-        backend_specific_config: ``{"count_functional": False}`` counts modules alone.
+        backend: "pytorch" counts modules and functions; "aten" counts the operators dispatched in a run on the real tensors.
+        flops_units: "GMac", "MMac", "KMac" or "Mac"; by default a suitable unit.
+        param_units: "B", "M" or "K"; by default a suitable unit.
+        output_precision: the number of decimals.
+        backend_specific_config: ``{"count_functional": False}`` counts modules only.
     """
     model = checked_model(model, AssertionError)
     checked_shape(input_res, "input_res must be a tuple, the shape of one input such as (3, 224, 224)")
     name = backend.value if isinstance(backend, FLOPS_BACKEND) else backend
     one_of("backend", name, [known.value for known in FLOPS_BACKEND])
     if name == FLOPS_BACKEND.PYTORCH.value:
-        refuse_scripts("ptflops", [model], RuntimeError, AttributeError)  # scripted parts of a model it passes over
+        refuse_scripts("ptflops", [model], RuntimeError, AttributeError)  # ptflops only skips scripted parts
     args, kwargs = inputs_of(model, (1, *input_res), input_constructor, input_res)
     params, report = trainable(model), None
     try:
@@ -130,7 +130,7 @@ def samples(args: tuple[Any, ...]) -> int:
 
 @dataclass(eq=False)
 class Tree:
-    """The modules of a model as ptflops sums them: a charged module stands for all modules in it, any other for its children.
+    """A model's modules as ptflops sums them: a charged module counts only its own charge, any other sums its children.
 
     A module with two parents is summed under each.
     """
@@ -141,7 +141,7 @@ class Tree:
     known: Callable[[type], ModuleRule | None] = convention.hook_of
 
     def read(self, scopes: Iterable[Scope], samples: int) -> None:
-        """Read the charge of each module from the module calls of a run of ``samples`` samples."""
+        """Read the charge of each module from the module calls of a run with ``samples`` samples."""
         modules = dict(named_modules(self.model))
         self._flops = dict.fromkeys(modules.values(), 0)
         for scope in scopes:
@@ -153,7 +153,7 @@ class Tree:
         self._samples = samples
 
     def warn(self, file: TextIO) -> None:
-        """Print the classes without a charge, innermost first, except plain containers."""
+        """Print the module classes without a charge, innermost first, except plain containers."""
         plain = (nn.Sequential, nn.ModuleList, *self.ignored)
         for cls in dict.fromkeys(map(type, innermost_first(self.model))):
             if cls not in plain and not self._is_charged(cls):
@@ -164,7 +164,7 @@ class Tree:
         return self._sum(module, self._flops.__getitem__) / self._samples
 
     def params(self, module: nn.Module) -> int:
-        """Return the number of trainable parameters of the charged modules in this one."""
+        """Return the number of trainable parameters of the charged modules in this module."""
         return self._sum(module, lambda charged: 0 if type(charged) in self.ignored else trainable(charged))
 
     def annotated(
@@ -200,8 +200,8 @@ TWICE = (
 
 
 def charged_by(hook: Hook, module: nn.Module, scope: Scope) -> int:
-    """Return what a user's hook adds to ``__flops__`` for one call. The hook writes to a copy of the module,
-    and is given empty meta tensors."""
+    """Return the amount that a user's hook adds to ``__flops__`` for one call. The hook gets a copy of the module and empty
+    meta tensors."""
     shallow = annotated_copy(module, nn.Module.extra_repr)
     vars(shallow)["__flops__"] = 0
     hook(shallow, tensors(scope.args), tensors(scope.out))
@@ -209,10 +209,10 @@ def charged_by(hook: Hook, module: nn.Module, scope: Scope) -> int:
 
 
 def flops_to_string(flops: float, units: str | None = None, precision: int = 2) -> str:
-    """Return multiply-adds in "GMac", "MMac", "KMac", "Mac" or the unit that suits them: ``429248 -> '429.25 KMac'``."""
+    """Return multiply-adds in "GMac", "MMac", "KMac" or "Mac", by default a suitable unit: ``429248 -> '429.25 KMac'``."""
     return scaled(flops, FLOPS_UNITS, units, precision, " Mac")
 
 
 def params_to_string(params_num: int, units: str | None = None, precision: int = 2) -> str:
-    """Return a number of parameters in "B", "M" or "K"; without ``units`` in M or k: ``61706 -> '61.71 k'``."""
+    """Return a number of parameters in "B", "M" or "K"; without ``units``, in M or k: ``61706 -> '61.71 k'``."""
     return scaled(params_num, PARAM_UNITS if units else {"M": 10**6, "k": 10**3}, units, precision, "")

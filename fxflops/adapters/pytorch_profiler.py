@@ -1,8 +1,8 @@
-"""pytorch-profiler's names over fxflops: a model's multiply-adds, parameters and time, module by module.
+"""pytorch-profiler's API based on fxflops: a model's multiply-adds, parameters and time, module by module.
 
-The counts are those of ``convention="pytorch_profiler"``. The time is that of the model's own run, without the counting.
-Unlike the original this leaves training flags, attributes and hooks as they were, and sums the counts and times of a module
-over all its calls in the last run of the model.
+The counts follow ``convention="pytorch_profiler"``. The time is measured on the model's own run, without counting.
+Unlike the original, this leaves training flags, attributes and hooks as they were, and sums the counts and times of a module
+over all its calls in the model's last run.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def get_model_profile(
         input_res: the shape of one input without its batch dimension, or the argument of ``input_constructor``.
         input_constructor: a function from ``input_res`` to the keyword inputs.
         print_profile: print the model with the charge of each module.
-        print_aggregated_profile: print the ``top_num`` classes of modules at ``depth`` (-1: the innermost).
-        warm_up: the number of runs before the one that is timed.
-        as_strings: ``("429.25 KMac", "61.71 k")`` rather than ``(429248, 61706)``.
-        ignore_modules: classes of modules that are not counted.
+        print_aggregated_profile: print the ``top_num`` module classes at ``depth`` (-1: the innermost).
+        warm_up: the number of runs before the timed run.
+        as_strings: return ``("429.25 KMac", "61.71 k")`` rather than ``(429248, 61706)``.
+        ignore_modules: module classes to skip.
     """
     checked_model(model, AssertionError)
     checked_shape(input_res, "input_res must be a tuple, the shape of one input such as (3, 224, 224)")
@@ -99,9 +99,9 @@ def run_again(
 
 
 def add_profile_methods(model: nn.Module) -> nn.Module:
-    """Add methods to the model that profile its runs, until its ``stop_profile()``; return the model.
+    """Add methods to the model that profile its runs, until ``stop_profile()`` is called; return the model.
 
-    The methods are ``start_profile(ignore_list=None)`` and ``stop_profile()``; for the last run since the start
+    The methods are ``start_profile(ignore_list=None)`` and ``stop_profile()``; for the last run since the start,
     ``get_total_flops()``, ``get_total_duration()`` (seconds) and ``get_total_params()``, each also as ``compute_...``; and
     ``print_model_profile()`` and ``print_model_aggregated_profile(depth=-1, top_num=3)``.
     """
@@ -116,7 +116,7 @@ def training_profile(model: nn.Module, config: Mapping[str, Any] | str | Path) -
     """Profile and print the forward of one step of the training loop in this block.
 
     ``config`` is a DeepSpeed config, or the path of its JSON file. Four keys are read: ``"pytorch_profiler": true`` (without
-    it nothing is profiled), ``profile_step`` (default 5; the first is 0), ``profile_depth`` (-1) and ``profile_top_num`` (3).
+    it nothing is profiled), ``profile_step`` (default 5; the first step is 0), ``profile_depth`` (-1) and ``profile_top_num`` (3).
     """
     given = config if isinstance(config, Mapping) else json.loads(Path(config).read_text(encoding="utf8"))
     enabled, step, depth, top_num = ({**DEFAULTS, **given}[name] for name in DEFAULTS)
@@ -143,7 +143,7 @@ def training_profile(model: nn.Module, config: Mapping[str, Any] | str | Path) -
 
 
 class Stopwatch:
-    """Hooks that record the ``seconds`` of each module in the model's last run, and the ``inputs`` of that run.
+    """Hooks that record the ``seconds`` of each module in the model's last run, and that run's ``inputs``.
 
     Accelerators are synchronized before and after each module.
     """
@@ -172,7 +172,7 @@ class Stopwatch:
 
 
 class Session(Stopwatch):
-    """The methods of a profiled model, and the profile of its last run, which the first query counts."""
+    """The methods of a profiled model, and the profile of its last run, which is counted at the first query."""
 
     _has_run = False
     _counted: Profile | None = None
@@ -180,7 +180,7 @@ class Session(Stopwatch):
     def start_profile(
         self, ignore_list: Collection[type] | None = None, then: Callable[[], None] | None = None
     ) -> None:
-        """Start to record the model's runs; modules of ``ignore_list`` count nothing.
+        """Start recording the model's runs; modules of the classes in ``ignore_list`` count as 0.
 
         ``then`` is called once, after the next run, with the hooks detached.
         """
@@ -208,7 +208,7 @@ class Session(Stopwatch):
 
     def get_total_params(self) -> int:
         """Return the number of trainable parameters."""
-        self._profile()  # raises InputError if there was no run
+        self._profile()  # raises InputError if the model has not run
         return trainable(self._model)
 
     def print_model_profile(self) -> None:
@@ -216,7 +216,7 @@ class Session(Stopwatch):
         print(self._profile().tree())
 
     def print_model_aggregated_profile(self, depth: int = -1, top_num: int = 3) -> None:
-        """Print the ``top_num`` classes of modules at ``depth`` (-1: the innermost)."""
+        """Print the ``top_num`` module classes at ``depth`` (-1: the innermost)."""
         print(self._profile().aggregated(depth, top_num))
 
     def _leave(self, module: nn.Module, *given: Any) -> None:
@@ -229,7 +229,7 @@ class Session(Stopwatch):
                 then()
 
     def _profile(self) -> Profile:
-        """Return the profile of the last run; it is counted on the inputs of that run."""
+        """Return the profile of the last run, counted on that run's inputs."""
         if not self._has_run:
             raise of_kind(InputError("nothing to show: call start_profile(), then run the model"), AttributeError)
         if self._counted is None:
@@ -249,7 +249,7 @@ METHODS = (
 
 
 def clock_of(tensors: Iterable[torch.Tensor]) -> Callable[[], float]:
-    """Return a clock that waits for the devices of these tensors before it is read."""
+    """Return a clock that synchronizes the devices of these tensors before reading the time."""
     waiters = [waiter(device) for device in {tensor.device for tensor in tensors}]
 
     def now() -> float:
@@ -281,11 +281,11 @@ class Profile:
         return 0.0 if type(module) in self._ignored else self._seconds.get(module, 0.0)
 
     def tree(self) -> str:
-        """Return the model's repr, with each module's figures before its settings."""
+        """Return the model's repr, in which each module's figures precede its settings."""
         return printed(self._model, lambda module, path: [self._line(module)])
 
     def aggregated(self, depth: int, top_num: int) -> str:
-        """Return the ``top_num`` classes of modules at this depth (-1: the innermost) with the largest sums of each figure."""
+        """Return the ``top_num`` module classes at this depth (-1: the innermost) with the largest sums of each figure."""
         levels = levels_of(self._model)
         depth = len(levels) - 1 if depth == -1 else min(depth, len(levels) - 1)
         tops = {
@@ -307,12 +307,12 @@ class Profile:
 
 
 def params_to_string(params_num: float, units: str | None = None, precision: int = 2) -> str:
-    """Return a number of parameters in "M", "k" or the unit given: ``61706 -> '61.71 k'``."""
+    """Return a number of parameters in ``units``, by default M or k: ``61706 -> '61.71 k'``."""
     return scaled(params_num, {"M": 10**6, "k": 10**3, "K": 10**3}, units, precision, "")
 
 
 def duration_to_string(duration: float, units: str | None = None, precision: int = 2) -> str:
-    """Return seconds in "s", "ms", "us" or the unit that suits them: ``0.001201 -> '1.2 ms'``."""
+    """Return seconds in "s", "ms" or "us", by default a suitable unit: ``0.001201 -> '1.2 ms'``."""
     scales = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
     unit = units or next((name for name, scale in scales.items() if duration > scale), "")
     return f"{round(duration / scales[unit], precision)} {unit}" if unit else str(duration)

@@ -1,9 +1,10 @@
-"""thop's names over fxflops: ``profile``, ``profile_origin`` and ``clever_format``.
+"""thop's API based on fxflops: ``profile``, ``profile_origin`` and ``clever_format``.
 
-The counts are those of ``convention="thop"``: of thop 0.1.1, not of ultralytics-thop, which is imported by the same name. Unlike the original this leaves buffers, hooks and training flags as they were,
-and counts a module with several parents once, under the first; the original hooks and sums it once for each. The model runs
-on real tensors only for the handlers of ``custom_ops``. Like the original it raises for modules of TorchScript. It warns of
-operators that it does not see, of which programs of torch.export consist; the original returns 0 for them, or raises.
+The counts follow ``convention="thop"``, which is thop 0.1.1, not ultralytics-thop (imported by the same name). Unlike the
+original, this leaves buffers, hooks and training flags as they were, and counts a module with several parents once, under the
+first; the original hooks and sums it once per parent. The model runs on real tensors only if ``custom_ops`` has handlers.
+Like the original, this raises for TorchScript modules. It warns about operators that it does not see, e.g. all operators of a
+torch.export program; the original returns 0 for them, or raises.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from ._module_text import innermost_first, params_of
 __all__ = ["clever_format", "default_dtype", "profile", "profile_origin"]
 
 default_dtype = torch.float64
-"""The dtype of ``total_ops``, the buffer that handlers add to."""
+"""The dtype of ``total_ops``, the buffer to which handlers add."""
 
 Handlers = Mapping[type[nn.Module], Callable[[nn.Module, tuple[Any, ...], Any], None]]
 Layers = dict[str, tuple[float, float, "Layers"]]
-"""By a child's name: its MACs, its parameters, and its own children (none if it is charged as a whole)."""
+"""By a child's name: its MACs, its parameters, and its own children (empty if the child is charged as a whole)."""
 
 PRINTED = {
     rules.zero: "zero_ops",
@@ -56,11 +57,11 @@ NAMES: dict[type[nn.Module], str] = {
     nn.GRU: "count_gru",
     nn.LSTM: "count_lstm",
 }
-"""The name of each class's rule in the original, which prints it."""
+"""The name of each class's rule, as the original prints it."""
 
 
 def rule_of(cls: type[nn.Module]) -> str:
-    """Return the name of the rule of a class, or of the user's formula for it; "" if it has neither."""
+    """Return the name of a class's rule, or of the user's formula for the class; "" if it has neither."""
     entry = BASE.find_class(cls)[1]
     return NAMES.get(cls) or (
         "" if entry is None or entry.is_ours else str(getattr(entry.function, "__name__", entry.op))
@@ -75,15 +76,15 @@ def profile(
     ret_layer_info: bool = False,
     report_missing: bool = False,
 ) -> tuple[float, float] | tuple[float, float, Layers]:
-    """Return ``(MACs, params)`` of a run in eval mode; parameters count only in called modules whose class has a rule.
+    """Return ``(MACs, params)`` of a run in eval mode; parameters count only if their module is called and its class has a rule.
 
     Args:
         inputs: the positional inputs.
         custom_ops: for each exact class, a ``handler(module, inputs, output)`` that adds to ``module.total_ops``; it is
-            called after each call of such a module, whose children then count nothing.
+            called after each call of such a module. The children of these modules are not counted.
         verbose: print the rule of each class.
         ret_layer_info: return a third result, the sums of each module: ``{name: (MACs, params, {...})}``.
-        report_missing: print classes without a rule too.
+        report_missing: also print classes without a rule.
     """
     model, handlers = checked_model(model, AttributeError), custom_ops or {}
     if verbose or report_missing:
@@ -101,7 +102,7 @@ def profile_origin(
     verbose: bool = True,
     report_missing: bool = False,
 ) -> tuple[float, float]:
-    """Return ``(MACs, params)`` as :func:`profile` does, of modules without children only; all their parameters count."""
+    """Return ``(MACs, params)`` like :func:`profile`, but only of modules without children; all their parameters count."""
     model, handlers = checked_model(model, AttributeError), custom_ops or {}
     childless = [module for module in innermost_first(model) if not any(True for _ in children_of(module))]
     if verbose or report_missing:
@@ -112,9 +113,9 @@ def profile_origin(
 
 
 def clever_format(nums: float | Iterable[float], format: str = "%.2f") -> str | tuple[str, ...]:
-    """Return numbers with the unit T, G, M, K or B (none): ``[4089184256, 25557032] -> ('4.09G', '25.56M')``.
+    """Return numbers with the unit T, G, M, K or B (unscaled): ``[4089184256, 25557032] -> ('4.09G', '25.56M')``.
 
-    For one number the result is a string.
+    A single number gives a single string.
     """
     texts = tuple(_scaled(number, format) for number in (nums if isinstance(nums, Iterable) else (nums,)))
     return texts[0] if len(texts) == 1 else texts
@@ -129,7 +130,7 @@ def _scaled(number: float, format: str) -> str:
 def _charges(
     model: nn.Module, inputs: Sequence[Any], handlers: Handlers, modules: Sequence[nn.Module]
 ) -> ByIdentity[tuple[float, float | None]]:
-    """Return MACs and parameters of each of these modules; None for the parameters if its class has no handler and no rule."""
+    """Return each module's MACs and parameters; the parameters are None if its class has neither a handler nor a rule."""
     refuse_scripts("thop", model.modules(), RuntimeError, AttributeError)
     with worded({**WORDS, "inputs": "; inputs go in a tuple, inputs=(a, b)"}):
         report = count(model, tuple(inputs), convention=rules.CONVENTION)
@@ -148,7 +149,7 @@ def _charges(
 def _handled(
     model: nn.Module, inputs: Sequence[Any], handlers: Handlers, modules: Sequence[nn.Module]
 ) -> ByIdentity[float]:
-    """Return the sums of the handlers on these modules in a run of the model; its state is restored afterwards."""
+    """Run the model with the handlers on these modules, restore its state, and return the handlers' sums."""
     if not modules:
         return ByIdentity()
     with torch.no_grad(), holding(all_modules(model), "eval"):
@@ -167,7 +168,7 @@ def _handled(
 def _sums(
     module: nn.Module, charges: Mapping[nn.Module, tuple[float, float | None]], met: ByIdentity[bool]
 ) -> tuple[float, float, Layers]:
-    """Return the sums of a module and its children; like the original's, they leave out its own parameters."""
+    """Return the sums of a module and its children; like the original, without the module's own parameters."""
     ops, _ = charges[module]
     params: float = 0
     layers: Layers = {}
@@ -186,7 +187,7 @@ def _sums(
 
 
 def _print_rules(modules: Iterable[nn.Module], handlers: Handlers, report_missing: bool) -> None:
-    """Print a line for each class: its rule, or in red that it has none."""
+    """Print a line for each class with its rule, or (in red) that it has no rule."""
     for cls in dict.fromkeys(type(module) for module in modules):
         if cls in handlers:
             print(f"[INFO] Customize rule {handlers[cls].__qualname__}() {cls}.")

@@ -1,8 +1,9 @@
-"""torchinfo's names over fxflops: ``summary``, the statistics it returns and the enums of its settings.
+"""torchinfo's API based on fxflops: ``summary``, the statistics that it returns, and the enums of its settings.
 
-The mult-adds are those of ``convention="torchinfo"``; as in the original, a pruned weight counts what its mask leaves. Unlike
-the original this counts on meta and leaves the model as it was: it is not moved to ``device``, its training flags stay, and
-lazy parameters have shapes only during the run. Nothing is cached. An output without tensors is shown as "--"; the original raises.
+The mult-adds follow ``convention="torchinfo"``; as in the original, only the unmasked elements of a pruned weight count. Unlike
+the original, this counts on meta and leaves the model unchanged: it is not moved to ``device``, its training flags stay, and
+lazy parameters have shapes only during the run. Nothing is cached. An output without tensors is shown as "--"; the original
+raises.
 """
 
 from __future__ import annotations
@@ -63,18 +64,18 @@ def summary(
     """Return the calls of the model's modules, with sizes, parameters and mult-adds; print them unless ``verbose`` is 0.
 
     Args:
-        input_size: the shape of the input, or a list of shapes, with the batch dimension unless ``batch_dim`` is given.
+        input_size: the shape of the input, or a list of shapes, including the batch dimension unless ``batch_dim`` is given.
         input_data: instead of ``input_size``, a tensor or numpy array, a sequence of positional inputs or a mapping of named
-            ones. Without either the model does not run; its modules and parameters are listed.
-        batch_dim: the position of the batch dimension, if the sizes do not have it; it is shown as 1.
-        cache_forward_pass, device: ignored; the original has them. A run costs little, and uses the model's own device.
+            inputs. Without either, the model does not run; its modules and parameters are listed.
+        batch_dim: where to insert the batch dimension if the sizes do not include it; it is shown as 1.
+        cache_forward_pass, device: ignored, present for compatibility. A run is cheap, and uses the model's own device.
         col_names: values of :class:`ColumnSettings`; default ("output_size", "num_params").
         col_width: the width of the columns after the first.
         depth: the number of levels of modules to show.
-        dtypes: of the inputs of ``input_size``: ``torch.long`` or, in the old spelling, ``torch.LongTensor``; default float.
+        dtypes: the dtypes of the inputs of ``input_size``: ``torch.long``, or the older ``torch.LongTensor``; default float.
         mode: "eval" (the default) or "train".
         row_settings: values of :class:`RowSettings`; default ("depth",).
-        verbose: 0 prints nothing, 1 the table, 2 also each layer's parameters; default 1, but 0 in an interactive Python.
+        verbose: 0 prints nothing, 1 the table, 2 also each layer's parameters; default 1, but 0 in an interactive session.
         kwargs: inputs by name.
     """
     model = checked_model(model, AttributeError, TypeError)
@@ -121,7 +122,7 @@ def summary(
 
 
 def _as_spelled(sizes: Sequence[Any]) -> list[Any]:
-    """Return the list of shapes that the statistics keep: each as it was written, but a single list of numbers as a tuple."""
+    """Return the list of shapes for the statistics: the user's shapes unchanged, but a single list of numbers as a tuple."""
     if isinstance(sizes[0], (tuple, list)):
         return [*sizes]
     return [tuple(sizes) if isinstance(sizes, list) else sizes]
@@ -145,7 +146,7 @@ def _check(input_size: Any, input_data: Any, columns: Iterable[ColumnSettings], 
 
 
 def _bytes(data: Any) -> int:
-    """Return the bytes of all tensors in the data, as sys.getsizeof gives them for their storages."""
+    """Return the bytes of all tensors in the data, measured by sys.getsizeof of their storages."""
     if _is_data(data):
         return sys.getsizeof(torch.as_tensor(data).untyped_storage())
     parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, (list, tuple)) else ()
@@ -161,7 +162,7 @@ def _is_data(value: Any) -> bool:
 
 
 def _places(place: LayerInfo) -> Iterator[LayerInfo]:
-    """Yield a row for this module and each one inside it, in the order of the model; a shared module has several rows."""
+    """Yield a row for this module and each module inside it, in definition order; a shared module has several rows."""
     yield place
     for name, child in place.module._modules.items():
         if child is not None:
@@ -171,9 +172,9 @@ def _places(place: LayerInfo) -> Iterator[LayerInfo]:
 def _called(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mode: str, batch_dim: int | None
 ) -> list[LayerInfo]:
-    """Return a row for each call of a module in a run, in the order in which the calls begin.
+    """Return a row for each module call in a run, ordered by the start of the calls.
 
-    A shared module is shown at its last place. Scripted modules come first: their calls cannot be hooked.
+    A shared module is shown at its last place. Scripted modules come first, because their calls cannot be hooked.
     """
     place_of = ByIdentity[LayerInfo]()
     rows, running, thread = list[LayerInfo](), list[LayerInfo](), threading.get_ident()
@@ -187,7 +188,7 @@ def _called(
     def enter(module: nn.Module, *_: Any) -> None:
         if threading.get_ident() != thread:
             return
-        if module is model:  # it runs again after a failure on meta, and once its lazy parameters have shapes
+        if module is model:  # it runs again after a failure on meta, and once lazy parameters have shapes
             start()
         rows.append(copy.copy(place_of[module]))
         running.append(rows[-1])
@@ -209,7 +210,7 @@ def _called(
 
 
 def _specs(value: Any) -> Any:
-    """Return the value as specs; an object with an attribute ``tensors`` (torchvision's ImageList) counts as those."""
+    """Return the value as specs; an object with an attribute ``tensors`` (torchvision's ImageList) is replaced by its tensors."""
     if hasattr(value, "tensors"):
         return _specs(value.tensors)
     if isinstance(value, (tuple, list)):
@@ -220,16 +221,16 @@ def _specs(value: Any) -> Any:
 
 
 def _with_containers(rows: Sequence[LayerInfo]) -> list[LayerInfo]:
-    """Insert the rows of containers that are never called (ModuleList ...) before the rows of the calls inside them.
+    """Insert rows for containers that are never called (ModuleList ...) before the rows of the calls inside them.
 
-    Of several rows of one module, all but the first are marked as recursive.
+    All rows of a module except its first are marked as recursive.
     """
     met: set[int] = set()
     for row in rows:
         row.is_recursive = row.layer_id in met
         met.add(row.layer_id)
     shown: list[LayerInfo] = []
-    open_at: dict[int, LayerInfo] = {}  # by depth, the last row and the rows around it
+    open_at: dict[int, LayerInfo] = {}  # the last row and the rows around it, by depth
     for row in rows:
         for container in _above(row):
             if container.depth not in open_at or open_at[container.depth].module is not container.module:
@@ -243,13 +244,13 @@ def _with_containers(rows: Sequence[LayerInfo]) -> list[LayerInfo]:
 
 
 def _above(row: LayerInfo) -> list[LayerInfo]:
-    """Return the ancestors of a row from the outermost, without the model itself."""
+    """Return the ancestors of a row, outermost first, without the model itself."""
     parent = row.parent_info
     return [] if parent is None or parent.depth == 0 else [*_above(parent), parent]
 
 
 def _nest(rows: Sequence[LayerInfo]) -> None:
-    """Number the rows of each depth, and give each row its ``children``, the rows below it."""
+    """Number the rows of each depth, and set each row's ``children`` to the rows below it."""
     numbers: dict[int, int] = {}
     for i, row in enumerate(rows):
         numbers[row.depth] = row.depth_index = numbers.get(row.depth, 0) + 1

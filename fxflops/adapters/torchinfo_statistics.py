@@ -82,8 +82,8 @@ INDENT = 5
 
 @dataclass(eq=False, repr=False)
 class LayerInfo:
-    """A module at its place in the model, or one call of it; ``macs`` are the mult-adds of its own and its children's
-    parameters, ``children`` the rows below it, and ``is_recursive`` says that an earlier row has the same module."""
+    """A module at its place in the model, or one call of the module; ``macs`` are the mult-adds of its own and its children's
+    parameters, ``children`` the rows below it, and ``is_recursive`` is True if an earlier row has the same module."""
 
     var_name: str
     module: nn.Module
@@ -111,7 +111,7 @@ class LayerInfo:
             if not is_lazy(parameter):
                 used = in_use(name, masks)
                 left = parameter.numel() if used == name else int(masks[f"{used}_mask"].sum())
-                counted.append((used, left, parameter))  # of a pruned parameter, what its mask leaves
+                counted.append((used, left, parameter))  # a pruned parameter counts its unmasked elements
         self._named = [(name, numel) for name, numel, _ in counted]
         self.num_params = sum(numel for _, numel, _ in counted)
         self.trainable_params = sum(numel for _, numel, parameter in counted if parameter.requires_grad)
@@ -131,7 +131,7 @@ class LayerInfo:
         return f"{self.class_name}: {self.depth}"
 
     def called(self, args: Any, out: Any, batch_dim: int | None) -> None:
-        """Record the sizes of the module's arguments and output, which are given as specs."""
+        """Record the sizes of the module's arguments and output, which are passed as specs."""
         self.executed = True
         self.input_size = _shown_size(args, batch_dim)
         self.output_size = _shown_size(out, batch_dim)
@@ -142,7 +142,7 @@ class LayerInfo:
 
     @property
     def trainable(self) -> str:
-        """The text "True", "False" or "Partial"; "--" without parameters."""
+        """Text: "True", "False" or "Partial"; "--" without parameters."""
         if self.num_params == 0:
             return NONE
         if self.trainable_params in (0, self.num_params):
@@ -150,11 +150,11 @@ class LayerInfo:
         return "Partial"
 
     def leftover_params(self) -> int:
-        """Return the number of parameters that no row below it has."""
+        """Return the number of parameters that are not in a row below."""
         return self.num_params - sum(child.leftover_params() for child in self._below())
 
     def leftover_trainable_params(self) -> int:
-        """Return the number of trainable parameters that no row below it has."""
+        """Return the number of trainable parameters that are not in a row below."""
         return self.trainable_params - sum(child.leftover_trainable_params() for child in self._below())
 
     def _below(self) -> Iterable[LayerInfo]:
@@ -170,14 +170,14 @@ class LayerInfo:
         return name
 
     def macs_to_str(self, reached_max_depth: bool) -> str:
-        """Return the mult-adds of a leaf, or of all leaves below a row at the greatest depth shown."""
+        """Return the mult-adds of a leaf, or of all leaves below a row at the maximum depth."""
         if self.macs <= 0 or not (self.is_leaf_layer or reached_max_depth):
             return NONE
         leaves = [self] if self.is_leaf_layer else [child for child in self.children if child.is_leaf_layer]
         return f"{sum(leaf.macs for leaf in leaves):,}"
 
     def num_params_to_str(self, reached_max_depth: bool) -> str:
-        """Return the parameters of a leaf or of a row at the greatest depth shown; of any other, those no row below has."""
+        """Return the parameters of a leaf or of a row at the maximum depth; for other rows, those that are not in a row below."""
         if self.num_params == 0:
             return NONE
         if self.is_recursive:
@@ -188,7 +188,7 @@ class LayerInfo:
         return f"{leftover:,}" if leftover > 0 else NONE
 
     def params_percent(self, total_params: int, reached_max_depth: bool, precision: int = 2) -> str:
-        """Return the same number as a share of all parameters."""
+        """Return the number from :meth:`num_params_to_str` as a share of all parameters."""
         if total_params and self.is_recursive:
             return RECURSIVE
         params = self.num_params if reached_max_depth or self.is_leaf_layer else self.leftover_params()
@@ -203,7 +203,7 @@ def _shown_size(value: Any, batch_dim: int | None) -> list[Any]:
 
 
 def _with_one(value: Any, size: list[int], batch_dim: int | None) -> list[int]:
-    """Return the size with 1 along ``batch_dim``; unchanged for a value that is a single tensor."""
+    """Return the size with 1 along ``batch_dim``; unchanged if the value is a single tensor."""
     if batch_dim is None or batch_dim >= len(size) or isinstance(value, Spec):
         return size
     return [*size[:batch_dim], 1, *size[batch_dim + 1 :]]
@@ -223,7 +223,7 @@ class FormattingOptions:
     layer_name_width: int = 40
 
     def set_layer_name_width(self, layers: Iterable[LayerInfo]) -> None:
-        """Widen the first column, in steps, for the longest name."""
+        """Widen the first column to fit the longest name, in steps of :data:`INDENT`."""
         longest = max((len(self._name(layer)) + layer.depth * INDENT + 1 for layer in layers), default=0)
         if longest >= self.layer_name_width:
             self.layer_name_width = math.ceil(longest / INDENT) * INDENT
@@ -244,7 +244,7 @@ class FormattingOptions:
         return self.format_row(f"Layer (type{shown})", TITLES)
 
     def layers_to_str(self, layers: Iterable[LayerInfo], total_params: int) -> str:
-        """Return the rows down to the greatest depth."""
+        """Return the rows down to the maximum depth."""
         hidden = RowSettings.HIDE_RECURSIVE_LAYERS in self.row_settings
         shown = (layer for layer in layers if layer.depth <= self.max_depth and not (hidden and layer.is_recursive))
         return "".join(self._row(layer, total_params) for layer in shown)
@@ -276,7 +276,7 @@ class FormattingOptions:
 
 
 class ModelStatistics:
-    """The rows of a model and their sums; it prints as a table. ``total_input`` is None if the model was not run."""
+    """The rows of a model and their sums, printed as a table. ``total_input`` is None if the model was not run."""
 
     def __init__(
         self,
@@ -292,10 +292,10 @@ class ModelStatistics:
         leaves = [layer for layer in summary_list if layer.is_leaf_layer]
         first_met = [layer for layer in summary_list if not layer.is_recursive]
         self.total_mult_adds = sum(layer.macs for layer in leaves)
-        # Each output counts twice: once for its gradient.
+        # Each output counts twice, because of its gradient.
         self.total_output_bytes = 2 * sum(layer.output_bytes for layer in leaves if layer.num_params > 0)
         self.total_param_bytes = sum(layer.param_bytes for layer in first_met if layer.is_leaf_layer)
-        # A leaf has nothing below it: all its parameters are left over.
+        # A leaf has no rows below it, so all its parameters are leftover.
         self.total_params = sum(max(layer.leftover_params(), 0) for layer in first_met)
         self.trainable_params = sum(max(layer.leftover_trainable_params(), 0) for layer in first_met)
         formatting.set_layer_name_width(summary_list)
@@ -337,7 +337,7 @@ class ModelStatistics:
 
     @staticmethod
     def format_output_num(num: float, units: Units) -> str:
-        """Return a count as it follows its name: ``" (M): 1.82"``; ``": 1,820"`` without a unit."""
+        """Return a count as the text after its name: ``" (M): 1.82"``; ``": 1,820"`` without a unit."""
         units, scaled = ModelStatistics.to_readable(num, units)
         unit = "" if units == Units.NONE else f" ({units.value})"
         return f"{unit}: {int(scaled):,d}" if float(scaled).is_integer() else f"{unit}: {scaled:,.2f}"

@@ -1,1 +1,1 @@
-"""Rendering: functions from plain data to strings. They know nothing of the Report, which calls them."""
+"""Rendering: functions from plain data to strings. They do not depend on the Report, which calls them."""

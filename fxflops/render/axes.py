@@ -1,4 +1,4 @@
-"""Axes of charts: the place of a value on them, in percent, and the round values to write beside them."""
+"""Axes of charts: the position of a value in percent of the axis, and round tick values."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 LOGARITHMIC = 20
-"""An axis is logarithmic if its largest value is so many times its smallest."""
+"""An axis is logarithmic if its largest value is at least this many times its smallest."""
 MARGIN = 0.08
-"""The room beside the outermost points, as a share of the axis."""
+"""The margin beyond the outermost points, as a share of the axis."""
 MOST_TICKS = 8
 
 
 class Axis:
-    """An axis from ``low`` to ``high``, linear or logarithmic; ``in_bytes`` asks for ticks at powers of two."""
+    """An axis from ``low`` to ``high``, linear or logarithmic; with ``in_bytes`` its ticks are at powers of two."""
 
     def __init__(self, low: float, high: float, *, is_log: bool = False, in_bytes: bool = False) -> None:
         self._scale: Callable[[float], float] = math.log10 if is_log else float
@@ -22,21 +22,21 @@ class Axis:
 
     @classmethod
     def around(cls, values: Sequence[float], in_bytes: bool = False) -> Axis:
-        """Return an axis on which all values lie, with room beside them."""
+        """Return an axis that covers all values, with a margin on both sides."""
         low, high = min(values), max(values)
         if low > 0 and high / low >= LOGARITHMIC:
             room = (high / low) ** MARGIN
             return cls(low / room, high * room, is_log=True, in_bytes=in_bytes)
         room = MARGIN * ((high - low) or abs(high) or 1.0)
-        # The margin alone does not make an axis begin below zero.
+        # Do not let the margin extend the axis below zero.
         return cls(low - room if low < 0 else max(low - room, 0.0), high + room, in_bytes=in_bytes)
 
     def place(self, value: float) -> float:
-        """Return the place of a value in percent of the axis."""
+        """Return the position of a value in percent of the axis."""
         return 100 * (self._scale(value) - self._first) / (self._last - self._first)
 
     def ticks(self) -> list[float]:
-        """Return the values to write beside the axis: round numbers, or powers of two for bytes."""
+        """Return the tick values: round numbers, or powers of two for bytes."""
         values = self._log_ticks() if self._is_log else self._linear_ticks()
         return [value for value in values if -1e-6 <= self.place(value) <= 100 + 1e-6]
 

@@ -1,4 +1,4 @@
-"""A quantity over a size as a chart: its parts as bands on top of one another."""
+"""A stacked chart of a quantity over a size, with one band per part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REST = "other"
 def bands_chart(
     title: str, x_title: str, lengths: Sequence[float], bands: Mapping[str, Sequence[float]], in_bytes: bool
 ) -> Chart:
-    """Return the chart of bands by name, whose values are at the ``lengths``, the largest band first."""
+    """Return the stacked chart of ``bands``: each band's values at the ``lengths``, by name, the lowest band first."""
     first, last = min(lengths), max(lengths)
     flat = Axis(first, last if last > first else first + 1)
     heights = [sum(values) for values in zip(*bands.values(), strict=True)]
@@ -34,7 +34,7 @@ def bands_chart(
 
 
 def _colours(names: Iterable[str]) -> dict[str, str]:
-    """Return a colour for each operator: that of its family, or one that no other has if it is taken."""
+    """Return a colour for each operator: its family's, or an unused colour if another operator already has that."""
     colours: dict[str, str] = {}
     for name in names:
         free = [colour for _, colour, _ in FAMILIES if colour not in colours.values()]

@@ -1,4 +1,4 @@
-"""A model's graph as boxes inside one another: modules, with identical siblings in one box, and the tensors between them."""
+"""A model's graph as nested boxes: modules, with identical siblings in one box, and the tensors between them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from .data import GraphNode, TreeRow
 from .fold import common_name, fingerprint
 
 MOST_BOXES = 160
-"""Unless a depth is given, the graph is as deep as this many boxes allow."""
+"""Without an explicit depth, the graph is as deep as it can be with at most this many boxes."""
 Edges = dict[tuple["Box | None", "Box | None"], dict[str, None]]
 
 
 @dataclass(eq=False)
 class Box:
-    """A module, a call of a function, or an input or output; ``count`` identical modules stand in one box.
+    """A module, a function call, or an input or output; one box represents ``count`` identical modules.
 
-    ``edges`` are those between its ``children``, with the tensors that pass: from None those that come from outside, to
-    None those that leave. ``cost`` is that of all nodes in it.
+    ``edges`` connect its ``children``, each with the tensors that pass; a source of None is outside the box, and so is a
+    target of None. ``cost`` is the sum over all nodes in the box.
     """
 
     name: str
@@ -39,9 +39,9 @@ class Box:
 
 
 def boxes(root: TreeRow, nodes: Sequence[GraphNode], by: str, depth: int | None = None) -> Box:
-    """Return the box of the whole model, with ``depth`` levels of modules inside; costs are those called ``by``.
+    """Return the box of the whole model, with ``depth`` levels of modules inside and the cost ``by``.
 
-    Nodes that compute nothing, have no parameters and join nothing are left out: what reaches them reaches the next.
+    Nodes that compute nothing, have no parameters and join no tensors are omitted; edges pass through them.
     """
     if depth is not None:
         return _Builder(root, nodes, depth).build(by)
@@ -52,7 +52,7 @@ def boxes(root: TreeRow, nodes: Sequence[GraphNode], by: str, depth: int | None 
 
 
 class _Builder:
-    """Puts nodes into boxes, and tensors onto the edges between these."""
+    """Puts nodes into boxes, and tensors onto the edges between the boxes."""
 
     def __init__(self, root: TreeRow, nodes: Sequence[GraphNode], depth: int) -> None:
         self._nodes = nodes
@@ -62,14 +62,14 @@ class _Builder:
         self._made: dict[tuple[Box, int], Box] = {}
         self._numbers: dict[str, int] = {}
         self._flops = [*accumulate((node.costs["flops"] for node in nodes), initial=0)]
-        self._span: dict[str, tuple[int, int]] = {}  # of each module, its first node, and the one after its last
+        self._span: dict[str, tuple[int, int]] = {}  # by module: the index of its first node, and one past its last
         for i, node in enumerate(nodes):
             for path in prefixes(node.path):
                 self._span[path] = self._span.get(path, (i, i))[0], i + 1
         self._fold(self._root, [root])
 
     def _fold(self, box: Box, rows: Sequence[TreeRow]) -> None:
-        """Make the boxes inside that of identical modules: one for identical children that follow each other."""
+        """Make the boxes inside the box of identical modules: one per run of identical children."""
         children = [sorted(self._called(row), key=lambda child: self._span[child.path]) for row in rows]
         for same in _alike(children, self._follows):
             first = same[0]
@@ -80,7 +80,7 @@ class _Builder:
             self._fold(inside, same)
 
     def _called(self, row: TreeRow) -> Iterator[TreeRow]:
-        """Yield the modules that a module calls: not a ModuleList, but its items."""
+        """Yield the modules that a module calls; a ModuleList is replaced by its items."""
         for child in row.children:
             if child.calls and child.path in self._span:
                 yield child
@@ -88,13 +88,13 @@ class _Builder:
                 yield from self._called(child)
 
     def _follows(self, a: TreeRow, b: TreeRow) -> bool:
-        """Return whether the items ``a`` and ``b`` of a list are called one after the other, with nothing computed between."""
+        """Return whether list items ``a`` and ``b`` are called in a row, with nothing computed in between."""
         end, begin = self._span[a.path][1], self._span[b.path][0]
         return a.name.isdigit() and b.name.isdigit() and end <= begin and self._flops[end] == self._flops[begin]
 
     def build(self, by: str) -> Box:
-        """Return the root with every node in its box, and the edges between them."""
-        flows: dict[str, dict[str, str]] = {}  # by a node's name, the nodes whose values it passes on, and as what
+        """Return the root with every node in its box, and the edges between the boxes."""
+        flows: dict[str, dict[str, str]] = {}  # by node name: the nodes whose values it passes on, and the tensors
         kept: dict[str, tuple[list[str], list[Box]]] = {}
         for node in self._nodes:
             sources = {name: out for each in node.inputs for name, out in flows.get(each, {}).items()}
@@ -117,7 +117,7 @@ class _Builder:
         return _shortened(self._root)
 
     def _chain(self, node: GraphNode) -> tuple[list[str], list[Box]]:
-        """Return the boxes around a node, the root first, and the names of what they are of; the last is the node's own."""
+        """Return the boxes around a node, the root first and the node's own last, with the names of their modules and the node."""
         names = [path for path in prefixes(node.path) if path in self._modules][: self._depth + 1]
         chain = [self._modules[path] for path in names]
         innermost = chain[-1].row
@@ -125,7 +125,7 @@ class _Builder:
             return names, chain
         if len(names) > self._depth and names[-1]:
             return names, chain
-        # The calls that identical modules make themselves are identical too, one after the other.
+        # Identical modules make the same function calls in the same order, so a call's number identifies its box.
         number = self._numbers[node.path] = self._numbers.get(node.path, -1) + 1
         name = f"{node.kind} {node.name}" if node.kind == "input" else node.op if node.kind == "function" else node.kind
         own = self._made.setdefault((chain[-1], number), Box(name, node.kind))
@@ -135,8 +135,8 @@ class _Builder:
 def _alike(
     children: Sequence[Sequence[TreeRow]], follows: Callable[[TreeRow, TreeRow], bool]
 ) -> Iterator[list[TreeRow]]:
-    """Yield the groups of identical modules, of the children of identical modules: those at one position in all of them,
-    with those that follow them and are identical to them."""
+    """Yield groups of identical modules among the children of identical modules: the children at one position in all of
+    them, together with the identical children that follow."""
     group: list[tuple[TreeRow, ...]] = []
     for same in zip(*children, strict=False):
         if group and not (fingerprint(same[0]) == fingerprint(group[-1][0]) and follows(group[-1][0], same[0])):
@@ -148,14 +148,14 @@ def _alike(
 
 
 def _connect(source: tuple[list[str], list[Box]], target: tuple[list[str], list[Box]], tensor: str) -> None:
-    """Draw the way of a tensor: out of the boxes that only its source is in, and into those that only its target is in."""
+    """Add the edges of a tensor: out of the boxes that contain only its source, and into those that contain only its target."""
     common = 0
     while common < min(len(source[0]), len(target[0])) and source[0][common] == target[0][common]:
         common += 1
     out_of, into = source[1][common - 1 :], target[1][common - 1 :]
     if len(out_of) < 2 or len(into) < 2:
         return  # within one box
-    if out_of[1] is not into[1]:  # else from one of several identical modules to the next
+    if out_of[1] is not into[1]:  # equal if the tensor goes from one identical module to the next
         out_of[0].edges.setdefault((out_of[1], into[1]), {})[tensor] = None
     for above, box in pairwise(out_of[1:]):
         above.edges.setdefault((box, None), {})[tensor] = None
@@ -164,7 +164,7 @@ def _connect(source: tuple[list[str], list[Box]], target: tuple[list[str], list[
 
 
 def _shortened(box: Box) -> Box:
-    """Put a module in the place of one that holds nothing else, under the names of both."""
+    """Replace each module whose only content is another module by that module, under both names."""
     box.children = [_shortened(child) for child in box.children]
     if len(box.children) == 1 and box.children[0].kind == "module" and box.row is not None and box.row.path:
         [inside] = box.children

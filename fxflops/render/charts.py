@@ -1,7 +1,7 @@
-"""Charts: what all of them are made of, the SVG picture of one, and its place in a page.
+"""Charts: their common elements, and a chart as an SVG picture or as part of a page.
 
-The elements of a chart stand at percents of its plot, and letters and dots have a fixed size. So one drawing fits a wide
-page, a narrow one, paper and a picture of its own.
+Elements are placed at percents of the plot, while text and dots have a fixed size. So one drawing fits wide and narrow
+pages, paper, and a standalone picture.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .text import escaped
 WIDTH, TOP = 900, 64
 """The width of a picture, and the height of its title and legend, in pixels."""
 LETTER = 6.6
-"""The width of a letter, about, in pixels."""
+"""The approximate width of a letter in pixels."""
 
 
 class Chart(NamedTuple):
-    """A chart. ``body`` are the SVG elements of its plot, ``height`` the plot's pixels, ``margins`` the pixels to its left,
-    to its right and below it; ``legend`` has the mark, the text and the colour of each key."""
+    """A chart. ``body`` is the SVG of its plot, ``height`` the plot's height and ``margins`` the space to its left, to its
+    right and below it, in pixels; ``legend`` has the mark, text and colour of each key."""
 
     title: str
     legend: Sequence[tuple[str, str, str]]
@@ -31,7 +31,7 @@ class Chart(NamedTuple):
 
     @property
     def width(self) -> int:
-        """The pixels of the plot in a picture."""
+        """The width of the plot in a picture, in pixels."""
         return WIDTH - self.margins[0] - self.margins[1]
 
 
@@ -39,7 +39,7 @@ SQUARE = "■"
 
 
 def style() -> str:
-    """Return the style of charts, for a picture or a page."""
+    """Return the CSS of charts, for a picture or a page."""
     colours = [OTHER[1], *(colour for _, colour, _ in FAMILIES)]
     tiles = "".join(
         f".f{i} rect{{fill:{colour}}}.f{i} text{{fill:{ink_on(colour)}}}.f{i} .share{{stroke:{colour}}}"
@@ -58,7 +58,7 @@ STYLE = """
 @media screen and (prefers-color-scheme:dark){.chart text{fill:#e7eaf0}.chart .soft{fill:#9aa4b3}.chart .on{stroke:#1a1f27}.chart .dark{fill:#1b1f27}
 .chart .back{fill:#1a1f27}.chart .dot,.chart .cut,.chart .tile rect{stroke:#1a1f27}.chart .module rect{fill:#2a313c}.chart .module .share{stroke:#2a313c}}
 """
-"""Colours without variables, which programs that turn SVG into pixels do not know."""
+"""Colours are literal: programs that rasterize SVG do not support CSS variables."""
 
 
 def picture(chart: Chart, origin: str) -> str:
@@ -85,7 +85,7 @@ def picture(chart: Chart, origin: str) -> str:
 
 
 def placed(chart: Chart) -> str:
-    """Return the chart for a page that has the :func:`style`: as wide as there is room, with its legend above it."""
+    """Return the chart for a page that includes :func:`style`: it fills the available width, with its legend above."""
     left, right, below = chart.margins
     return (
         f'{legend(chart.legend)}<div class="frame" style="padding:0 {right}px {below}px {left}px">'
@@ -104,14 +104,14 @@ def legend(keys: Iterable[tuple[str, str, str]]) -> str:
 
 
 def percent(value: float) -> str:
-    """Return a place as short as it can be written: ``12.5%``."""
+    """Return a position as the shortest text: ``12.5%``."""
     return f"{value:.2f}".rstrip("0").rstrip(".") + "%"
 
 
 def label(
     x: float, y: float, text: str, anchor: str = "middle", *, dx: float = 0, dy: float = 0, kind: str = "soft"
 ) -> str:
-    """Return a text at percents of the plot, moved by pixels."""
+    """Return a text at ``x`` and ``y`` percent of the plot, moved by ``dx`` and ``dy`` pixels."""
     moved = (f' dx="{dx:g}"' if dx else "") + (f' dy="{dy:g}"' if dy else "")
     return (
         f'<text class="{kind}" x="{percent(x)}" y="{percent(y)}"{moved} text-anchor="{anchor}">{escaped(text)}</text>'
@@ -119,14 +119,14 @@ def label(
 
 
 def line(x: float, y: float, to_x: float, to_y: float, width: float = 0, dashes: str = "") -> str:
-    """Return a line between percents of the plot; without a width it belongs to the grid behind the data."""
+    """Return a line between two points in percent of the plot; without a width it is a grid line."""
     kind = f'class="rule" stroke-width="{width:g}"' if width else 'class="grid"'
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
     return f'<line {kind}{dashed} x1="{percent(x)}" y1="{percent(y)}" x2="{percent(to_x)}" y2="{percent(to_y)}"/>'
 
 
 def y_ticks(ticks: Iterable[tuple[float, str]]) -> list[str]:
-    """Return the ticks of the vertical axis, each a place in percent from below and a text, with their lines."""
+    """Return the grid lines and labels of the vertical axis; a tick is a position in percent from the bottom, and its text."""
     return [
         element
         for at, text in ticks
@@ -135,22 +135,23 @@ def y_ticks(ticks: Iterable[tuple[float, str]]) -> list[str]:
 
 
 def x_ticks(ticks: Iterable[tuple[float, str]]) -> list[str]:
-    """Return the ticks of the horizontal axis, with their lines."""
+    """Return the grid lines and labels of the horizontal axis."""
     return [element for at, text in ticks for element in (line(at, 0, at, 100), label(at, 100, text, dy=16))]
 
 
 def areas(edges: Sequence[float], layers: Sequence[tuple[str, str, Sequence[float]]], stepped: bool) -> str:
-    """Return areas on top of one another: the name, the colour and the heights of each layer, the lowest first.
+    """Return stacked areas; each layer is its name, colour and heights, the lowest layer first.
 
-    ``edges`` are the places of the heights. With ``stepped`` a height holds until the next edge, and there is one edge more.
-    All numbers are percents of the plot. Paths know no percents, so they have a plot of 1000 x 1000 of their own, stretched.
+    ``edges`` are the x positions of the heights. With ``stepped`` a height extends to the next edge, and there is one more edge
+    than heights. All numbers are percents of the plot. SVG paths cannot use percents, so they get their own stretched
+    viewport of 1000 x 1000.
     """
     tops: list[tuple[str, str, list[float]]] = []
     below = [0.0] * len(layers[0][2]) if layers else []
     for name, colour, heights in layers:
         below = [sum(pair) for pair in zip(below, heights, strict=True)]
         tops.append((name, colour, below))
-    # The highest first: each of the others covers the part that is not the area's own.
+    # Draw the highest first: the lower areas then cover everything below its own band.
     paths = "".join(
         f'<path class="area" fill="{colour}" d="{_outline(edges, heights, stepped)}"><title>{escaped(name)}</title></path>'
         for name, colour, heights in reversed(tops)
@@ -159,7 +160,7 @@ def areas(edges: Sequence[float], layers: Sequence[tuple[str, str, Sequence[floa
 
 
 def _outline(edges: Sequence[float], heights: Sequence[float], stepped: bool) -> str:
-    """Return the path around an area that stands on the axis."""
+    """Return the outline of an area down to the axis."""
     points, last = [f"M{_pixel(edges[0])} 1000"], None
     for i, height in enumerate(heights):
         x, y = _pixel(edges[i]), _pixel(100 - height)
@@ -176,12 +177,12 @@ def _pixel(value: float) -> str:
 
 
 def without_zeros(text: str) -> str:
-    """Return a number with its unit, without zeros behind the point: ``2.00 MiB -> 2 MiB``."""
+    """Return a number with its unit, without trailing zeros: ``2.00 MiB -> 2 MiB``."""
     return re.sub(r"\.0+(?= |$)|(\.\d*?[1-9])0+(?= |$)", r"\1", text)
 
 
 def ink_on(colour: str) -> str:
-    """Return the colour of letters that are legible on this one, by its luminance (WCAG 2.2)."""
+    """Return the text colour that is legible on this colour, by its luminance (WCAG 2.2)."""
     weights = zip((1, 3, 5), (0.2126, 0.7152, 0.0722), strict=True)
     light = sum(weight * (int(colour[i : i + 2], 16) / 255) ** 2.2 for i, weight in weights)
     return "#1b1f27" if light > 0.2 else "#ffffff"

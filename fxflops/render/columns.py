@@ -1,4 +1,4 @@
-"""The columns of tables and trees: key, header and kind of value; and the names that users give to columns and units."""
+"""The columns of tables and trees: key, header and kind of value; and lookup of columns and units by name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Column:
         return self.kind != "text"
 
     def show(self, value: Any, unit: str | None = None) -> str:
-        """Return the value as text. ``unit`` None shows the raw number, "auto" the unit that suits it, "G" or "ms" that one."""
+        """Return the value as text. ``unit`` is None for the raw number, "auto" for a suitable unit, or a unit such as "G" or "ms"."""
         if value is None:
             return readable.NOT_MEASURED
         if isinstance(value, bool) or not isinstance(value, Real):
@@ -44,18 +44,18 @@ class Column:
         return sign + (_raw(number, self.kind) if unit is None else _scaled(number, self.kind, unit))
 
     def title(self, units: str | None) -> str:
-        """Return the header; without the unit in parentheses if ``units`` give each value its own."""
+        """Return the header; without the unit in parentheses if ``units`` adds a unit to each value."""
         return self.header if self.unit(units) is None else self.header.partition("(")[0]
 
     def unit(self, units: str | None, otherwise: str | None = None) -> str | None:
-        """Return ``units`` if it is "auto" or a unit of this column's kind; ``otherwise`` if not."""
+        """Return ``units`` if it is "auto" or a unit of this column's kind, else ``otherwise``."""
         if units is None or self.kind not in UNITS_OF:
             return otherwise
         return units if units == "auto" or units in UNITS_OF[self.kind] else otherwise
 
 
 def held_columns(categories: Iterable[str]) -> list[Column]:
-    """Return a column for the bytes of each category at the peak; "params bytes", since "params" is a number of elements."""
+    """Return a column for each category's bytes at the peak. For parameters it is "params bytes", as "params" counts elements."""
     return [Column(f"bytes_{name}", "params bytes" if name == "params" else name, "B") for name in categories]
 
 
@@ -151,7 +151,7 @@ COMPILED = (
 )
 ROOT = "(root)"
 COMPARED = ("{}_ratio", "{}_a", "{}_b", "{}_difference")
-"""The columns of a quantity in two reports."""
+"""The columns of a quantity compared between two reports."""
 EXPENDABLE = (
     "target", "counts", "node", "bytes_before", "bytes_after", "int_ops", "activations", "own_params", "own_macs",
     "own_flops", "own_seconds", "macs", "bytes_peak", "params", "output", "inputs",
@@ -159,7 +159,7 @@ EXPENDABLE = (
     "launch_seconds", "compute_seconds", "memory_seconds", "bytes_read", "bytes_written", "flops_per_byte",
     "bytes_per_second", "share_of_peak", "flops_per_second", "dtype",
 )  # fmt: skip
-"""Columns that a table leaves out, in this order, if its lines are too long for the terminal."""
+"""Columns that a table omits, in this order, if its lines are too long for the terminal."""
 ALIASES = {
     "memory": ("mem_delta", "bytes_peak"),
     "input_size": ("inputs",),
@@ -167,19 +167,19 @@ ALIASES = {
     "num_params": ("params",),
     "mult_adds": ("macs",),
 }
-"""Other names of columns, torchinfo's among them, each with the columns that it may stand for; the first that a table has is taken."""
+"""Other names of columns, including torchinfo's, each with the columns that it can mean; the first that a table has is used."""
 
 TORCHINFO_ALONE = {"kernel_size", "params_percent", "trainable"}
-"""The columns of torchinfo that no table has."""
+"""The columns of torchinfo that none of our tables has."""
 
 
 def titled(columns: Iterable[Column], counted: str) -> tuple[Column, ...]:
-    """Return the columns with the title of what a convention counts in place of "FLOPs"."""
+    """Return the columns with ``counted``, the title of what a convention counts, in place of "FLOPs"."""
     return tuple(replace(column, header=column.header.replace("FLOPs", counted)) for column in columns)
 
 
 def find(columns: Sequence[Column], name: str) -> int:
-    """Return the position of the column with this key or header, in any case; InputError if there is none."""
+    """Return the position of the column with this key or header, ignoring case; raise InputError if there is none."""
     return pick(columns, [name])[0]
 
 
@@ -192,21 +192,21 @@ def _position(columns: Sequence[Column], name: str) -> int | None:
 
 
 def _with_nearest(columns: Sequence[Column], name: str) -> str:
-    """Return a name that no column has, with the nearest one that a column has."""
+    """Return an unknown column name, quoted, with the most similar column name as a suggestion."""
     spelled = [*dict.fromkeys(word.lower() for column in columns for word in (column.key, column.header))]
     return f"{name!r}{did_you_mean(name.lower(), get_close_matches(name.lower(), spelled, n=1))}"
 
 
 def _named(column: Column) -> str:
-    """Return the column's key, with its header in parentheses if that is another word."""
+    """Return the column's key, with its header in parentheses if it differs."""
     header = column.header.lower().replace(" ", "_").partition("(")[0]
     return column.key if header in (column.key.lower(), "%") else f"{column.key} ({column.header})"
 
 
 def pick(columns: Sequence[Column], names: Sequence[str] | str | None) -> list[int]:
-    """Return the positions of the columns named, in that order; all for None. One string may name several ("a,b").
+    """Return the positions of the named columns, in that order; all for None. One string may name several ("a,b").
 
-    Raises InputError with the names that no column has.
+    Raises InputError that lists unknown names.
     """
     if names is None:
         return list(range(len(columns)))
@@ -221,19 +221,19 @@ def pick(columns: Sequence[Column], names: Sequence[str] | str | None) -> list[i
 
 
 def check_units(units: str | None) -> None:
-    """Raise InputError for a unit that no column knows."""
+    """Raise InputError for a unit that no column supports."""
     if units is not None and units not in UNITS:
         raise InputError(f"unknown units {units!r}: one of {', '.join(unit for unit in UNITS if unit)}")
 
 
 def check_number(name: str, value: int | None, least: int) -> None:
-    """Raise InputError for a ``top`` or ``depth`` that is no int, or too small to show anything."""
+    """Raise InputError for a ``top`` or ``depth`` that is not an int, or is too small to show anything."""
     if value is not None and (not isinstance(value, Integral) or value < least):
         raise of_kind(InputError(f"{name}={value!r}: an int of at least {least}, or None for all"), TypeError)
 
 
 def module_values(row: TreeRow, whole: TreeRow) -> dict[str, Any]:
-    """Return a module's values by the keys of MODULE_COLUMNS; its shares are of those of the ``whole``."""
+    """Return a module's values by the keys of MODULE_COLUMNS; percentages are relative to ``whole``."""
     return {
         "calls": row.calls,
         "params": row.params,
@@ -250,9 +250,9 @@ def module_values(row: TreeRow, whole: TreeRow) -> dict[str, Any]:
 
 
 def module_cell(column: Column, values: dict[str, Any], units: str | None, missing: int) -> str:
-    """Return the text of one cell in a module's row; a count with ``missing`` calls is marked ">=", as a lower bound.
+    """Return the text of one cell in a module's row; a count with ``missing`` calls is a lower bound, marked ">=".
 
-    Parameters that are frozen are told: "72 frozen", "288 (72 frozen)".
+    Frozen parameters are marked: "72 frozen", "288 (72 frozen)".
     """
     unit = column.unit(units, otherwise="auto") if column.kind in UNITS_OF else None
     text, frozen = column.show(values[column.key], unit), values["frozen"]

@@ -1,4 +1,4 @@
-"""Several models as an HTML page without a script: their table, and a point for each in a figure."""
+"""Several models as an HTML page without a script: their table, and a scatter plot with one point per model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .text import escaped
 
 
 def comparison_page(title: str, table: Table, chart: Chart | None) -> str:
-    """Return the page. ``chart`` is None if its figures are not known of all models."""
+    """Return the page. ``chart`` is None if a value is unknown for some model."""
     rows = cells_table(table.columns, table.rows, "auto", sortable=False)
     notes = "".join(map(note, table.notes))
     return document(

@@ -1,5 +1,5 @@
-"""The conclusion in one sentence: from a run, where its cost is, how near to the device's peak it came, and what was slowest;
-from two, what differs."""
+"""The conclusion in one sentence. For a run: where the cost is, how near it came to the device's peak, and what was slowest;
+for two runs: what differs."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from .text import place, plain
 FORWARD, BACKWARD, *_ = PHASES
 *_, LOADING, BETWEEN = TIMED
 NAMED = 0.1
-"""The share of a block's time from which on a phase is named."""
+"""A phase is named if it takes at least this share of a block's time."""
 RUNNER_UP, LEAD = 0.25, 1.1
-"""The share of FLOPs from which on the second kind of modules is named too; and how many times as much as the next a place has to
-take, to be named alone."""
+"""The second most expensive kind of module is named too from RUNNER_UP of the FLOPs on; a place is named as the most expensive
+if it costs more than LEAD times the next."""
 
 
 def conclusion(data: Summary, utilization: float | None = None) -> str:
     """Return ``64% of FLOPs in 12 Mlp (blocks.*.mlp); 35% of FLOPs in 12 Attention (blocks.*.attn); 41% of peak; slowest:
     blocks.0.attn, 3.10 ms``; "" for an empty run.
 
-    Where the times are unsteady, or there are none, that is said instead of the slowest. ``utilization`` is the share of the device's peak that the model reached (MFU), None if it is not known. Of a training
-    step the phase that takes most comes first, and modules are compared in the forward, with work outside the model.
+    If the times are unsteady or missing, the sentence says so instead of naming the slowest module. ``utilization`` is the share
+    of the device's peak that the model reached (MFU), None if unknown. For a training step, the most expensive phase comes first,
+    and modules are compared by the forward, together with work outside the model.
     """
     parts, phase = parts_of(data.root), _phase(data)
     where = _dearest(data, parts)
@@ -42,8 +43,8 @@ def conclusion(data: Summary, utilization: float | None = None) -> str:
 
 
 def _phase(data: Summary) -> str:
-    """Return where a block's time went; of another run the phase that takes most, of the time if it is known, else of the FLOPs,
-    "" without a backward."""
+    """Return where a block's time went; for other runs, the most expensive phase by time, or by FLOPs if times are missing or
+    unsteady; "" without a backward."""
     times = _times(data)
     if data.steps and times != {}:
         return _parts_of_block(data, times)
@@ -56,8 +57,8 @@ def _phase(data: Summary) -> str:
 
 
 def _parts_of_block(data: Summary, times: Mapping[str, float]) -> str:
-    """Return ``backward 8.84 s (38%), forward 6.48 s (28%), data loading 5.97 s (26%, num_workers=0)``: the phases of a block that
-    take much of its time, the longest first; "" if that is the forward alone."""
+    """Return ``backward 8.84 s (38%), forward 6.48 s (28%), data loading 5.97 s (26%, num_workers=0)``: the phases that take at
+    least :data:`NAMED` of a block's time, the longest first; "" if that is only the forward."""
     whole = StepTime._make(map(sum, zip(*data.steps.values(), strict=True)))
     longest = sorted(times, key=lambda phase: -times[phase])
     named = [phase for phase in longest if times[phase] >= NAMED * whole.seconds > 0]
@@ -77,13 +78,13 @@ def _taken(part: float, whole: StepTime) -> str:
 
 
 def loading(whole: StepTime, workers: Sequence[int]) -> str:
-    """Return how long a loop waited for its batches: ``data loading 1.90 s (30%, num_workers=0)``."""
+    """Return the time that a loop waited for its batches: ``data loading 1.90 s (30%, num_workers=0)``."""
     named = "".join(f", num_workers={' and '.join(map(str, workers))}" for _ in workers[:1])
     return f"data loading {seconds(whole.loading)} ({_share(whole.loading, whole.seconds)}{named})"
 
 
 def _times(data: Summary) -> Mapping[str, float]:
-    """Return the seconds of each phase, of a profiled block or of the model's own run; {} if they were not timed."""
+    """Return the seconds of each phase of a profiled block or of the model's run; {} if nothing was timed."""
     if data.steps:
         whole = StepTime._make(map(sum, zip(*data.steps.values(), strict=True)))
         return {name: getattr(whole, name) for name in TIMED}
@@ -92,7 +93,7 @@ def _times(data: Summary) -> Mapping[str, float]:
 
 
 def _dearest(data: Summary, parts: Sequence[Part]) -> str:
-    """Return the kind of module that has the most FLOPs, and that which takes the most time, with its shares of both."""
+    """Return the kinds of module with the most FLOPs and with the most time, with their shares of both."""
     if not parts:
         operators = {row.key: float(row.total.flops) for row in data.operators if row.total.flops}
         dearest = max(operators, key=lambda name: operators[name], default="")
@@ -116,7 +117,7 @@ def _dearest(data: Summary, parts: Sequence[Part]) -> str:
 
 
 def _named(kind: Sequence[Part], by: str, cost: Callable[[TreeRow], float]) -> str:
-    """Return ``12 Mlp (blocks.*.mlp)``; of parts in several places also the one that costs more than any other."""
+    """Return ``12 Mlp (blocks.*.mlp)``; if the parts are in several places, also the place that clearly costs most."""
     modules = [module for part in kind for module in part.modules]
     if len(modules) < 2:
         label = kind[0].label
@@ -152,16 +153,16 @@ def _share(part: float, whole: float) -> str:
 
 
 FIRST = "FLOPs, training FLOPs, recompute FLOPs, optimizer FLOPs, params, latency, block time, peak memory".split(", ")
-"""The totals that the conclusion names if any of them differ; otherwise it names all that do."""
+"""The totals that the conclusion names if any of them differs; otherwise it names every differing total."""
 
 
 PHASE_TIMES = "forward time", "backward time", "optimizer time", "data loading", "outside time"
-"""The totals that are parts of a profiled block's time."""
+"""The totals that make up a profiled block's time."""
 
 
 class Compared(NamedTuple):
-    """A quantity in both reports. ``shown`` are its name, both values, their difference and ratio as text; ``note`` says
-    where it is."""
+    """A quantity in both reports. ``shown`` has its name, both values, their difference and ratio as text; ``note`` says
+    in which reports it is."""
 
     shown: Sequence[str]
     a: float | None
@@ -180,7 +181,7 @@ def compared(totals: Sequence[Compared], parts: Mapping[str, Sequence[Compared]]
     if any(each.a != each.b for each in phases) and changed == [
         each for each in changed if each.startswith("block time")
     ]:
-        # The work is the same: what differs is where a loop's time goes.
+        # Only the block time differs, not the work: name the phases whose times differ most.
         phases.sort(key=lambda each: -abs((each.b or 0) - (each.a or 0)))
         where = ", ".join(f"{each.shown[0]} {each.shown[3]}" for each in phases[:3])
     said = "; ".join(filter(None, [", ".join(changed), where]))

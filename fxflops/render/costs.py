@@ -1,4 +1,4 @@
-"""The modules and operators that cost most, and the rest as "other"."""
+"""The most expensive modules and operators, and the rest as "other"."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .text import align, bar, cells, paint, plain
 MOST_PARTS = 8
 MOST_OPERATORS = 4
 LEAST = 0.5
-"""Percent of the FLOPs and of the time below which a part is left to the rest."""
+"""A part below this percentage of both FLOPs and time is included in "other"."""
 BAR = 20
 OTHER = "other"
 NOT_A_MODULE = {ATTENTION: f"{ATTENTION} (scaled dot product)"}
-"""Operators whose names are also those of modules, in words that tell them apart: the module has projections, too."""
+"""Operators that share their name with a module, with a distinct name: an attention module also has projections."""
 
 
 def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
-    """Return a table of the parts that cost most, with bars of their share of the time, or of FLOPs if that is unsteady or not timed."""
+    """Return a table of the most expensive parts, with bars for their share of the time, or of FLOPs if times are unsteady or missing."""
     parts = costs(data)
     if not parts:
         return []
@@ -46,10 +46,10 @@ def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
 
 
 def costs(data: Summary) -> list[Part]:
-    """Return the parts that cost most, largest first; the rest is a part "other", which says how many more it has of a kind shown."""
+    """Return the most expensive parts, largest first, and the rest as "other", with the number of its modules of a class shown above."""
     parts = [part for part in parts_of(data.root) if _is_worth_a_line(part.row, data)]
     by_time = _by_time(data, parts)
-    # Sums of seconds that are equal, and differences that are 0, are so but for rounding.
+    # Rounded, because floating-point sums of seconds that should be equal (or differences that should be 0) are not exactly.
     parts.sort(key=lambda part: round(part.row.seconds or 0.0, 9) if by_time else part.row.flops, reverse=True)
     shown = {part.row.cls for part in parts[:MOST_PARTS] if part.modules}
     parts, more = parts[:MOST_PARTS], [part for part in parts[MOST_PARTS:] if part.modules and part.row.cls in shown]
@@ -68,12 +68,12 @@ def costs(data: Summary) -> list[Part]:
 
 
 def _by_time(data: Summary, parts: Iterable[Part]) -> bool:
-    """Return whether parts are compared by their time."""
+    """Return whether to compare parts by their time."""
     return not data.unsteady and any(part.row.seconds is not None for part in parts)
 
 
 def operator_shares(data: Summary) -> list[tuple[str, list[str]]]:
-    """Return the operators' shares of FLOPs, and of the time if measured: a label and the parts of each line."""
+    """Return the operators' shares of FLOPs, and of the time if measured: for each line, its label and its parts."""
     lines = [("by operator", _shares([(op.key, op.total.flops) for op in data.operators]))]
     if any(op.total.seconds for op in data.operators if op.key != HOST):
         lines.append(("by operator, time", _shares([(op.key, op.total.seconds or 0.0) for op in data.operators])))
@@ -81,13 +81,13 @@ def operator_shares(data: Summary) -> list[tuple[str, list[str]]]:
 
 
 def _is_worth_a_line(row: TreeRow, data: Summary) -> bool:
-    """Return True if its share is not small, or is unknown because it is neither counted nor timed."""
+    """Return True if a module's share is not small, or is unknown because the module is neither counted nor timed."""
     flops, seconds = units.percent(row.flops, data.root.flops), units.percent(row.seconds, data.root.seconds)
     return max(flops or 0.0, seconds or 0.0) >= LEAST or (row.missing > 0 and seconds is None)
 
 
 def _shares(values: Sequence[tuple[str, float]]) -> list[str]:
-    """Return ``linear 95.2%`` for each of the largest, and one share for the rest."""
+    """Return ``linear 95.2%`` for each of the largest values, and one share for the rest."""
     whole = sum(value for _, value in values)
     ranked = sorted(values, key=lambda pair: -pair[1])
     shown = [*ranked[:MOST_OPERATORS], (OTHER, sum(value for _, value in ranked[MOST_OPERATORS:]))]

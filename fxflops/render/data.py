@@ -1,4 +1,4 @@
-"""The plain data that renderers take. A value that was not measured is None, never 0."""
+"""The plain data for renderers. A value that was not measured is None, never 0."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ..records import Params
 from ..run.outcome import Compiled
 
 LITTLE = 0.0005
-"""The share up to which work is left out of a name."""
+"""A name does not mention work outside the model up to this share."""
 
 
 class TreeRow(NamedTuple):
-    """One module. Its numbers are those of its subtree; ``own_*`` are those of its own calls, outside its children.
+    """One module. Numbers include its subtree; ``own_*`` cover only its own calls, outside its children.
 
     ``name`` is its name in the parent ("" for the root), ``children`` are in run order, ``own_ops`` counts its own calls by
-    operator, ``missing`` the calls in the subtree that have no formula, ``frozen`` the ``params`` that require no gradients; ``inputs`` and ``output`` are the shapes of its first
-    call.
+    operator, ``missing`` the calls in the subtree that have no formula, ``frozen`` the ``params`` that require no gradients;
+    ``inputs`` and ``output`` are the shapes of its first call.
     """
 
     name: str
@@ -53,7 +53,7 @@ class TreeRow(NamedTuple):
 
     @property
     def was_called(self) -> bool:
-        """True if the module or one inside it was called: a ModuleList is never called, its items are."""
+        """True if the module or one inside it was called: a ModuleList itself is never called, only its items."""
         return self.calls > 0 or any(child.was_called for child in self.children)
 
     def walk(self) -> Iterator[TreeRow]:
@@ -64,12 +64,12 @@ class TreeRow(NamedTuple):
 
 
 class GraphNode(NamedTuple):
-    """A node of a model's graph: a call of a leaf module or of a function, or an input or output of the model.
+    """A node of a model's graph: a call of a leaf module or function, or an input or output of the model.
 
-    ``kind`` is "input", "module", "function" or "output"; ``path`` is the module that it calls or is in; ``op`` are its
-    operators, "" for an index into a tuple and the like, ``out`` is its result in words, "" if it is not known; ``inputs`` are the names of the nodes that it takes
-    values from. ``costs`` are its "flops", "macs", "time" (in seconds) and "memory" (bytes at the peak within it), as far
-    as they are known.
+    ``kind`` is "input", "module", "function" or "output"; ``path`` is the module that it calls or belongs to; ``op`` names its
+    operators ("" for e.g. an index into a tuple); ``out`` is its result as text, "" if unknown; ``inputs`` are the names of the
+    nodes whose values it takes. ``costs`` has its "flops", "macs", "time" (in seconds) and "memory" (bytes at the peak within
+    the node), as far as known.
     """
 
     name: str
@@ -82,8 +82,8 @@ class GraphNode(NamedTuple):
 
 
 class CompiledRun(NamedTuple):
-    """The compiled model's own run, and what it gained: ``speedup`` is the eager latency over its own, ``losers`` are the
-    modules that did not gain, which cannot be told if the kernels' times are ``unsteady``."""
+    """The compiled model's own run, and its gain: ``speedup`` is the eager latency divided by the compiled latency; ``losers``
+    are the modules that did not get faster, unknown if the kernels' times are ``unsteady``."""
 
     run: Compiled
     speedup: float | None
@@ -96,16 +96,15 @@ class CompiledRun(NamedTuple):
 class Summary:
     """The data of the one-screen summary.
 
-    ``setting`` is the run in words ("cpu (2 cores) · eval · no_grad · symbolic trace"); ``unit`` is that of what
-    the convention counts, for "FLOPs" in some tools "MACs" or "mult-adds"; ``root`` is the module tree of the
-    forward, ``latency`` its own time, ``nodes_seconds`` that of the graph's nodes (``on_accelerator`` the device's work alone); ``steps`` are the times of a profiled
-    block, ``instruments`` the seconds of observing it, ``device_seconds`` those for which its accelerator worked; ``unsteady`` says why times are not to be relied on; ``memory`` is the
-    bytes at the peak by category; ``remarks`` are sentences on calls, or on a block that has none of its models';
-    ``paste`` are lines that count what is missing;
-    ``utilization`` is the share of the device's peak that the model reached, if the peak is known; ``attention`` is "" of a
-    model without, ``provenance`` tells the versions, the date and the machine;
-    ``compiled`` is True for a model with a compiled part, which was counted and timed eagerly, ``compiled_run`` is that of a
-    model that was given compiled.
+    ``setting`` describes the run ("cpu (2 cores) · eval · no_grad · symbolic trace"); ``unit`` is what the convention counts:
+    "FLOPs", or for some tools "MACs" or "mult-adds"; ``root`` is the module tree of the forward, ``latency`` its time,
+    ``nodes_seconds`` the sum of the graph nodes' times (with ``on_accelerator``, device work only); ``steps`` are the times of a
+    profiled block, ``instruments`` the seconds of observing it, ``device_seconds`` the seconds that its accelerator was busy;
+    ``unsteady`` says why times are unreliable; ``memory`` is the bytes at the peak by category; ``remarks`` are sentences on calls,
+    or on a block that recorded no call of its models; ``paste`` is code that counts the missing ops; ``utilization`` is the share of
+    the device's peak that the model reached, if the peak is known; ``attention`` is "" for a model without attention;
+    ``provenance`` has the versions, the date and the machine; ``compiled`` is True for a model with a compiled part, which was
+    counted and timed eagerly; ``compiled_run`` is the compiled run of a model that was passed compiled.
     """
 
     title: str
@@ -151,12 +150,12 @@ class Summary:
 
     @property
     def outside(self) -> TreeRow | None:
-        """The row of the work that a profiled block did outside its models; None if there was none."""
+        """The row for work that a profiled block did outside its models; None if there was none."""
         return next((row for row in self.root.children if row.path == OUTSIDE), None)
 
     @property
     def forward(self) -> str:
-        """A name for all that ``root`` sums up: the forward's, where what is outside is so little that it shows in no figure."""
+        """The name of the work that ``root`` sums up: just "forward" if the work outside the model is negligible."""
         outside, root = self.outside, self.root
         pairs = [] if outside is None else [(outside.flops, root.flops), (outside.seconds or 0.0, root.seconds or 0.0)]
         if all(part <= LITTLE * whole for part, whole in pairs):

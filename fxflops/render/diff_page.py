@@ -1,4 +1,4 @@
-"""Two reports side by side as an HTML page without a script: a table for each quantity, with a bar for each report."""
+"""Two reports side by side as an HTML page without a script: tables in which each row has a bar for each report."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MOST_ROWS = 25
 def diff_page(
     title: str, a: str, b: str, totals: Sequence[Compared], parts: Mapping[str, Sequence[Compared]], origin: str = ""
 ) -> str:
-    """Return the page. ``a`` and ``b`` are the reports in words, ``parts`` the differences by the headings of their tables,
-    ``origin`` the provenance of both."""
+    """Return the page. ``a`` and ``b`` describe the reports, ``parts`` has the differences by table heading, ``origin`` is the
+    provenance of both."""
     names = "".join(
         f'<div class="card"><dt><span class="dot side {side}"></span>{side}</dt><dd class="said">{escaped(said)}</dd></div>'
         for side, said in (("a", a), ("b", b))
@@ -38,7 +38,7 @@ def diff_page(
 
 
 def _section(heading: str, rows: Sequence[Compared]) -> str:
-    """Return a table. In that of the totals, whose units differ, each row has bars of its own scale."""
+    """Return a table. The totals have different units, so there each row's bars have their own scale."""
     name = "-".join(heading.lower().split())
     most = max((value or 0 for row in rows for value in (row.a, row.b)), default=0)
     head = "".join(f'<th scope="col" class="n">{text}</th>' for text in HEADER)

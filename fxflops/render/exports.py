@@ -1,7 +1,7 @@
 """Tables with their exports: CSV, Markdown, LaTeX, JSON, HTML, DataFrame. Values are raw: ints, seconds, bytes, text.
 
-Names in a model may hold any characters, so text is escaped for the format it is written into: a spreadsheet must not
-take it for a formula, nor HTML for an element, nor LaTeX for a command.
+Names in a model may contain any characters, so text is escaped for the output format: it must not become a formula in a
+spreadsheet, an element in HTML, or a command in LaTeX.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ V = TypeVar("V")
 
 MOST_SHOWN = 60
 MOST_COLUMNS = 7
-"""Columns of a table in a notebook or a paper; a wider one does without some of :data:`EXPENDABLE`."""
+"""The maximum number of columns in a notebook or a paper; wider tables drop some of :data:`EXPENDABLE`."""
 EMPTY = (None, 0, "")
 USUAL = {"phase": "forward"}
-"""A column whose every row has this value is not printed."""
+"""A column is not printed if all its rows have this value."""
 SELDOM = ("MAC outputs",)
-"""The headers of columns that are shown only where they are chosen; files have them."""
+"""Headers of columns that are displayed only if chosen; files always include them."""
 UNIT_OF = {"s": "s", "ms": "ms", "B": "B", "delta": "B", "%": "%"}
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 class View:
-    """A result that shows itself where an expression ends: as its text at the prompt, as a table in a notebook."""
+    """A result that displays itself as the value of an expression: as text at the prompt, as a table in a notebook."""
 
     __slots__ = ()
 
@@ -50,7 +50,7 @@ class View:
         name_arguments(cls)
 
     def __str__(self) -> str:
-        """Return the text of the result, in letters that stdout can encode."""
+        """Return the result as text, in characters that stdout can encode."""
         return printable(self._text())
 
     def _text(self) -> str:
@@ -61,17 +61,17 @@ class View:
 
 
 class Tabular(View):
-    """A result that is a table: it can be selected from and exported.
+    """A result that is a table, with selection and exports.
 
-    Each ``to_*`` returns a string or, given a path, writes that file, as in pandas. A subclass has a ``table``, which is
-    exported; if it shows more than that, it lists this in ``_pieces``.
+    Each ``to_*`` returns a string or, with a path, writes that file, as in pandas. A subclass has a ``table``, which is
+    exported; if it displays more than the table, it overrides ``_pieces``.
     """
 
     def _as_table(self) -> Table:
         return self.table  # type: ignore[attr-defined, no-any-return]
 
     def _pieces(self) -> Iterable[str | Table]:
-        """Return what is shown, one below the other: tables and lines of text ("" parts two tables)."""
+        """Return the tables and lines of text to display, top to bottom ("" separates two tables)."""
         return [self._as_table()]
 
     def _text(self) -> str:
@@ -80,9 +80,9 @@ class Tabular(View):
     def select(
         self, columns: Sequence[str] | str | None = None, *, sort_by: str | None = None, top: int | None = None
     ) -> Table:
-        """Return a part of it: the ``columns`` named, the ``top`` rows by ``sort_by`` (numbers descending, text ascending).
+        """Return a part of the table: the named ``columns``, and the ``top`` rows by ``sort_by`` (numbers descending, text ascending).
 
-        A column is named by its key or its header. InputError for an unknown one lists them all.
+        A column is named by its key or its header. Raises InputError for an unknown column; it lists all columns.
         """
         check_number("top", top, least=1)
         table = self._as_table()
@@ -93,7 +93,7 @@ class Tabular(View):
         return replace(table, columns=chosen, rows=cells, chosen=columns is not None)
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """Return a ``pandas.DataFrame`` of the raw values; its columns are the keys (``flops``, ``seconds``).
+        """Return a ``pandas.DataFrame`` of the raw values; columns are named by key (``flops``, ``seconds``).
 
         Raises InputError if pandas is not installed.
         """
@@ -106,7 +106,7 @@ class Tabular(View):
         for i, column in enumerate(table.columns):
             values = [row[i] for row in table.rows]
             measured = [value for value in values if value is not None]
-            # A column of ints with holes: pandas would write NaN into them, and turn the ints into floats.
+            # Missing values would make pandas convert a column of ints to floats with NaN.
             has_holes = measured and len(measured) < len(values) and all(isinstance(value, int) for value in measured)
             frame[column.key] = pandas.Series(values, dtype="Int64" if has_holes else None)
         data = pandas.DataFrame(frame)
@@ -114,16 +114,16 @@ class Tabular(View):
         return data
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return :meth:`to_dataframe`, the name to use. Deprecated."""
+        """Return :meth:`to_dataframe`'s result. Deprecated: call :meth:`to_dataframe`."""
         renamed("to_pandas()", "use to_dataframe()")
         return self.to_dataframe()
 
     def to_csv(self, path: Path | None = None) -> str | None:
-        """Return CSV of the raw values under their keys, or write it to ``path``; that of a report has its provenance in the
-        last column, and before it, of a timed one, the model's own latency and the reasons not to rely on the times.
+        """Return the raw values as CSV with their keys as header, or write it to ``path``. For a report, the last column is the
+        provenance; if it was timed, the columns before it are the model's latency and why the times are unreliable.
 
-        Text that a spreadsheet would take for a formula (it begins with ``= + - @``, a tab or a line break) gets an
-        apostrophe before it.
+        Text that a spreadsheet would read as a formula (it starts with ``= + - @``, a tab or a line break) gets a leading
+        apostrophe.
         """
         table = self._as_table()
         origin = table._origin()
@@ -134,35 +134,35 @@ class Tabular(View):
         return written("".join(map(_csv_line, rows)), path)
 
     def to_markdown(self, path: Path | None = None) -> str | None:
-        """Return a table in GitHub's Markdown, or write it to ``path``: few columns, each in one unit, with two digits. Below that
-        of a report is what the report says besides, such as its latency and that its times are unsteady.
+        """Return a GitHub Markdown table, or write it to ``path``. It has few columns, each with one unit and two digits. For a
+        report, its notes follow, e.g. its latency, or that its times are unsteady.
 
-        A wide table chooses its columns as in a notebook; those that ``select`` named stay.
+        A wide table drops columns as in a notebook, unless ``select`` named them.
         """
         table = self._as_table()
         return written(markdown(*table._narrow(), table.provenance, table.notes), path)
 
     def to_latex(self, path: Path | None = None) -> str | None:
-        """Return a ``tabular`` environment for LaTeX's booktabs, or write it to ``path``; its columns are those of
-        :meth:`to_markdown`, whose further lines are comments here."""
+        """Return a ``tabular`` environment for LaTeX's booktabs, or write it to ``path``. It has the columns of
+        :meth:`to_markdown`; the notes become comments."""
         table = self._as_table()
         return written(latex(*table._narrow(), table.provenance, table.notes), path)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return a dict for each row: raw values by the columns' keys."""
+        """Return a dict for each row: raw values by column key."""
         table = self._as_table()
         keys = [column.key for column in table.columns]
         return [dict(zip(keys, row, strict=True)) for row in table.rows]
 
     def to_json(self, path: Path | None = None) -> str | None:
-        """Return a JSON list with an object for each row, or write it to ``path``; that of a report has its provenance as the
-        last key. NaN and infinities become null."""
+        """Return a JSON list with an object for each row, or write it to ``path``. For a report, the last key of each object is
+        its provenance. NaN and infinities become null."""
         origin = self._as_table()._origin()
         rows = [{key: _finite(value) for key, value in row.items()} | origin for row in self.to_dicts()]
         return written(as_json(rows), path)
 
     def to_html(self, path: Path | None = None) -> str | None:
-        """Return a ``<table>`` element without styles, or write it to ``path``; that of a report has its provenance as caption."""
+        """Return a ``<table>`` element without styles, or write it to ``path``; a report's provenance is the caption."""
         table = self._as_table()
         return written(table._html(table.rows), path)
 
@@ -172,7 +172,7 @@ class Tabular(View):
         return block(*self._blocks(), origin=self._as_table().provenance)
 
     def _blocks(self) -> Iterable[str]:
-        """Return what a notebook shows, in elements of HTML."""
+        """Return the HTML elements that a notebook shows."""
         from .html import note
 
         return [note(each) if isinstance(each, str) else each._shown() for each in self._pieces() if each != ""]
@@ -192,18 +192,18 @@ class Table(Tabular):
     columns: tuple[Column, ...]
     rows: tuple[Cells, ...]
     chosen: bool = field(default=False, compare=False)
-    """True if the user chose the columns: then none is left out."""
+    """True if the user chose the columns; then none is omitted."""
     provenance: str = field(default="", compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
-    """Lines that belong to the table in a paper."""
+    """Lines below the table in Markdown, and comments in LaTeX."""
     whole: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
-    """Figures of the run as a whole by their keys: in CSV and JSON each row has them."""
+    """Values for the whole run, by key; CSV and JSON repeat them in each row."""
 
     def _as_table(self) -> Table:
         return self
 
     def without_empty_columns(self, but: Collection[str] = ()) -> Table:
-        """Return the table without columns that hold nothing, ``but`` those named. None of the others is left out for want of room, then."""
+        """Return the table without empty columns, except those named in ``but``. The result shows all its columns, however wide."""
         full = {*self._used()}
         used = [i for i, column in enumerate(self.columns) if i in full or column.key in but]
         rows = tuple(tuple(row[i] for i in used) for row in self.rows)
@@ -216,8 +216,8 @@ class Table(Tabular):
         return iter(self.rows)
 
     def _text(self) -> str:
-        """Return the table as readable text: in units that suit the values, the first rows only if there are many, without
-        columns that hold nothing."""
+        """Return the table as readable text: values in suitable units, without empty columns, and only the first rows of a long
+        table."""
         shown = self._used()
         header = [self.columns[i] for i in shown]
         rows = [tuple(row[i] for i in shown) for row in self.rows[:MOST_SHOWN]]
@@ -232,7 +232,7 @@ class Table(Tabular):
         return [self._shown()]
 
     def _shown(self) -> str:
-        """Return an HTML table of the values in units; of a wide one not all columns, which is said below it."""
+        """Return an HTML table of the values with units; below a wide table, a note names the omitted columns."""
         from .html import cells_table, note
 
         columns, rows = self._narrow()
@@ -242,7 +242,7 @@ class Table(Tabular):
         return "".join([cells_table(columns, rows[:MOST_SHOWN], "auto"), *map(note, notes)])
 
     def _narrow(self) -> tuple[list[Column], list[list[Any]]]:
-        """Return the columns that there is room for, unless they were chosen, and the rows' cells in them."""
+        """Return the columns that fit, or all if the user chose them, and the rows' cells in these columns."""
         used = self._used()
         expendable = [i for key in EXPENDABLE for i in used if self.columns[i].key == key]
         lost = {*expendable[: 0 if self.chosen else max(len(used) - MOST_COLUMNS, 0)]}
@@ -250,7 +250,7 @@ class Table(Tabular):
         return [self.columns[i] for i in kept], [[row[i] for i in kept] for row in self.rows]
 
     def _used(self) -> Sequence[int]:
-        """Return the positions of the columns that say something; all if none does."""
+        """Return the positions of the columns worth displaying; of all columns if there are none."""
         idle = [(*EMPTY, USUAL.get(column.key)) for column in self.columns]
         used = [
             i
@@ -276,7 +276,7 @@ class Table(Tabular):
         return f"<table>\n{origin}<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n"
 
     def _titles(self) -> list[str]:
-        """Return the headers, with the unit of raw values."""
+        """Return the headers with the unit of the raw values."""
         return [
             f"{column.header} ({UNIT_OF[column.kind]})"
             if column.kind in UNIT_OF and not column.header.endswith("%")
@@ -288,7 +288,7 @@ class Table(Tabular):
 class Rows(dict[str, V], Tabular):
     """A mapping from keys to rows that is also a table: ``print`` and notebooks show it, ``to_*`` export it.
 
-    ``cells(key, row)`` gives the table's lines for one entry of the mapping.
+    ``cells(key, row)`` returns the table's lines for one entry of the mapping.
     """
 
     def __init__(
@@ -314,13 +314,13 @@ class Rows(dict[str, V], Tabular):
     def __missing__(self, key: object) -> V:
         raise KeyError(f"no {self._columns[0].header} {key!r}{did_you_mean(str(key), self)}")
 
-    __repr__ = Tabular.__repr__  # that of dict comes first
+    __repr__ = Tabular.__repr__  # otherwise dict.__repr__ would be used
 
 
 def as_json(data: Any) -> str:
     """Return JSON that is also safe inside HTML: it contains no ``<``.
 
-    Raises InputError for values that JSON cannot hold, infinite numbers among them.
+    Raises InputError for values that JSON cannot represent, e.g. infinite numbers.
     """
     try:
         return json.dumps(data, allow_nan=False, check_circular=False, separators=(",", ":")).replace("<", "\\u003c")
@@ -339,7 +339,7 @@ def _text(value: Any) -> str:
 
 def _csv_line(row: Sequence[Any]) -> str:
     line = io.StringIO()
-    csv.writer(line, lineterminator="\r\n").writerow(row)  # "\r\n" makes it quote a lone carriage return too
+    csv.writer(line, lineterminator="\r\n").writerow(row)  # with "\r\n" it also quotes a lone carriage return
     return line.getvalue()[:-2] + "\n"
 
 

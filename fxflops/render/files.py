@@ -1,4 +1,4 @@
-"""The files that exports are written into: the format by the suffix of the name, and the writing."""
+"""Files of exports: choosing the format by suffix, and writing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FORMATS = {
 
 
 def method_for(path: Path) -> str:
-    """Return the method that writes the format which the suffix of ``path`` names; InputError for an unknown suffix."""
+    """Return the method that writes the format of the suffix of ``path``; raise InputError for an unknown suffix."""
     name = os.fspath(path)
     method = next((method for suffix, method in FORMATS.items() if name.lower().endswith(suffix)), None)
     if method is None:
@@ -55,7 +55,7 @@ def written_bytes(data: bytes, path: Path | None) -> bytes | None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Raise InputError, which is also a FileNotFoundError, if the file cannot be written for want of its folder."""
+    """Raise InputError, which is also a FileNotFoundError, if the file's folder does not exist."""
     try:
         yield
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The rows of a tree as they are shown: consecutive identical siblings become one, and a module's own work gets one."""
+"""The displayed rows of a tree: consecutive identical siblings share a row, and a module's own work has a row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .text import plain
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """``count`` identical modules under one name ("0..11"); ``row`` is the first of them, with the mean of their times."""
+    """``count`` identical modules under one name ("0..11"); ``row`` is the first module's, with the mean of their times."""
 
     name: str
     row: TreeRow
@@ -27,7 +27,7 @@ class Fold:
         return f"{parent}{dot}{self.name}"
 
     def label(self) -> tuple[str, str, str]:
-        """Return the name, the class, and a note: how many are folded, and the number of calls if that is not one."""
+        """Return the name, the class, and a note with the number of folded modules, and the number of calls unless it is 1."""
         row, notes = self.row, []
         if self.count > 1:
             notes.append(f"x{self.count} (each)")
@@ -38,7 +38,7 @@ class Fold:
         return plain(self.name or row.cls), plain(row.cls) if self.name else "", "  ".join(notes)
 
     def total(self) -> TreeRow:
-        """Return a row with the sums over all of them, without children."""
+        """Return a row with the sums over all folded modules, without children."""
         row, n = self.row, self.count
         return row._replace(
             calls=row.calls * n,
@@ -52,7 +52,7 @@ class Fold:
 
 
 def folded(rows: Sequence[TreeRow], fold: bool = True) -> list[Fold]:
-    """Fold consecutive identical rows; with ``fold`` False each row stays by itself."""
+    """Fold consecutive identical rows; with ``fold`` False, keep each row separate."""
     if not fold:
         return [Fold(row.name, row) for row in rows]
     groups = [list(group) for _, group in groupby(rows, key=fingerprint)]
@@ -60,7 +60,7 @@ def folded(rows: Sequence[TreeRow], fold: bool = True) -> list[Fold]:
 
 
 def own_row(row: TreeRow) -> TreeRow | None:
-    """Return a row ``(own: add x2)`` for what a module with children computes outside them; None if that is nothing."""
+    """Return a row ``(own: add x2)`` for the work of a module outside its children; None if it has no children or no such work."""
     if not row.children or not (row.own_flops or row.own_seconds or row.own_missing):
         return None
     return row._replace(
@@ -79,20 +79,20 @@ def own_row(row: TreeRow) -> TreeRow | None:
 
 
 def work_name(whose: str, ops: Mapping[str, int]) -> str:
-    """Return a name for work that no module does, with its operators: ``(own: add x2)``."""
+    """Return a name for work that is not a module's row, with its operators: ``(own: add x2)``."""
     said = [plain(op) + (f" x{calls}" if calls > 1 else "") for op, calls in ops.items()]
     more = [f"+{len(said) - 3} more"] if len(said) > 3 else []
     return f"({whose}: {', '.join(said[:3] + more)})" if said else f"({whose})"
 
 
 def fingerprint(row: TreeRow) -> Hashable:
-    """Return a key that is equal for modules of the same class, sizes and counts, all the way down; times do not matter."""
+    """Return a key that is equal for modules with the same class, sizes and counts at every level; times are ignored."""
     counts = (row.cls, row.calls, row.params, row.macs, row.flops, row.own_flops, row.missing, row.frozen)
     return counts, tuple(row.own_ops.items()), tuple((child.name, fingerprint(child)) for child in row.children)
 
 
 def mean(rows: Sequence[TreeRow]) -> TreeRow:
-    """Merge identical rows into one: the mean of their times, the highest peak, and the same for their children."""
+    """Merge identical rows into one, with the mean of their times and the highest peak; merge their children likewise."""
     if len(rows) == 1:
         return rows[0]
     return rows[0]._replace(
@@ -119,7 +119,7 @@ def pattern(path: str) -> str:
 
 
 def place_of(paths: Iterable[str]) -> str:
-    """Return the path that all of these are; the :func:`pattern` of alike ones."""
+    """Return the path if all paths are equal, else the :func:`pattern` of the first."""
     first, *others = dict.fromkeys(paths)
     return pattern(first) if others else first or ROOT
 

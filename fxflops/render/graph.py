@@ -1,7 +1,7 @@
-"""A model's graph as an SVG picture: modules inside one another, coloured by cost, with the tensors between them.
+"""A model's graph as an SVG picture: nested modules, coloured by cost, with the tensors between them.
 
-A module's children stand in layers, each below all that it takes tensors from. A tensor that passes over a layer runs
-in a lane on the right.
+A module's children are arranged in layers, each child below all the children that it takes tensors from. A tensor that
+skips a layer runs in a lane on the right.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .boxes import Box
 from .text import escaped, plain
 
 LETTER, LINE, PAD, GAP, LANE = 6.4, 15, 12, 34, 12
-"""Pixels: the mean width of a letter, the height of a line, the space around boxes, between layers, and between lanes."""
+"""In pixels: the mean width of a letter, the height of a line, and the space around boxes, between layers, and between lanes."""
 MOST_LETTERS = 44
 HUE = "#e8590c"
 STYLE = """
@@ -26,7 +26,7 @@ text{font-size:12px;font-family:system-ui,Helvetica,Arial,'DejaVu Sans',sans-ser
 
 @dataclass
 class _Placed:
-    """A box with its size, its place in the box around it, and the pieces inside it."""
+    """A box with its size, its position in the enclosing box, and its contents."""
 
     box: Box
     width: float
@@ -35,7 +35,7 @@ class _Placed:
     y: float = 0
     inside: list[_Placed] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    """SVG elements of the edges inside, in its own coordinates."""
+    """SVG elements of the edges inside, in the box's own coordinates."""
 
     @property
     def middle(self) -> float:
@@ -47,8 +47,8 @@ class _Placed:
 
 
 def graph_svg(root: Box, about: str, origin: str, cost: str, show: Callable[[float], str]) -> str:
-    """Return the picture of the boxes. ``about`` is the run in words, ``origin`` its provenance, ``cost`` the name of what colours them, and ``show``
-    formats a cost."""
+    """Return the picture of the boxes. ``about`` describes the run, ``origin`` is its provenance, ``cost`` is the name of the cost
+    that colours the boxes, and ``show`` formats a cost."""
     placed = _placed(root, root.cost, show)
     most = max((each.cost for each in root.walk() if not each.children), default=0)
     head = f"{about} · {cost} {show(root.cost)}"
@@ -105,7 +105,7 @@ def _placed(box: Box, whole: float, show: Callable[[float], str]) -> _Placed:
 
 
 def _layers(box: Box) -> dict[Box, int]:
-    """Return the layer of each child: one below the lowest of those that it takes tensors from and that ran before it."""
+    """Return the layer of each child: one below the lowest child that it takes tensors from and that ran before it."""
     order = {child: i for i, child in enumerate(box.children)}
     layer = dict.fromkeys(box.children, 0)
     for child in box.children:
@@ -115,11 +115,11 @@ def _layers(box: Box) -> dict[Box, int]:
 
 
 def _route(placed: _Placed, layer_of: dict[Box, int], ends: list[float]) -> None:
-    """Draw the edges inside a box, and widen it by the lanes of those that pass over a layer."""
+    """Draw the edges inside a box, and widen it by the lanes of edges that skip a layer."""
     where = {each.box: each for each in placed.inside}
     top, bottom, middle = LINE + PAD, placed.height, placed.width / 2
     right = max(each.x + each.width for each in placed.inside)
-    lanes: list[float] = []  # for each lane, the height at which it is free again
+    lanes: list[float] = []  # for each lane, the y position from which it is free again
     said: dict[Box, str] = {}
     for a, b in sorted(placed.box.edges, key=lambda ab: layer_of.get(ab[0], -1) if ab[0] else -1):
         source, target = where.get(a) if a else None, where.get(b) if b else None

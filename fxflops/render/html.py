@@ -1,4 +1,4 @@
-"""The report as a block of HTML that needs no other file: a module tree to unfold and tables to sort."""
+"""The report as a self-contained block of HTML: a collapsible module tree and sortable tables."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .tree import Options, measured, rows_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-# Half-transparent greys and the page's own text colour are legible on a light and on a dark page. The class stands twice to
-# outweigh the rules by which Jupyter aligns the cells of tables to the right.
+# Half-transparent greys and the page's own text colour are legible on light and dark pages. The class is repeated for a
+# higher specificity than Jupyter's rules, which align table cells to the right.
 STYLE = """
 .fxflops{font:13px/1.5 system-ui,sans-serif;color:inherit;max-width:72em;overflow-x:auto}
 .fxflops.fxflops table{border-collapse:collapse;color:inherit;font:inherit}
@@ -48,8 +48,8 @@ STYLE = """
 .fxflops.fxflops .missing{color:#d9483b;white-space:pre-wrap}
 """
 
-# Sorts the table by the clicked header: numbers descending, text ascending, and the other way round at the second click;
-# cells without a value come last. It uses no element ids, so that several reports can stand on one page.
+# Sorts the table by the clicked header: numbers descending, text ascending, reversed by a second click; cells without a
+# value come last. It uses no element ids, so that one page can contain several reports.
 SORT = (
     "var h=event.target.closest('th'),b=this.nextElementSibling;if(h){var i=h.cellIndex,n=h.className,"
     "d=n?'descending':'ascending',a=n?'ascending':'descending',t=h.getAttribute('aria-sort')===d;"
@@ -78,7 +78,7 @@ def html(
     of: int | None = None,
     units: str | None = None,
 ) -> str:
-    """Return the summary, the module tree, the operators and, if ``rows`` are given, a table of them called ``noun``.
+    """Return the summary, the module tree, the operators and, with ``rows``, a table of these, called ``noun``.
 
     ``of`` is the total number if ``rows`` are only some; ``units`` is as for :func:`~fxflops.render.table.grid`.
     """
@@ -87,20 +87,20 @@ def html(
 
 
 def block(*parts: str, origin: str = "") -> str:
-    """Return HTML in one element with our styles; ``origin``, the provenance of its figures, is the last line."""
+    """Return the parts in one element with our styles; the last line is ``origin``, the provenance of the figures."""
     said = f"<div><small>{escaped(origin)}</small></div>" if origin else ""
     return f'<div class="fxflops"><style>{STYLE}</style>{"".join(parts)}{said}</div>'
 
 
 def note(text: str) -> str:
-    """Return a paragraph of the text."""
+    """Return the text as a paragraph."""
     return f"<p>{escaped(text)}</p>"
 
 
 def cells_table(
     columns: Sequence[Column], rows: Iterable[Sequence[Any]], units: str | None, *, sortable: bool = True
 ) -> str:
-    """Return a table with the columns of numbers aligned to the right; a click on a header sorts it, if it is ``sortable``."""
+    """Return a table with right-aligned columns of numbers; if it is ``sortable``, a click on a header sorts it."""
     kind, script, begin, end = "plain", "", "", ""
     if sortable:
         kind, script, begin, end = "ops", f' onclick="{escape(SORT)}"', '<button type="button">', "</button>"
@@ -142,7 +142,7 @@ def _operators(data: Summary) -> str:
 
 
 def _head(data: Summary) -> str:
-    """Return the figures of the summary and, last, the missing ops."""
+    """Return the figures of the summary, followed by the missing ops."""
     lines = [(fact.label, fact.value, fact.separator.join(fact.details)) for fact in facts(data)]
     lines += [(name, "", " · ".join(shares)) for name, shares in operator_shares(data)]
     body = "".join(
@@ -165,7 +165,7 @@ def _tree(root: TreeRow) -> str:
 
 
 def _module(item: Fold, root: TreeRow, columns: Sequence[Column], level: int) -> str:
-    """Return a module's row with its children inside, folded up; the root is open."""
+    """Return a module's row with its children inside, collapsed except at the root."""
     row = item.row
     name, *said = item.label()
     line = _row(name, "  ".join(filter(None, said)), row, root, columns, level)
@@ -199,14 +199,14 @@ def _table(
     units: str | None,
     is_open: bool = False,
 ) -> str:
-    """Return a table that can be unfolded, and that a click on a header sorts."""
+    """Return a collapsible table that a click on a header sorts."""
     count = f"{of:,} {noun}" if len(rows) == of else f"first {len(rows):,} of {of:,} {noun}"
     table = cells_table(columns, rows, units)
     return f"<details{' open' if is_open else ''}><summary>{count}</summary>{table}</details>"
 
 
 def _cell(column: Column, value: Any, units: str | None) -> str:
-    """Return a cell with its raw value in ``data-v``, for sorting; a word in a column of numbers has none."""
+    """Return a cell with its raw value in ``data-v`` for sorting; text in a column of numbers has no ``data-v``."""
     sortable = isinstance(value, Real) if column.is_number else value is not None
     bare = f' data-v="{escaped(str(value))}"' if sortable else ""
     exact = f' title="{escaped(column.show(value))}"' if units and sortable and column.is_number else ""

@@ -1,4 +1,4 @@
-"""The modules of a model as an icicle: the more FLOPs or time, the higher a tile; inside one another from the left."""
+"""The modules of a model as an icicle chart: a tile's height is its FLOPs or time, and nesting runs from left to right."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .text import escaped
 HEIGHT, MARGINS = 420, (12, 12, 12)
 MOST_LEVELS = 6
 READABLE, LEVEL, VISIBLE = 15, 6, 1.3
-"""The least height of a tile with a name, of one that gets a level of its own, and of a tile at all, in pixels."""
+"""The minimum heights in pixels of a tile with a name, of a tile that can add a level, and of any tile."""
 NEARLY_ALL = 0.999
-"""A module with this share of the one around it is drawn in its place, under the names of both."""
+"""A module with this share of its parent is drawn in the parent's place, under both names."""
 SHOW: Mapping[str, Callable[[float], str]] = {"count": units.count, "s": units.seconds, "B": units.size}
 
 
 @dataclass(frozen=True)
 class Block:
-    """A tile, or tiles of identical modules that follow each other, with the sums of their values by metric."""
+    """A tile, or the tiles of identical consecutive modules, with the sums of their values by metric."""
 
     tile: Tile
     name: str
@@ -36,7 +36,7 @@ class Block:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """A block as it is drawn; ``op`` chooses its colour. A block that has nearly all of the one around it stands for both."""
+    """A block as drawn; ``op`` determines its colour. A block with nearly all of its parent's value represents both."""
 
     block: Block
     name: str
@@ -46,9 +46,9 @@ class _Drawn:
 
 
 def blocks(tiles: Sequence[Tile], metrics: Sequence[Metric]) -> Block:
-    """Return the root, with identical modules that follow each other as one block.
+    """Return the root, with identical consecutive modules as one block.
 
-    They are identical if they have the same class, counts and children, all the way down; times and memory may differ.
+    Modules are identical if they have the same class, counts and children at every level; times and memory may differ.
     """
     inside: list[list[int]] = [[] for _ in tiles]
     for i, tile in enumerate(tiles):
@@ -58,7 +58,7 @@ def blocks(tiles: Sequence[Tile], metrics: Sequence[Metric]) -> Block:
     kinds: dict[object, int] = {}
     kind_of = [0] * len(tiles)
     for i, tile in reversed([*enumerate(tiles)]):
-        # The name of an "(own)" tile has its slowest operator, which may differ between identical modules.
+        # Ignore the name of an "(own)" tile: it contains the slowest operator, which may differ between identical modules.
         children = tuple((tiles[child].cls and tiles[child].name, kind_of[child]) for child in inside[i])
         key = tile.cls, tile.calls, tuple(tile.own.get(name, 0) for name in counts), children
         kind_of[i] = kinds.setdefault(key, len(kinds))
@@ -82,15 +82,15 @@ def blocks(tiles: Sequence[Tile], metrics: Sequence[Metric]) -> Block:
 
 
 def _group(tiles: Sequence[Tile], i: int, kind_of: Sequence[int]) -> tuple[int, int]:
-    """Return a key that is equal for identical modules; work outside modules stands alone."""
+    """Return a key that is equal for identical modules, and unique for work outside modules."""
     return kind_of[i], -1 if tiles[i].cls else i
 
 
 def icicle_chart(root: Block, metric: Metric, names: Sequence[str], about: str, most_tiles: int | None = None) -> Chart:
     """Return the chart of a metric; ``names`` are the metrics to add up, one for each phase.
 
-    With ``most_tiles`` there are as many, those too small or too deep to see among them: a script shows them when a module
-    is entered.
+    With ``most_tiles`` the chart has about that many, including tiles too small or too deep to see: a script shows them
+    when the user enters a module.
     """
     drawn = _drawn(root, names)
     if drawn is None:
@@ -111,17 +111,17 @@ def icicle_chart(root: Block, metric: Metric, names: Sequence[str], about: str, 
 
 
 def total(root: Block, names: Sequence[str]) -> float:
-    """Return the sum of these metrics over a block and all that is in it."""
+    """Return the sum of these metrics over a block and everything in it."""
     return sum(root.own.get(name, 0) for name in names) + sum(total(each, names) for each in root.inside)
 
 
 def _drawn(block: Block, names: Sequence[str], is_root: bool = True) -> _Drawn | None:
-    """Return the block as it is drawn; None if its value is 0."""
+    """Return the block as drawn; None if its value is 0."""
     inside = [each for child in block.inside if (each := _drawn(child, names, is_root=False)) is not None]
     value = sum(block.own.get(name, 0) for name in names) + sum(each.value for each in inside)
     if value <= 0:
         return None
-    # Beside a module that has nearly all, the rest could not be seen.
+    # Omit the siblings of a module with nearly all of the value: they would be invisible.
     inside = [each for each in inside if each.block.tile.cls and each.value > NEARLY_ALL * value][:1] or inside
     if len(inside) == 1 and inside[0].value >= NEARLY_ALL * value:
         [only] = inside
@@ -133,11 +133,11 @@ def _drawn(block: Block, names: Sequence[str], is_root: bool = True) -> _Drawn |
 
 
 Place = tuple[_Drawn, int, float, float]
-"""A tile with its depth, and its upper edge and its height in percent of the chart."""
+"""A tile with its depth, and its upper edge and height in percent of the chart."""
 
 
 def _places(drawn: _Drawn, depth: int, y: float, scale: float) -> Iterator[Place]:
-    """Yield a tile and all that are in it, from the top."""
+    """Yield a tile and all tiles in it, from the top."""
     yield drawn, depth, y, drawn.value * scale
     for each in drawn.inside:
         yield from _places(each, depth + 1, y, scale)
@@ -149,7 +149,7 @@ def _is_visible(place: Place, levels: int) -> bool:
 
 
 def _tile(place: Place, levels: int, whole: float, show: Callable[[float], str], is_script: bool) -> str:
-    """Return the element of a tile: a picture of its own, which cuts its name off at the edge."""
+    """Return the element of a tile: a nested SVG, which clips the name at its edge."""
     drawn, depth, y, height = place
     kind = "module" if drawn.inside else f"f{_number(drawn.op)}"
     share = f"{100 * drawn.value / whole:.1f}%"
@@ -158,7 +158,7 @@ def _tile(place: Place, levels: int, whole: float, show: Callable[[float], str],
         f'<text class="share" x="100%" y="50%" dx="-5" dy="4">{share}</text>'
     )
     is_low = height * HEIGHT / 100 < READABLE
-    # The script needs the place in the whole chart, and the texts of tiles that are low until a module is entered.
+    # The script needs the position in the whole chart, and the texts of small tiles, which grow when a module is entered.
     data = f' data-at="{depth} {y:.6g} {height:.6g}"' if is_script else ""
     hidden = ' display="none"' if is_script and not _is_visible(place, levels) else ""
     width = 100 / levels
@@ -170,7 +170,7 @@ def _tile(place: Place, levels: int, whole: float, show: Callable[[float], str],
 
 
 def _number(op: str) -> int:
-    """Return the number of the operator's family, which is its class in the style."""
+    """Return the number of the operator's family, used in its CSS class."""
     families = [OTHER, *((name, colour) for name, colour, _ in FAMILIES)]
     return families.index(family(op))
 
@@ -180,7 +180,7 @@ def _label(drawn: _Drawn) -> str:
 
 
 def _about(drawn: _Drawn, whole: float, show: Callable[[float], str]) -> str:
-    """Return what a tile shows when it is pointed at, in lines."""
+    """Return the lines of a tile's tooltip."""
     block, value = drawn.block, drawn.value
     path = block.tile.path or block.name
     exact = f" ({value:,})" if isinstance(value, int) and value >= 1000 else ""

@@ -5,7 +5,7 @@ const $ = (id) => document.getElementById(id);
 const bytes = Uint8Array.from(atob($("data").textContent), (letter) => letter.charCodeAt(0));
 const data = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
 const words = data.words;
-const ROW = 28;  // px, as in the style
+const ROW = 28;  // px, as in page.css
 const MOST_PRINTED = 40;
 
 // Readable numbers, formatted as units.py does.
@@ -76,7 +76,7 @@ function colour(op) {
   return colours.get(op);
 }
 
-// A box beside the pointer or the focus, in place of the browser's own for the charts' titles.
+// A tooltip beside the pointer or the focused element; it replaces the browser's tooltips for the charts' titles.
 
 const tip = element("div", { id: "tip", role: "tooltip", hidden: "" });
 
@@ -93,12 +93,12 @@ function tell(text, box) {
 const quiet = () => { tip.hidden = true; };
 const atPointer = (event) => ({ left: event.clientX, top: event.clientY, bottom: event.clientY });
 
-// Let each element of a chart say its title. One of them can be reached by Tab, the others from it by the arrow keys.
+// Show each element's title as a tooltip. Tab reaches one element of a chart; the arrow keys move to the others.
 function pointable(chart, elements, next) {
   for (const each of elements) {
     const title = each.querySelector("title");
     each.dataset.tip = title.textContent;
-    const shown = [...each.querySelectorAll("text")].map((text) => text.textContent).join(" "); // first, as it is what is read on the tile
+    const shown = [...each.querySelectorAll("text")].map((text) => text.textContent).join(" "); // first in the label, because it is the tile's visible text
     each.setAttribute("aria-label", [shown, ...title.textContent.split("\n")].filter((text) => text).join(", "));
     title.remove();
     each.setAttribute("role", "img");
@@ -131,7 +131,7 @@ function focusOn(elements, to) {
 }
 const isShown = (each) => !each.closest("[display=none]");
 
-// Where: the modules as tiles. Python drew them; here a module is entered, which moves and stretches what is in it.
+// Where: the modules as tiles, drawn by Python. Entering a module zooms in: it moves and stretches the tiles inside.
 
 const READABLE = 15, LEVEL = 6, VISIBLE = 1.3;  // px, as in icicle.py
 
@@ -188,7 +188,7 @@ function icicle(holder) {
   function click(svg) {
     const tile = of.get(svg);
     const around = tiles.filter((each) => each.depth < tile.depth && holds(each, tile));
-    // The entered module itself leads back out.
+    // A click on the entered module leaves it.
     enter(tile === entered ? around[around.length - 1] || tile : svg.classList.contains("module") ? tile : entered);
     quiet();
     if (document.activeElement === svg || chart.contains(document.activeElement)) focusOn(svgs, isShown(svg) ? svg : entered.svg);
@@ -229,12 +229,12 @@ function where() {
   const known = unique(charts.map((chart) => chart.dataset.phase).filter((phase) => phase !== "-"));
   phaseChoice = choice($("where-controls"), "phase", known.map((phase) => [phase, phase || "all"]), chosen.phase, (phase) => { chosen.phase = phase; show(); });
   show();
-  $("where-note").textContent = "Click a module to enter it, or go with the arrow keys and press Enter.";
+  $("where-note").textContent = "Click a module to enter it, or move with the arrow keys and press Enter.";
   let width = innerWidth;
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; show(); } });
 }
 
-// How fast: the dots of a phase.
+// How fast: the roofline's dots; a choice shows those of one phase.
 
 function speed() {
   const chart = document.querySelector("#roofline svg.chart");
@@ -260,7 +260,7 @@ function speed() {
   if (known.length > 1) choice($("speed-controls"), "phase", [...known.map((phase) => [phase, phase]), ["", "all"]], known[0], show);
 }
 
-// Memory over the run: what is alive at the pointer, or at a place that the arrow keys move.
+// Memory over the run: shows what is alive at the pointer, or at a cursor that the arrow keys move.
 
 function memory() {
   const course = data.memory, holders = [...document.querySelectorAll("#course > [data-show]")];
@@ -316,7 +316,7 @@ function memory() {
   choice($("memory-controls"), "show", holders.map((holder) => [holder.dataset.show, holder.dataset.show]), holders[0].dataset.show, show);
 }
 
-// Operations: a table of which only the rows in sight exist.
+// Operations: a virtual table, in which only the visible rows exist.
 
 const text = (label, get, width) => ({ label, get, width, text: true });
 const number = (label, kind, get, width) => ({ label, kind, get, width: width || 88 });
@@ -486,7 +486,7 @@ function note() {
   $("ops-printed").textContent = shown.ids.length > MOST_PRINTED ? `The first ${MOST_PRINTED} are printed.` : "";
 }
 
-// On paper the table has no window to scroll: its first rows are printed.
+// Paper does not scroll, so print the table's first rows.
 addEventListener("beforeprint", () => paint(MOST_PRINTED));
 addEventListener("afterprint", () => paint());
 

@@ -1,7 +1,7 @@
-"""The report as an HTML page: one file that holds everything it needs and cannot load anything else.
+"""The report as an HTML page: one self-contained file that cannot load anything else.
 
-Its content security policy (https://www.w3.org/TR/CSP3/) allows only the page's own scripts, by their hashes: should a
-name from a model get into the page as markup, it could still not run.
+Its content security policy (https://www.w3.org/TR/CSP3/) allows only the page's own scripts, by hash. Even if a name from
+a model got into the page as markup, it could not run.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ HERE = Path(__file__).parent
 MOST_LINES = 15
 MOST_STEPS = 100
 MOST_DRAWN = 250
-"""The most tiles of an icicle."""
+"""The approximate maximum number of tiles in an icicle."""
 DOT = re.compile(r"(?<=[^\W\d])\.|\.(?=[^\W\d])")
-"""A dot in a path, where a line may break; not that of a number."""
-PERCENT_OF_PEAK = "of what the device does at most"
+"""A dot in a path, where a line may break; not a decimal point."""
+PERCENT_OF_PEAK = "of the device's peak"
 
 
 class Card(NamedTuple):
@@ -51,7 +51,7 @@ class Card(NamedTuple):
 
 
 class Icicle(NamedTuple):
-    """The icicle of a metric by its key and its phase ("" for all, "-" for a metric without phases)."""
+    """The icicle of a metric, with the metric's key and phase ("" for all phases, "-" for a metric without phases)."""
 
     key: str
     phase: str
@@ -76,7 +76,7 @@ def page(data: Page) -> str:
 
 
 def document(title: str, body: Sequence[str], scripts: Sequence[str] = ()) -> str:
-    """Return a page in our style with these lines in its body, which may run these scripts only."""
+    """Return a page in our style with ``body`` as its lines; it may run only ``scripts``."""
     styles = (HERE / "page.css").read_text(encoding="utf8") + style()
     return "\n".join(
         [
@@ -108,13 +108,13 @@ def policy(scripts: Sequence[str]) -> str:
 
 
 def packed(value: object) -> str:
-    """Return JSON compressed for a script element: in base64 nothing can end the element."""
-    # Without a date, so that a report has the same page each time.
+    """Return compressed JSON for a script element; base64 cannot contain the element's end tag."""
+    # No modification time, so that a report always gives the same page.
     return b64encode(compress(as_json(value).encode(), mtime=0)).decode()
 
 
 def cards(page: Page) -> list[Card]:
-    """Return the large figures: counts, parameters, latency, memory, speed and utilization, as far as they are known."""
+    """Return the large figures: counts, parameters, latency, memory, speed and utilization, as far as known."""
     data = page.summary
     bound, of_all = "≥ " if data.root.missing else "", "" if data.complete else "≥ "
     found = [
@@ -135,13 +135,13 @@ def cards(page: Page) -> list[Card]:
         said += f"; unsteady: {unsteady}" if unsteady else ""
         found.append(Card("latency", units.seconds(median), f"{median!r} s", said))
     if data.bytes_peak:
-        said = f"at {place(data.peak_at)}" if data.peak_at else "with what is held throughout"
+        said = f"at {place(data.peak_at)}" if data.peak_at else "from memory held throughout"
         found.append(Card("peak memory", units.size(data.bytes_peak), f"{data.bytes_peak:,} bytes", said))
     return found + _goodness(page)
 
 
 def _goodness(page: Page) -> list[Card]:
-    """Return the cards for FLOP/s and utilization; for a prediction, the least time that the device needs."""
+    """Return the cards for FLOP/s and utilization; for a prediction, the minimum time on the device."""
     data, found = page.summary, page.roofline
     if found is not None and found.is_prediction:
         bound = sum(kind[0] for kinds in found.bounds.values() for kind in kinds.values())
@@ -158,7 +158,7 @@ def _goodness(page: Page) -> list[Card]:
     if found is not None and found.mfu is not None:
         said = f"{PERCENT_OF_PEAK} (MFU)"
         if found.efficiency is not None:
-            said += f"; {100 * found.efficiency:.1f}% of what its calls allow"
+            said += f"; {100 * found.efficiency:.1f}% of the roofline bound"
         cards.append(Card("utilization", f"{100 * found.mfu:.1f}%", f"{found.mfu!r}", said))
     return cards
 
@@ -224,7 +224,7 @@ def _missing(data: Summary) -> list[str]:
 
 
 def _lines(data: Summary) -> list[str]:
-    """Return a line on the modules that cost most, and one for each kind of the operators' shares."""
+    """Return a line for the most expensive modules, and the lines for the operators' shares."""
     parts = []
     for part in [part for part in costs(data) if part.row.path != OTHER][:3]:
         row = part.row
@@ -239,7 +239,7 @@ def _lines(data: Summary) -> list[str]:
 
 
 def _steps(steps: Mapping[str, StepTime]) -> str:
-    """Return the section of the steps of a profiled block: a bar for each, with its parts."""
+    """Return the section for the steps of a profiled block, with one bar per step, divided into its parts."""
     if not steps:
         return ""
     longest = max(step.seconds for step in steps.values()) or 1.0
@@ -254,7 +254,7 @@ def _steps(steps: Mapping[str, StepTime]) -> str:
 
 
 def _code(lines: Sequence[CodeLine]) -> str:
-    """Return the section of the lines of the user's code that the host's time went to, the longest first; "" without any."""
+    """Return the section for the slowest lines of the user's code (host time), slowest first; "" without any."""
     if not lines:
         return ""
     longest = max(line.seconds for line in lines) or 1.0
@@ -277,7 +277,7 @@ def _bar(step: StepTime, longest: float) -> str:
 
 
 def _graph() -> str:
-    """Return the place of the graph, folded up. The script shows it as an image, so that its styles stay its own."""
+    """Return the collapsed element for the graph. The script shows it as an image, to keep its styles separate from the page's."""
     image = '<img id="graph" alt="the graph of the model, coloured by FLOPs">'
     return (
         f'<details class="graph"><summary>The graph, coloured by FLOPs</summary>{scrollable("graph", image)}</details>'
@@ -285,8 +285,8 @@ def _graph() -> str:
 
 
 def _sections(page: Page, icicles: Sequence[Icicle]) -> list[str]:
-    """Return the charts, the steps and the graph, and the empty elements for the table that the script makes. A loop begins with
-    its steps."""
+    """Return the sections: charts, steps and graph, and empty elements for the table that the script makes. If there are several
+    steps, they come first."""
     where = section("where", "Where", _where(icicles) + (_graph() if page.picture else ""))
     steps = _steps(page.summary.steps) + _code(page.summary.lines or ())
     return [
@@ -300,7 +300,7 @@ def _sections(page: Page, icicles: Sequence[Icicle]) -> list[str]:
 
 
 def _icicles(page: Page) -> list[Icicle]:
-    """Return an icicle for each metric and phase, each with a line on its total."""
+    """Return an icicle for each metric and phase, with a line about its total."""
     data = page.summary
     tiles = shallow(page.tiles, MOST_TILES)
     root = blocks(tiles, page.metrics)
@@ -313,9 +313,9 @@ def _icicles(page: Page) -> list[Icicle]:
         of = f" of the {phase}" if phase else " of all phases" if metric.phase else ""
         said = f"{metric.label}{of}: {bound}{SHOW[metric.kind](whole)} in all."
         if metric.key == "memory":
-            said += " Bytes alive at the peak: those that the module allocated, and its parameters."
+            said += " Bytes alive at the peak that the module allocated, and its parameters."
         if len(tiles) < len(page.tiles):
-            said += f" {len(page.tiles) - len(tiles):,} modules further inside are parts of the tiles."
+            said += f" {len(page.tiles) - len(tiles):,} deeper modules are included in the tiles."
         chart = placed(icicle_chart(root, metric, names, f"{metric.label}{of} by module", MOST_DRAWN))
         key = phase if metric.phase else "-"
         icicles.append(Icicle(metric.key, key, f'{chart}<p class="note">{escaped(said)}</p>'))
@@ -323,7 +323,7 @@ def _icicles(page: Page) -> list[Icicle]:
 
 
 def _where(icicles: Sequence[Icicle]) -> str:
-    """Return the first icicle, and empty elements for the others: they are in the compressed data, which makes them small."""
+    """Return the first icicle, and empty elements for the others, which are in the compressed data to save space."""
     if not icicles:
         return '<p class="note">Nothing was counted.</p>'
     places = "".join(
@@ -337,7 +337,7 @@ def _where(icicles: Sequence[Icicle]) -> str:
 
 
 def _variants(metrics: Sequence[Metric]) -> Iterator[tuple[Metric, str, list[str]]]:
-    """Yield a metric with a phase and the names to add up: each phase, and last all of them, as the phase ""."""
+    """Yield each metric with a phase and the names to add up: first each phase, then all phases as ""."""
     for key in dict.fromkeys(metric.key for metric in metrics):
         mine = [metric for metric in metrics if metric.key == key]
         for metric in mine:
@@ -347,14 +347,14 @@ def _variants(metrics: Sequence[Metric]) -> Iterator[tuple[Metric, str, list[str
 
 
 def _speed(page: Page) -> str:
-    """Return the roofline, and its bounds in words for each phase, those of the first visible."""
+    """Return the roofline, and a description of each phase's bounds; only the first phase's is visible."""
     if page.roofline is None:
         return f'<p class="note">No roofline: {escaped(page.why_no_roofline)}.</p>'
     phases = [*page.roofline.bounds]
     shown = phases[0] if phases else ""
     chart, left_out = roofline_chart(page.roofline, page.calls, page.summary.title, shown)
     more = f" The {MOST_DOTS:,} longest of {MOST_DOTS + left_out:,} calls are drawn." if left_out else ""
-    more += " Dotted: what fits in a cache." if page.roofline.device.get("caches") else ""
+    more += " Dotted: cache bandwidth." if page.roofline.device.get("caches") else ""
     notes = "".join(
         f'<p class="note" data-phase="{escaped(phase)}"{"" if phase == shown else " hidden"}>'
         f"{escaped(bounds_in_words(page.roofline, phase or None) + more)}</p>"
@@ -367,7 +367,8 @@ def _speed(page: Page) -> str:
 
 
 def _memory(memory: MemoryTimeline) -> str:
-    """Return the memory over the run, with what never changes folded up first if it is most of the peak, and its owners."""
+    """Return the charts of memory over the run, and the owners of the peak. If most of the peak is constant, the first chart
+    folds the constant part."""
     shown, fixed = ["everything"], sum(constant(memory).values())
     if fixed:
         shown.insert(0 if fixed > 0.5 * memory.peak else 1, "what changes")
@@ -383,7 +384,7 @@ def _memory(memory: MemoryTimeline) -> str:
 
 
 def section(name: str, title: str, body: str) -> str:
-    """Return a section under its title, which has the id ``name-title``."""
+    """Return a section with a title, whose id is ``name-title``."""
     return f'<section aria-labelledby="{name}-title"><h2 id="{name}-title">{escaped(title)}</h2>{body}</section>'
 
 
@@ -393,5 +394,5 @@ def ending(origin: str) -> str:
 
 
 def scrollable(label: str, inside: str) -> str:
-    """Return an element that scrolls sideways, by the keyboard too; ``label`` names it."""
+    """Return an element that scrolls sideways, also by keyboard; ``label`` is its accessible name."""
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{escaped(label)}">{inside}</div>'

@@ -1,7 +1,7 @@
-"""The data of a report's page, and its compact form in the page, which has a limit on each kind of row.
+"""The data of a report's page, and its compact form in the page, which limits the number of rows of each kind.
 
-Above the limit the cheapest calls are left out, the deepest modules are added to their parents, and the memory over the
-run is thinned out; the page says so. Measured numbers are rounded to six digits; ints are exact.
+Above the limit, the cheapest calls are omitted, the deepest modules are added to their parents, and the memory timeline
+is thinned out; the page says so. Measured numbers are rounded to six digits; ints are exact.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_TEXT = 160
 
 
 class Metric(NamedTuple):
-    """A value that tiles can be sized by. ``kind`` is "count", "s" or "B"; ``phase`` is "" for parameters and memory."""
+    """A value that can determine the size of tiles. ``kind`` is "count", "s" or "B"; ``phase`` is "" for parameters and memory."""
 
     key: str
     label: str
@@ -38,8 +38,8 @@ class Metric(NamedTuple):
 class Tile(NamedTuple):
     """A module, or the work of a module outside its children (then ``cls`` is "").
 
-    ``own`` has its values by the metrics' names, without those of its child tiles; ``parent`` is the position of its
-    parent, which comes before it; ``op`` is the operator that costs most in it.
+    ``own`` has its values by metric name, excluding its child tiles; ``parent`` is the index of its parent, which comes
+    first in the list; ``op`` is its most expensive operator.
     """
 
     name: str
@@ -53,8 +53,8 @@ class Tile(NamedTuple):
 
 
 class Op(NamedTuple):
-    """One call, or all calls of an operator. ``work`` and ``bytes`` are its FLOPs and bytes in the roofline, None without
-    one; ``missing`` is the reason why it is not counted."""
+    """One call, or all calls of an operator. ``work`` and ``bytes`` are its FLOPs and bytes in the roofline, None without a
+    roofline; ``missing`` is the reason why it is not counted."""
 
     phase: str
     op: str
@@ -73,7 +73,7 @@ class Op(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Tensors alive at the peak, of one category and allocated at one place; ``tensors`` is their number."""
+    """Tensors alive at the peak that have one category and were allocated at one place; ``tensors`` is their number."""
 
     category: str
     path: str
@@ -99,9 +99,9 @@ class MemoryTimeline:
 class RooflineData:
     """A device's ceilings and the run's distance from them.
 
-    ``device`` has its name, source, memory bandwidth and cache bandwidths; ``peaks`` are FLOP/s for the dtypes that the
-    run computed in. ``bounds`` has, by phase and by the ceiling that binds ("compute" ...), the least seconds, the
-    measured seconds (None if not timed) and the number of the calls.
+    ``device`` has its name, source, memory bandwidth and cache bandwidths; ``peaks`` are the FLOP/s for each dtype of the
+    run. ``bounds`` has, by phase and by limiting ceiling ("compute" ...), the calls' minimum seconds, their measured
+    seconds (None if not timed) and their number.
     """
 
     device: Mapping[str, Any]
@@ -114,8 +114,8 @@ class RooflineData:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Everything on the page. ``why_no_roofline`` is the reason if there is no roofline, ``title`` the user's own title,
-    ``picture`` the graph as SVG, "" if there is none."""
+    """The data of the whole page. ``why_no_roofline`` is the reason if there is no roofline, ``title`` the user's own title,
+    ``picture`` the graph as SVG, "" without a graph."""
 
     summary: Summary
     metrics: Sequence[Metric]
@@ -130,7 +130,7 @@ class Page:
 
 
 class StringTable:
-    """Numbers for texts: each text is kept once, cut to :data:`MOST_TEXT` letters."""
+    """Assigns numbers to texts; each text is stored once, cut to :data:`MOST_TEXT` characters."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {"": 0}
@@ -143,7 +143,7 @@ class StringTable:
 
 
 def payload(page: Page) -> dict[str, Any]:
-    """Return the page's data for JSON."""
+    """Return the page's data, ready for JSON."""
     words = StringTable()
     kept = most_expensive(page.calls, MOST_CALLS)
     tiles = shallow(page.tiles, MOST_TILES)
@@ -163,13 +163,13 @@ def payload(page: Page) -> dict[str, Any]:
 
 
 def most_expensive(ops: Sequence[Op], most: int) -> list[int]:
-    """Return the positions, in run order, of the ``most`` most expensive ops; an op that is not counted outranks all."""
+    """Return the positions, in run order, of the ``most`` most expensive ops; uncounted ops rank first."""
     ranked = sorted(range(len(ops)), key=lambda i: (not ops[i].missing, -(ops[i].seconds or 0.0), -ops[i].flops))
     return sorted(ranked[:most])
 
 
 def shallow(tiles: Sequence[Tile], most: int) -> list[Tile]:
-    """Cut the tiles at a depth at which there are at most ``most``; those further down are added to their parents."""
+    """Cut the tiles at a depth that leaves at most ``most`` of them, and add deeper tiles to their parents."""
     depths: list[int] = []
     for tile in tiles:
         depths.append(0 if tile.parent is None else depths[tile.parent] + 1)
@@ -191,7 +191,7 @@ def shallow(tiles: Sequence[Tile], most: int) -> list[Tile]:
 
 
 def thinned(states: Sequence[Moment], most: int, always: int) -> list[int]:
-    """Return the positions of about ``most`` states: the highest of each of as many stretches, and the state ``always``."""
+    """Return the positions of about ``most`` states: the highest of each stretch of equal length, and the state ``always``."""
     stretch = -(-len(states) // most)
     starts = range(0, len(states), max(stretch, 1))
     highest = (max(range(i, min(i + stretch, len(states))), key=lambda j: states[j].total) for i in starts)
@@ -199,7 +199,7 @@ def thinned(states: Sequence[Moment], most: int, always: int) -> list[int]:
 
 
 def place_of_peak(memory: MemoryTimeline) -> int:
-    """Return the position of the state nearest to the peak: the highest in the module of the peak, else the highest."""
+    """Return the position of the state that represents the peak: the highest in the module of the peak, else the highest."""
     inside = [i for i, state in enumerate(memory.states) if state.path == memory.peak_at]
     return max(inside or range(len(memory.states)), key=lambda i: memory.states[i].total, default=0)
 
@@ -215,7 +215,7 @@ def _tiles(tiles: Sequence[Tile], metrics: Iterable[Metric], words: StringTable)
 
 
 def _ops(ops: Sequence[Op], words: StringTable, numbers: Sequence[int] | None = None) -> dict[str, Any]:
-    """Return the fields of :class:`Op` as columns, with texts as their numbers; ``n`` is the position among all calls."""
+    """Return the fields of :class:`Op` as columns, with texts replaced by numbers; ``n`` is the position among all calls."""
     columns: dict[str, Any] = {"n": list(range(len(ops)) if numbers is None else numbers)}
     for i, name in enumerate(Op._fields):
         values = (op[i] for op in ops)
@@ -224,7 +224,7 @@ def _ops(ops: Sequence[Op], words: StringTable, numbers: Sequence[int] | None = 
 
 
 def _memory(memory: MemoryTimeline, words: StringTable) -> dict[str, Any]:
-    """Return the states that the chart shows, for a script to say what is alive in one."""
+    """Return the states in the chart, from which the page's script shows what is alive at a point."""
     peak = place_of_peak(memory)
     places = thinned(memory.states, MOST_MOMENTS, peak)
     states = [memory.states[i] for i in places]
@@ -242,7 +242,7 @@ def _memory(memory: MemoryTimeline, words: StringTable) -> dict[str, Any]:
 
 
 def _share(ops: Sequence[Op], kept: Sequence[int]) -> dict[str, float | None]:
-    """Return the share of the kept ops in all FLOPs and in all time, from 0 to 1."""
+    """Return the kept ops' share of all FLOPs and of all time, from 0 to 1."""
     flops, seconds = sum(op.flops for op in ops), sum(op.seconds or 0.0 for op in ops)
     return {
         "flops": sum(ops[i].flops for i in kept) / flops if flops else None,

@@ -1,4 +1,4 @@
-"""The colours of charts, in the page as in pictures: each has one meaning."""
+"""The colours of charts, in pages and pictures: each has one meaning."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ FAMILIES = (
     ("elementwise", "#59a14f", "^_?(foreach_)?(add|sub|rsub|mul|div|neg|abs|pow|exp|log|sqrt|rsqrt|square|reciprocal|lerp|clamp"
      "|where|cos|sin|min|max|eq|ne|lt|le|gt|ge|sign|round|floor|ceil|cumsum)"),
 )  # fmt: skip
-"""Families of operators, with the pattern of their names, for Python and JavaScript; the first that fits is taken."""
+"""Families of operators: name, colour, and a regular expression (for Python and JavaScript) of operator names; the first match
+wins."""
 OTHER = ("other", GREY)
 BINDS = {
     "compute": ("#7b6fd0", "circle"), "memory": ("#1b9aaa", "square"), "launch": ("#c2336e", "diamond"), "nothing": (GREY, "circle"),
 }  # fmt: skip
-"""By the ceiling that binds a call: the colour and the shape of its dot."""
+"""The colour and shape of a call's dot, by the ceiling that bounds the call."""
 CATEGORIES = {
     "params": "#8da0cb", "buffers": "#b3b7e6", "inputs": "#a6d854", "activations": "#66c2a5", "gradients": "#fc8d62",
     "optimizer": "#c3a6e0", "temporaries": "#ffd92f", "gathered": "#e5c494", "cache": "#e78ac3", "other": GREY,
 }  # fmt: skip
-"""Of memory."""
+"""The colours of memory categories."""
 GROUPS = ("#3d8f7f", "#c98a1b", "#8a5fb0", "#b84d6a", "#5f7f2f", "#4a6fa5")
-"""Groups of processes, in their order; from the last on again."""
+"""The colours of process groups, in order; they repeat after the last."""
 
 
 @cache

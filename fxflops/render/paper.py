@@ -1,4 +1,4 @@
-"""Tables for papers: Markdown, and LaTeX with booktabs. Each column has one unit, which its title names, and two digits."""
+"""Tables for papers: Markdown, and LaTeX with booktabs. Each column has one unit, named in its title, and two digits."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ READABLE: dict[str, tuple[dict[str, Any], Callable[[float, str], str]]] = {
     "B": (units.IEC, units.size),
     "delta": (units.IEC, units.size),
 }
-"""For each kind of column its units, and the function that writes a value in one of them."""
+"""The units for each kind of column, and the function that writes a value in a unit."""
 LONG = 36
-"""The letters of a text from which on it is broken into lines in LaTeX, a path at its dots."""
+"""In LaTeX, a text with more characters than this is broken into lines; a path breaks at its dots."""
 
 
 def markdown(
     columns: Sequence[Column], rows: Sequence[Sequence[Any]], origin: str = "", notes: Sequence[str] = ()
 ) -> str:
-    """Return a table in GitHub's Markdown; ``notes`` are a list below it, and ``origin`` is the last line."""
+    """Return a GitHub Markdown table; ``notes`` are a list below it, and ``origin`` is the last line."""
     sides = " | ".join("---:" if column.is_number else ":---" for column in columns)
     header, *body = (" | ".join(map(_markdown, line)) for line in _lines(columns, rows))
     table = "".join(f"| {line} |\n" for line in (header, sides, *body))
@@ -75,19 +75,19 @@ def _text(column: Column, value: Any, written: Callable[[float, str], str] | Non
 
 
 def _number(text: str) -> str:
-    """Return a number without its unit; one that is not 0 does not look like it."""
+    """Return a number without its unit; a small number that rounds to 0.00 becomes "<0.01"."""
     number = text.partition(" ")[0]
     return "<0.01" if number == "0.00" else number
 
 
 def _unit(known: dict[str, Any], values: Iterable[Any]) -> str:
-    """Return the unit that suits the largest of the values."""
+    """Return the unit that suits the largest value."""
     largest = max(map(abs, values), default=0)
     return [next(iter(known), ""), *(name for name, factor in known.items() if factor <= largest)][-1]
 
 
 def _width(texts: Iterable[str]) -> str:
-    """Return the kind of a column of text: one with long sentences or paths is broken into lines."""
+    """Return the LaTeX type of a text column; long sentences or paths are broken into lines."""
     long = [text for text in texts if len(text) > LONG]
     return "l" if not long else r"p{0.15\linewidth}" if any(" " in text for text in long) else r"p{0.3\linewidth}"
 
@@ -97,7 +97,7 @@ def _markdown(text: str) -> str:
 
 
 def _latex(text: str) -> str:
-    """Escape the text for LaTeX. After the ``\\\\`` of the line before, a leading bracket or star would be its argument."""
+    """Escape the text for LaTeX. A leading bracket or star would be read as an argument of the previous line's ``\\\\``."""
     may_break = r"\allowbreak{}" if len(text) > LONG and " " not in text else ""
     letters = (LATEX.get(c, c) + (may_break if c == "." else "") for c in text)
     return ("{}" if text.startswith(("[", "*")) else "") + "".join(letters)

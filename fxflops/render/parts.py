@@ -1,4 +1,4 @@
-"""The parts that the cost of a model splits into: modules of one kind together, as far down as one of them has nearly all."""
+"""The parts that the cost of a model splits into: groups of modules of one kind, found by opening modules from the root."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .fold import common_name, own_row, pattern
 from .text import SHORTEST, cells, elide, plain
 
 LARGE, NEARLY_ALL, A_PART = 50.0, 85.0, 15.0
-"""Percent: of the model's cost, from which a part is opened; of its own, from which what has it in a part wraps it, and from
-which a class of modules is one that its cost splits into."""
+"""In percent. LARGE: the share of the model's cost from which a single module may be opened. NEARLY_ALL: the share of a part's
+cost from which it merely wraps a kind inside it. A_PART: the share from which its cost splits into that kind."""
 ALIKE = 2
-"""Numbered blocks are of one kind if they have one class and none is more than so many times as large as another."""
+"""Numbered blocks are of one kind if they have the same class and none is more than this many times as large as another."""
 CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
 
 
 class Part(NamedTuple):
-    """Modules of one kind, or what a kind computes outside its children.
+    """Modules of one kind, or their work outside their children.
 
-    ``row`` has their class, their path with ``*`` for numbers, and their sums; ``modules`` are the modules themselves, none
-    for work outside children, of which ``row.cls`` is the name.
+    ``row`` has their class, their path with ``*`` for numbers, and their sums; ``modules`` are the modules themselves. For
+    work outside children ``modules`` is empty and ``row.cls`` is the name of the work.
     """
 
     row: TreeRow
@@ -35,7 +35,7 @@ class Part(NamedTuple):
         return self.within(None)
 
     def within(self, room: int | None) -> str:
-        """Return the label with its path cut to fit into ``room`` cells, but for the least of it."""
+        """Return the label with its path shortened to fit into ``room`` cells, but to no less than :data:`SHORTEST`."""
         count, path = len(self.modules), plain(self.row.path)
         said = plain(self.row.cls) + (f" (x{count})" if count > 1 else "")
         if room is not None:
@@ -44,15 +44,15 @@ class Part(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What modules that do the same have in common: their class, if it is more than a container."""
+        """A key shared by modules that do the same: their class, unless it is just a container."""
         return self.row.cls if self.modules and self.row.cls not in CONTAINERS else self.label
 
 
 def parts_of(root: TreeRow) -> list[Part]:
-    """Return the parts of a model, in any order; [] if it has no modules inside it.
+    """Return the parts of a model, in any order; [] if it has no submodules.
 
-    A part is opened if it only wraps another or lists blocks, and a large or repeated one if its cost splits between modules
-    of several classes: an MLP of linear layers is one part. Cost is FLOPs, or time where nothing is counted.
+    A part is opened if it only wraps another or lists blocks. A large or repeated part is also opened if its cost splits
+    between modules of several classes; so an MLP of linear layers stays one part. Cost is FLOPs, or time if nothing is counted.
     """
     by_time, parts = not root.flops, []
     whole = Part(root, (root,))
@@ -68,15 +68,15 @@ def parts_of(root: TreeRow) -> list[Part]:
 
 
 def _inside(part: Part) -> Iterator[Part]:
-    """Yield the kinds of modules in a part, and last its own work."""
+    """Yield the kinds of modules in a part, then its own work."""
     kinds: dict[tuple[str, str, int], list[TreeRow]] = {}
     names_like: dict[
         str, set[str]
-    ] = {}  # the names of all children by their pattern, of those that were not called too
+    ] = {}  # the names of all children by pattern, including children that were not called
     for module in part.modules:
         latest: dict[tuple[str, str], tuple[int, TreeRow]] = {}
         for child in module.children:
-            if not child.cls:  # work outside the model: a number in its name is that of its calls
+            if not child.cls:  # work outside the model: a number in its name is a number of calls, not an index
                 kinds.setdefault((child.name, "", 0), []).append(child)
                 continue
             name = pattern(child.name)
@@ -101,7 +101,7 @@ def _inside(part: Part) -> Iterator[Part]:
 
 
 def _are_alike(a: TreeRow, b: TreeRow) -> bool:
-    """Return True for modules of equal size, and for numbered blocks: the first of them often has something more."""
+    """Return True for modules of equal size; numbered blocks may differ, as the first often has an extra layer."""
     factor = ALIKE if a.children and b.children and a.name[-1:].isdecimal() else 1
     sizes = [(a.params or 0, b.params or 0), (a.flops, b.flops)]
     return all(max(pair) <= factor * min(pair) for pair in sizes)

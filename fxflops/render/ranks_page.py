@@ -1,4 +1,4 @@
-"""The ranks of a job as an HTML page without a script: what sets them apart, and a bar for each of them."""
+"""The ranks of a job as an HTML page without a script: how they differ, and a bar for each."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .palette import CATEGORIES, GREY, GROUPS
 from .text import escaped
 
 MOST_BARS = 24
-"""The most ranks in a chart; of more, those with the most are drawn."""
+"""The maximum number of ranks in a chart; with more ranks, those with the largest values are drawn."""
 MOST_ROWS = 1_000
 ALIKE = 1.005
-"""Quantities whose largest value is at most so many times the mean are called the same on all ranks."""
+"""A quantity counts as equal on all ranks if its largest value is at most this many times the mean."""
 WORK, HELD, SENT, TIME = "FLOPs", "Peak memory", "Bytes sent", "Time"
 
 
 class RankFigures(NamedTuple):
-    """A rank, or ``ranks`` of them that are alike: its FLOPs and seconds, its bytes at the peak by category and those that it
-    sends by group. What is not known is None; ``memory`` is then empty."""
+    """A rank, or ``ranks`` equal ranks: FLOPs, seconds, bytes at the peak by category, and bytes sent by group. Unknown values
+    are None; an unknown ``memory`` is empty."""
 
     name: str
     ranks: int
@@ -34,8 +34,8 @@ class RankFigures(NamedTuple):
 
 
 class Amounts(NamedTuple):
-    """A quantity of every rank by its parts, and the function that makes it readable; in words what the rank with the most is
-    called, and what each does if all have the same."""
+    """A quantity of every rank by its parts, and the function that formats it. ``most`` describes the rank with the largest
+    value; ``each`` introduces the value if all ranks have the same."""
 
     parts: Sequence[Mapping[str, float]]
     show: Callable[[float], str]
@@ -48,7 +48,7 @@ class Amounts(NamedTuple):
 
 
 def amounts(ranks: Sequence[RankFigures]) -> dict[str, Amounts]:
-    """Return the quantities that are known of all ranks, by their headings."""
+    """Return the quantities that are known for all ranks, by heading."""
     found: dict[str, Amounts] = {}
     if all(rank.seconds is not None for rank in ranks):
         found[TIME] = Amounts([{"": rank.seconds or 0.0} for rank in ranks], units.seconds, "slowest", "each takes")
@@ -63,8 +63,8 @@ def amounts(ranks: Sequence[RankFigures]) -> dict[str, Amounts]:
 
 
 def conclusion(ranks: Sequence[RankFigures], repeated: str = "") -> str:
-    """Return ``slowest: rank 1, 2.00 s, 1.33x the mean; each computes 1.60 k FLOPs; ...; repeated: mlp 400``: of each quantity
-    the rank that has the most of it, or what all have; of the bytes sent, the group with most of them."""
+    """Return ``slowest: rank 1, 2.00 s, 1.33x the mean; each computes 1.60 k FLOPs; ...; repeated: mlp 400``: for each quantity
+    the rank with the largest value, or the value that all have; for the bytes sent, also the group with most bytes."""
     found = amounts(ranks)
     clauses = [_clause(ranks, each) for each in found.values()]
     if SENT in found:
@@ -87,8 +87,8 @@ def ranks_page(
     complete: bool,
     origin: str,
 ) -> str:
-    """Return the page. ``about`` is the job in words, ``repeated`` the work that several ranks do; the ``tables`` stand below the
-    charts under their headings, and ``origin`` is the provenance of all."""
+    """Return the page. ``about`` describes the job, ``repeated`` the work that several ranks duplicate; the ``tables`` follow the
+    charts under their headings, and ``origin`` is the provenance of everything."""
     badge, said = ("good", "complete") if complete else ("bad", "INCOMPLETE: lower bounds")
     found = amounts(ranks)
     return document(
@@ -127,7 +127,7 @@ def _clause(ranks: Sequence[RankFigures], amount: Amounts) -> str:
 
 
 def _by_part(ranks: Sequence[RankFigures], amount: Amounts) -> dict[str, float]:
-    """Return the sums over all ranks by part."""
+    """Return the sum of each part over all ranks."""
     sums: dict[str, float] = {}
     for rank, parts in zip(ranks, amount.parts, strict=True):
         for name, value in parts.items():
@@ -136,21 +136,21 @@ def _by_part(ranks: Sequence[RankFigures], amount: Amounts) -> dict[str, float]:
 
 
 def _cards(ranks: Sequence[RankFigures], found: Mapping[str, Amounts]) -> Iterable[Card]:
-    """Yield the number of ranks, and of each quantity the largest value beside the mean, or the sum."""
+    """Yield the number of ranks, and for each quantity the largest value with the mean, or with the sum."""
     count = sum(rank.ranks for rank in ranks)
-    kinds = "all alike" if len(ranks) == 1 else f"{len(ranks)} kinds" if len(ranks) < count else ""
+    kinds = "all equal" if len(ranks) == 1 else f"{len(ranks)} kinds" if len(ranks) < count else ""
     yield Card("Ranks", f"{count:,}", "", kinds)
     for heading, each in found.items():
         totals = each.totals
         mean, most, total = _mean(ranks, totals), max(totals), count * _mean(ranks, totals)
         if heading in (WORK, SENT):
-            yield Card(f"{heading} of all", each.show(total), f"{total:,.0f}", f"{each.show(most)} at most in a rank")
+            yield Card(f"{heading} of all", each.show(total), f"{total:,.0f}", f"{each.show(most)} at most per rank")
         else:
             yield Card(f"{heading} at most", each.show(most), f"{most:,}", f"mean {each.show(mean)}")
 
 
 def _chart(heading: str, ranks: Sequence[RankFigures], amount: Amounts) -> str:
-    """Return a section with a bar for each rank, in the colours of its parts, which a legend names."""
+    """Return a section with a bar for each rank, coloured by part, and a legend of the parts."""
     totals = amount.totals
     largest = sorted(range(len(ranks)), key=lambda i: -totals[i])[:MOST_BARS]
     sums = _by_part(ranks, amount)
@@ -166,7 +166,11 @@ def _chart(heading: str, ranks: Sequence[RankFigures], amount: Amounts) -> str:
         for name in sums
         if name and sums[name]
     )
-    more = f'<p class="note">{MOST_BARS} of {len(ranks)}: those with the most.</p>' if len(ranks) > MOST_BARS else ""
+    more = (
+        f'<p class="note">{MOST_BARS} of {len(ranks)}: those with the largest values.</p>'
+        if len(ranks) > MOST_BARS
+        else ""
+    )
     table = scrollable(f"{heading} of each rank", f'<table class="plain steps"><tbody>{rows}</tbody></table>')
     return section(_id(heading), heading, (f'<ul class="legend">{legend}</ul>' if legend else "") + table + more)
 

@@ -1,4 +1,4 @@
-"""The calls under a device's roofline as a chart, and the sum of their bounds in words."""
+"""A chart of the calls under a device's roofline, and a description of their bounds."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .text import escaped
 MOST_DOTS, MOST_NAMES = 300, 5
 MOST_LETTERS = 36
 NARROW = 640
-"""The width of a plot in which the names do not meet, in pixels, as on paper."""
+"""The plot width in pixels for which names are placed without overlap, as on paper."""
 MARKS = {"circle": "●", "square": "■", "diamond": "◆"}
 
 
 class Dot(NamedTuple):
-    """A call at its percents of the plot: the FLOP for each byte, and the FLOP/s."""
+    """A call and its position in percent of the plot: ``x`` is its arithmetic intensity (FLOP/byte), ``y`` its FLOP/s."""
 
     op: Op
     seconds: float
@@ -40,10 +40,10 @@ class _Axes(NamedTuple):
 
 
 def roofline_chart(data: RooflineData, calls: Sequence[Op], about: str, phase: str | None = None) -> tuple[Chart, int]:
-    """Return the calls as dots of FLOP/s by FLOP for each byte, below the device's ceilings, the dearest by name; and the
-    number of calls left out because there are too many.
+    """Return a chart of the calls as dots (FLOP/s by FLOP/byte) below the device's ceilings, with the most expensive ones named;
+    and the number of calls omitted because there are too many.
 
-    With a ``phase`` that phase is visible, and the others are there for a script to show.
+    With a ``phase``, only that phase is visible; a script can show the others.
     """
     timed = [(op, took) for op in calls if op.work and op.bytes and (took := _seconds(op, data))]
     left_out = max(len(timed) - MOST_DOTS, 0)
@@ -76,7 +76,7 @@ def roofline_chart(data: RooflineData, calls: Sequence[Op], about: str, phase: s
         elements = "".join([*(_dot(dot, longest) for dot in mine), *names])
         body.append(f'<g data-phase="{escaped(name)}"{hidden}>{elements}</g>')
     body += _names(dots, chart.height, slope) if phase is None else ()
-    body.append(label(50, 100, "FLOP for each byte moved", dy=36))
+    body.append(label(50, 100, "arithmetic intensity (FLOP/byte)", dy=36))
     kinds = [kind for kind in BINDS if any(dot.op.binds == kind for dot in dots)]
     legend = [
         (MARKS[BINDS[kind][1]], "nothing" if kind == "nothing" else f"bound by {kind}", BINDS[kind][0])
@@ -86,7 +86,8 @@ def roofline_chart(data: RooflineData, calls: Sequence[Op], about: str, phase: s
 
 
 def bounds_in_words(data: RooflineData, phase: str | None = None) -> str:
-    """Return the least time of a phase's calls by what binds them, and how near they came to it; None means all phases."""
+    """Return a description of the minimum time of a phase's calls by limiting ceiling, and how near they came to it; None means
+    all phases."""
     by_kind: dict[str, float] = {}
     took = 0.0
     for name, kinds in data.bounds.items():
@@ -110,7 +111,7 @@ def _seconds(op: Op, data: RooflineData) -> float | None:
 
 
 def _axes(data: RooflineData, timed: Sequence[tuple[Op, float]]) -> _Axes:
-    """Return axes with all calls and the ridge on them."""
+    """Return axes that cover all calls and the ridge point."""
     bandwidth, top = float(data.device["bandwidth"]), max(data.peaks.values(), default=1.0)
     ridge = top / bandwidth
     xs = [(op.work or 0) / (op.bytes or 1) for op, _ in timed]
@@ -122,7 +123,7 @@ def _axes(data: RooflineData, timed: Sequence[tuple[Op, float]]) -> _Axes:
 
 
 def _ceilings(data: RooflineData, axes: _Axes) -> Iterator[str]:
-    """Yield the peaks as level lines and the bandwidths as slopes; those of caches are dotted."""
+    """Yield the peaks as horizontal lines and the bandwidths as slopes; cache bandwidths are dotted."""
     bandwidth = float(data.device["bandwidth"])
     for dtype, peak in data.peaks.items():
         y = 100 - axes.up.place(peak)
@@ -138,7 +139,7 @@ def _ceilings(data: RooflineData, axes: _Axes) -> Iterator[str]:
 
 
 def _slope(data: RooflineData, axes: _Axes) -> tuple[float, float]:
-    """Return the middle of the slope of memory, in percent."""
+    """Return the middle of the memory bandwidth's slope, in percent of the plot."""
     bandwidth = float(data.device["bandwidth"])
     begin = max(axes.least_x, axes.least_y / bandwidth)
     middle = math.sqrt(begin * axes.top / bandwidth)
@@ -150,7 +151,7 @@ def _flow(data: RooflineData) -> str:
 
 
 def _dot(dot: Dot, longest: float) -> str:
-    """Return a dot whose area grows with the call's time; its shape is the ceiling that binds the call."""
+    """Return a dot whose area grows with the call's time; its shape shows the ceiling that bounds the call."""
     op, radius = dot.op, 2.5 + 8 * math.sqrt(dot.seconds / longest)
     title = f"<title>{escaped_lines(_about(dot))}</title>"
     x, y, kind = percent(dot.x), percent(dot.y), f'class="dot by-{op.binds}"'
@@ -165,7 +166,7 @@ def _dot(dot: Dot, longest: float) -> str:
 
 
 def _about(dot: Dot) -> list[str]:
-    """Return the lines that a dot shows when it is pointed at."""
+    """Return the lines of a dot's tooltip."""
     op, work = dot.op, dot.op.work or 0
     least = op.bound_seconds or 0.0
     return [
@@ -177,14 +178,14 @@ def _about(dot: Dot) -> list[str]:
 
 
 def escaped_lines(lines: Sequence[str]) -> str:
-    """Return lines of text, each escaped, under one another."""
+    """Return the lines, each escaped, joined by line breaks."""
     return "\n".join(map(escaped, lines))
 
 
 def _names(dots: Sequence[Dot], height: int, free_of: tuple[float, float, float]) -> Iterator[str]:
-    """Yield the names of the dearest calls, one of each module's kind, where there is room and few dots are covered.
+    """Yield the names of the most expensive calls, one per kind of module, placed where there is room and few dots are covered.
 
-    ``free_of`` is a text that is there already: from where to where, and its height, in pixels.
+    ``free_of`` is the area of an existing text, in pixels: its left end, right end, and y position.
     """
     places = [(dot.x * NARROW / 100, dot.y * height / 100) for dot in dots]
     taken = [free_of]
@@ -216,7 +217,7 @@ def _names(dots: Sequence[Dot], height: int, free_of: tuple[float, float, float]
 
 
 def _end(path: str) -> str:
-    """Return a path, or the end of a long one."""
+    """Return a path, or the last part of a long path."""
     parts = path.split(".")
     while len(parts) > 1 and len(".".join(parts)) > MOST_LETTERS:
         parts.pop(0)

@@ -1,4 +1,4 @@
-"""Models as points of a figure: one of their figures by another."""
+"""A scatter plot of models: one quantity against another."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .palette import CATEGORIES
 
 DOT = next(iter(CATEGORIES.values()))
 LINE = 13
-"""The height of a line of text, about, in pixels."""
+"""The approximate height of a line of text in pixels."""
 
 
 def scatter_chart(
     points: Mapping[str, Sequence[float]], x: Column, y: Column, about: str = "", doubtful: Collection[str] = ()
 ) -> Chart:
-    """Return a chart with a named point for each entry of ``points``: its figures in the columns ``x`` and ``y``.
+    """Return a chart with a named point for each entry of ``points``, which has the values of the columns ``x`` and ``y``.
 
-    ``about`` follows the title. The points of ``doubtful`` names are hollow, and the legend says that their times are unsteady.
+    ``about`` is appended to the title. Points named in ``doubtful`` are hollow, and the legend says that their times are unsteady.
     """
     flat = Axis.around([point[0] for point in points.values()], x.kind == "B")
     up = Axis.around([point[1] for point in points.values()], y.kind == "B")
@@ -43,7 +43,7 @@ def _dot(x: float, y: float, is_hollow: bool) -> str:
 
 
 def _names(dots: Mapping[str, tuple[float, float]], chart: Chart) -> Iterator[str]:
-    """Yield the name of each dot beside it, on the side where it meets no other dot or name if there is one."""
+    """Yield the name of each dot beside it, on a side without overlap with other dots or names if possible."""
     places = {name: (x * chart.width / 100, y * chart.height / 100) for name, (x, y) in dots.items()}
     boxes = [(x - 6, x + 6, y) for x, y in places.values()]
     for name, (x, y) in places.items():

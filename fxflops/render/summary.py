@@ -1,4 +1,4 @@
-"""The one-screen summary: counts, parameters, time, memory, the modules that cost most, and last the missing ops."""
+"""The one-screen summary: counts, parameters, time, memory, the most expensive modules, and last the missing ops."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ LABEL, VALUE = 9, 12
 MARGIN = LABEL + VALUE
 
 WAITS = 0.1
-"""The share of a block's time in loading data above which it is said what to do."""
+"""If data loading takes at least this share of a block's time, the summary gives advice."""
 WORKING = 0.9
-"""The share of the latency below which an accelerator's own work leaves it waiting for the host."""
+"""If an accelerator's own work takes less than this share of the latency, the accelerator waits for the host."""
 UNSTEADY = "unsteady, as on a busy machine: measure again"
 
 
@@ -69,7 +69,7 @@ def summary(data: Summary, *, width: int | None = None, color: bool = False) -> 
 
 
 def notes(data: Summary) -> list[str]:
-    """Return what the summary says beside its table of costs, each in one line."""
+    """Return everything that the summary says besides its table of costs, one item per line."""
     head = [plain(data.title), *([f"input {plain(data.inputs)}"] if data.inputs else []), plain(data.setting)]
     said = conclusion(data, data.utilization)
     shares = [f"{label}: {' · '.join(values)}" for label, values in operator_shares(data)]
@@ -78,7 +78,7 @@ def notes(data: Summary) -> list[str]:
 
 
 def compiled_lines(run: CompiledRun) -> str:
-    """Return the lines on a compiled model as text, wrapped to the terminal's width."""
+    """Return the lines about a compiled model as text, wrapped to the terminal's width."""
     return "\n".join(line.rstrip() for line in _fact_lines(_compiled(run), terminal_width(), False))
 
 
@@ -91,7 +91,7 @@ def _fact_lines(found: Sequence[Fact], limit: int | None, color: bool) -> list[s
 
 
 def facts(data: Summary) -> list[Fact]:
-    """Return the lines that show a number each; a number that was not measured has no line."""
+    """Return the lines of the summary that show one number each; a number that was not measured has no line."""
     found = _counts(data)
     if data.backward_flops is not None:
         found.append(_training(data, data.backward_flops))
@@ -100,7 +100,7 @@ def facts(data: Summary) -> list[Fact]:
             Fact(
                 "gradient",
                 units.count(data.gradient_flops),
-                [f"of the forward's {data.unit}: derivatives taken in it"],
+                [f"of the forward's {data.unit}: derivatives computed inside it"],
             )
         )
     if data.optimizer_flops is not None:
@@ -139,7 +139,7 @@ def facts(data: Summary) -> list[Fact]:
 def flow(start: str, parts: Sequence[str], separator: str, limit: int | None, indent: int) -> list[str]:
     """Join ``start`` and the parts into lines of at most ``limit`` cells; later lines are indented.
 
-    A part that is too long for one line is broken, but only before " + ".
+    A part that is too long for one line is broken only before " + ".
     """
     lines, empty = [start], cells(start) >= indent and start.endswith(" ")
     for part in parts:
@@ -158,17 +158,17 @@ def flow(start: str, parts: Sequence[str], separator: str, limit: int | None, in
 
 
 def _wrapped(clause: str, limit: int) -> list[str]:
-    """Return the lines of a clause that is longer than one."""
+    """Wrap a clause that may be longer than one line."""
     return wrap(clause, limit, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False)
 
 
 def remark_lines(data: Summary) -> list[str]:
-    """Return the sentences on calls or on the block, each once, :data:`MOST_MISSING` of them at most."""
+    """Return at most :data:`MOST_MISSING` remarks on calls or on the block, without duplicates."""
     return [plain(line) for line in dict.fromkeys(data.remarks)][:MOST_MISSING]
 
 
 def missing_lines(missing: Sequence[Missing]) -> list[str]:
-    """Return a line for each op that is not counted, :data:`MOST_MISSING` of them at most."""
+    """Return lines for the first :data:`MOST_MISSING` ops that are not counted, and one line for the rest."""
     lines = []
     for item in missing[:MOST_MISSING]:
         where = f" in {plain(item.path)}" if item.path else ""
@@ -182,12 +182,12 @@ def missing_lines(missing: Sequence[Missing]) -> list[str]:
 
 
 def paste_where(data: Summary) -> str:
-    """Return the sentence above the lines to paste."""
+    """Return the sentence above the code to paste."""
     return f"to count {'it' if len(data.missing) == 1 else 'them'}, {PASTE}"
 
 
 def _counts(data: Summary) -> list[Fact]:
-    """Return the lines for FLOPs, or for what the convention counts instead, and for MACs: readable, and exact for papers."""
+    """Return the lines for MACs and for FLOPs (or the unit that the convention counts): readable, and exact for papers."""
     counted = f"{'complete' if data.complete else 'INCOMPLETE'}: {data.counted_calls:,} of {data.calls:,} calls"
     if data.missing and not data.counted_calls:
         return [Fact("FLOPs", "unknown", [counted])]
@@ -208,7 +208,7 @@ def _counts(data: Summary) -> list[Fact]:
 
 
 def _exact(number: int, bound: str = "") -> list[str]:
-    """Return the number with all its digits, unless its readable form has them."""
+    """Return the number with all its digits, unless its readable form already shows them."""
     return [f"{bound}{number:,}"] if " " in units.count(number) else []
 
 
@@ -217,7 +217,7 @@ def _params(params: Params, active: float | None) -> Fact:
         *_exact(params.total),
         f"{units.billions(active)} active per token" if active else "",
         f"{params.frozen:,} of them frozen" if params.frozen else "all trainable" if params.total else "",
-        f"parts of larger ones {params.sharded:,}" if params.sharded else "",
+        f"{params.sharded:,} of them sharded" if params.sharded else "",
         units.size(params.bytes),
         f"{params.buffers:,} in buffers" if params.buffers else "",
     ]
@@ -238,7 +238,7 @@ def _training(data: Summary, backward: int) -> Fact:
         f"{data.unit} of forward {units.count(data.root.flops - outside)}",
         *([f"outside the model {units.count(outside)}"] if outside else []),
         f"backward {units.count(backward)}",
-        *([f"besides, recompute {units.count(data.recompute_flops)}"] if data.recompute_flops else []),
+        *([f"plus recompute {units.count(data.recompute_flops)}"] if data.recompute_flops else []),
     ]
     return Fact("training", ("" if data.complete else ">= ") + units.count(data.root.flops + backward), details)
 
@@ -258,7 +258,7 @@ def _sent(rows: Sequence[Collective]) -> Fact:
 def _latency(label: str, latency: Timing | None, nodes: float | None, flops: int, on_accelerator: bool) -> Fact:
     """Return the line for the model's own forward or backward time, with the sum of the nodes' times and the FLOP/s.
 
-    On an accelerator that sum is the device's work; where the latency is longer, the device waits for the host.
+    On an accelerator, that sum is the device's work; if the latency is longer, the device waits for the host.
     """
     median, details = (None, []) if latency is None else (latency.median, [_repeats(latency)])
     if nodes is not None:
@@ -271,7 +271,7 @@ def _latency(label: str, latency: Timing | None, nodes: float | None, flops: int
 
 
 def _compiled(compiled: CompiledRun) -> list[Fact]:
-    """Return the lines for the compiled model: its time, its graphs' breaks, why it was recompiled, and what did not gain."""
+    """Return the lines for the compiled model: its time, graph breaks, recompilations with reasons, and modules without gain."""
     run = compiled.run
     if run.latency is None:
         return [Fact("compiled", "no", [f"not timed: {plain(run.missing)}"])]
@@ -300,7 +300,7 @@ def _compiled(compiled: CompiledRun) -> list[Fact]:
 def _block(
     steps: Mapping[str, StepTime], instruments: float | None, device: float | None, workers: Sequence[int]
 ) -> list[Fact]:
-    """Return the lines for the time of a profiled block: where it went, how long the device worked, and its steps took."""
+    """Return the lines for a profiled block: where its time went, how long the device worked, and how long the steps took."""
     whole = StepTime._make(map(sum, zip(*steps.values(), strict=True)))
     parts = {"forward": whole.forward, "backward": whole.backward, "optimizer": whole.optimizer}
     details = [
@@ -334,7 +334,7 @@ def _block(
 def _code(lines: Sequence[CodeLine]) -> Fact:
     """Return the line for where the host's time went in the user's code."""
     if not lines:
-        return Fact("code", "-", ["too short for a sample of the lines: one is taken each millisecond"])
+        return Fact("code", "-", ["too short for a sample of the lines (one per millisecond)"])
     whole = sum(line.seconds for line in lines)
     details = [
         f"{PurePath(line.place).name}{f' {line.function}()' * line.function.isidentifier()} {units.seconds(line.seconds)} ({line.seconds / whole:.0%})"

@@ -1,4 +1,4 @@
-"""Tables as text: rows are filtered, sorted, cut to the width, and printed with tabulate."""
+"""Tables as text: rows are filtered, sorted, fitted to the width, and printed with tabulate."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .columns import Column, check_number, check_units, find, pick
 from .text import cells, elide, terminal_width, wrapped
 
 READABLE, NARROWEST = 20, 12
-"""Cells that a shortened text keeps: as long as a column can be left out instead, and after that."""
+"""The minimum number of cells that a shortened text keeps: while a column can be dropped instead, and after that."""
 MARKUP = ("html", "latex", "tsv", "wiki", "textile", "youtrack", "jira", "moin", "asciidoc")
 EXPLAINED = {
-    NO_OPERATION: "time outside of all operations, of an input, an index into a tuple, a shape that is read",
-    HOST: "time between the operations, of Python and of torch on the way to a kernel and back",
+    NO_OPERATION: "time outside all operations, e.g. of an input, an index into a tuple, or a shape query",
+    HOST: "time between the operations, in Python and in torch on the way to a kernel and back",
 }
 
 
 class Printed(NamedTuple):
-    """A column as it is printed: the text above it, and its cells."""
+    """A column as printed: its title and its cells."""
 
     column: Column
     title: str
@@ -53,11 +53,11 @@ def grid(
         sort_by: a column, by its header or key ("time" for ``time(ms)``); numbers descending, text ascending.
         top: the number of rows to show; a footer gives their share of each column in ``shares`` (not in markup).
         columns: the columns to show, in this order.
-        where: for some columns, the value that a row must have there to be shown, or a function that tests the value.
-        units: None for raw numbers, "auto" for readable ones, or one unit ("G", "MiB", "ms") for the columns it fits.
+        where: conditions by column: the value that a row must have there to be shown, or a function that tests the value.
+        units: None for raw numbers, "auto" for readable numbers, or one unit ("G", "MiB", "ms") for the columns it fits.
         tablefmt: a format of tabulate.
-        width: cells in a line; by default the terminal's. In a wider table the texts of ``elidable`` columns are cut, in
-            this order; if that is not enough, ``expendable`` columns are left out, and a line below the table names them.
+        width: cells in a line; by default the terminal's. If the table is wider, the texts of ``elidable`` columns are
+            shortened, in this order; then ``expendable`` columns are dropped, and a line below the table names them.
     """
     check_units(units)
     check_number("top", top, least=1)
@@ -78,12 +78,12 @@ def grid(
         notes = [_footer(known, rows, kept, chosen, sort_by, noun, shares, units), *notes]
     if not notes or is_markup:
         return text
-    # Markdown takes a line right below a table for one of its rows.
+    # Without a blank line, Markdown would treat the notes as rows of the table.
     return "\n".join([text, *([""] if tablefmt in ("github", "pipe") else []), *notes])
 
 
 def explained(rows: Iterable[Sequence[Any]]) -> list[str]:
-    """Return the notes below a table that say what is meant by a word in its rows."""
+    """Return the notes below a table that explain special words in its rows."""
     words = {word for row in rows for word in row if isinstance(word, str)}
     return [f"{word}: {said}" for word, said in EXPLAINED.items() if word in words]
 
@@ -97,7 +97,7 @@ result_table = partial(
 def ordered(columns: Sequence[Column], rows: Sequence[Sequence[Any]], by: str | None) -> list[Sequence[Any]]:
     """Sort the rows by a column: numbers descending, then text ascending, then None; the sort is stable.
 
-    Raises InputError if the column is one of numbers and has none.
+    Raises InputError for a column of numbers without any values.
     """
     if by is None:
         return list(rows)
@@ -117,7 +117,7 @@ def _footer(
     shares: Sequence[str],
     units: str | None,
 ) -> str:
-    """Return a line on the part that is shown, ``top 4 of 221 nodes: 61.2% of time(ms)``."""
+    """Return a line about the part that is shown: ``top 4 of 221 nodes: 61.2% of time(ms)``."""
     cut = "" if len(chosen) == len(kept) else "first " if sort_by is None else "top "
     is_all = len(kept) in (len(rows), len(chosen))
     whole = f"{len(rows)} {noun}" if is_all else f"{len(kept)} matching, {len(rows)} {noun} in all"
@@ -133,7 +133,7 @@ def _footer(
 
 
 def _holds(wanted: Any, value: Any) -> bool:
-    """Return True if a cell passes its test. A cell without a number fails a comparison with one."""
+    """Return True if a cell passes its test. A cell without a number fails a comparison with a number."""
     try:
         return bool(wanted(value) if callable(wanted) else value == wanted)
     except TypeError:
@@ -151,7 +151,7 @@ def _rank(value: Any) -> tuple[int, Any]:
 def _fitted(
     shown: Sequence[Printed], tablefmt: str, limit: int | None, elidable: Sequence[str], expendable: Sequence[str]
 ) -> tuple[str, list[str]]:
-    """Return the table as text that fits the limit, and the headers of the columns that were left out."""
+    """Return the table as text that fits the limit, and the headers of the dropped columns."""
     if limit is None:
         return _tabulated(shown, tablefmt), []
     spared = [key for key in expendable if any(each.column.key == key for each in shown)]
@@ -164,7 +164,7 @@ def _fitted(
 
 
 def _cut(shown: list[Printed], tablefmt: str, limit: int, elidable: Sequence[str], least: int) -> str:
-    """Return the table with the texts of ``elidable`` columns cut, one column after the other, until it fits."""
+    """Return the table with the texts of ``elidable`` columns shortened, one column after the other, until it fits."""
     text = _tabulated(shown, tablefmt)
     for key in elidable:
         excess = _excess(text, limit)
@@ -191,5 +191,5 @@ def _tabulated(shown: Sequence[Printed], tablefmt: str) -> str:
     body = list(zip(*columns, strict=True))
     sides = ["right" if each.column.is_number else "left" for each in shown]
     titles = [each.title for each in shown]
-    # Cells are text already: a module called "0" is a name, and must not be printed as a number.
+    # Cells are text already; without number parsing, a module named "0" stays a name.
     return tabulate(body, titles, tablefmt=tablefmt, disable_numparse=True, colalign=sides if body else None)

@@ -14,20 +14,20 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 STYLES = {"bold": "1", "dim": "2", "red": "1;31", "cyan": "36"}
 EIGHTHS = " ▏▎▍▌▋▊▉"
 ASCII = str.maketrans("·…─│├└█▉▊▋▌▍▎▏", "|~-||`########")
-"""Letters of our texts, each with one of ASCII that is as wide and looks like it."""
+"""Replaces non-ASCII characters of our texts by similar ASCII characters of the same width."""
 SHORTEST = 8
-"""Cells that a name or class keeps at least when it is cut."""
+"""The minimum number of cells that a shortened name or class keeps."""
 
 
 def plain(text: str) -> str:
-    """Return the text on one line, with unprintable characters escaped: names in a model may contain any."""
+    """Return the text on one line, with unprintable characters escaped: names in a model may contain any character."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def printable(text: str) -> str:
-    """Return the text; in ASCII, with "?" for other letters, if stdout cannot encode it: printing it would raise."""
+    """Return the text; if stdout cannot encode it, so that printing would raise, in ASCII with "?" for unknown characters."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf8"
     try:
         text.encode(encoding)
@@ -47,7 +47,7 @@ def escaped(text: str) -> str:
 
 
 def cells(text: str) -> int:
-    """Return the number of terminal cells that the text takes; a wide letter takes two, a colour code none."""
+    """Return the number of terminal cells that the text occupies; a wide character takes two, a colour code none."""
     if text.isascii() and "\x1b" not in text:
         return len(text)
     letters = (c for c in ANSI.sub("", text) if not unicodedata.combining(c))
@@ -55,13 +55,13 @@ def cells(text: str) -> int:
 
 
 def pad(text: str, width: int, right: bool = False) -> str:
-    """Pad the text to ``width`` cells; ``right`` aligns it to the right."""
+    """Pad the text to ``width`` cells; ``right`` makes it right-aligned."""
     blanks = " " * (width - cells(text))
     return blanks + text if right else text + blanks
 
 
 def elide(text: str, width: int) -> str:
-    """Shorten the text to at most ``width`` cells by cutting out its middle: ``elide("built-in add", 7) -> "bui…add"``."""
+    """Shorten the text to at most ``width`` cells by removing its middle: ``elide("built-in add", 7) -> "bui…add"``."""
     if cells(text) <= width:
         return text
     head, tail = text[: width // 2], text[len(text) - (width - 1) // 2 :]
@@ -77,16 +77,16 @@ def align(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
 
 
 def wrapped(line: str, width: int | None, indent: int) -> str:
-    """Wrap the line to ``width`` cells, with continuation lines indented; None for ``width`` leaves it as it is."""
+    """Wrap the line to ``width`` cells, with continuation lines indented; with None for ``width``, do not wrap."""
     if width is None or cells(line) <= width:
         return line
     return textwrap.fill(line, width, subsequent_indent=" " * min(indent, width // 2), break_on_hyphens=False)
 
 
 def bar(percent: float | None, width: int = 20) -> str:
-    """Return a bar of block characters, ``width`` cells at 100%; "" for None and for a share that prints as 0.0."""
+    """Return a bar of block characters, ``width`` cells long at 100%; "" for None and for a share that prints as 0.0."""
     share = min(max(percent or 0.0, 0.0), 100.0)
-    eighths = max(round(share / 100 * width * 8), share >= 0.05)  # what prints as 0.1 has at least an eighth
+    eighths = max(round(share / 100 * width * 8), share >= 0.05)  # a share that prints as 0.1 gets at least an eighth
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
 
 
@@ -96,7 +96,7 @@ def paint(text: str, style: str, color: bool) -> str:
 
 
 def terminal_width() -> int | None:
-    """Return the width of the terminal in cells; None if stdout is no terminal (a file, a notebook): nothing is cut then."""
+    """Return the terminal's width in cells; None, so that nothing is cut, if stdout is not a terminal (a file, a notebook)."""
     try:
         return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     except (AttributeError, ValueError):

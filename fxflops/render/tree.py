@@ -1,4 +1,4 @@
-"""The module tree: one line for each module, identical siblings folded; last, what the module computes outside its children."""
+"""The module tree: one line per module, with identical siblings folded, and last a module's work outside its children."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 DEFAULT_COLUMNS = ("params", "macs", "flops", "flops%", "time", "time%")
 EXPENDABLE = ("macs", "memory", "params", "flops%", "time%")
-"""Columns that a narrow terminal leaves out, in this order, so that names stay readable."""
+"""Columns that are dropped in a narrow terminal, in this order, so that names stay readable."""
 MEASURES = "fxflops.analyze and fxflops run measure times and memory"
 LABEL_ROOM = 30
-"""Cells that the columns must leave for names."""
+"""The number of cells that the columns must leave for names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """A line of the tree: the branches drawn before the name (``guide``), the name, the class, and a note such as "x12".
 
-    ``path`` is that of the module, of the first of ``count`` folded ones with their common name; of a module's own work,
-    with the name of that work behind it.
+    ``path`` is the module's path. For ``count`` folded modules it is the first one's path with their common name at the end;
+    for a module's own work, the work's name follows the path.
     """
 
     guide: str
@@ -41,14 +41,14 @@ class Line:
 
 
 class Options(TypedDict, total=False):
-    """What of a tree is shown, and how.
+    """The options for displaying a tree.
 
-    depth: the number of levels to show below the root; None, the default, for all.
-    sort_by: a column to order siblings by, largest first (folded ones by their sum); None, the default, is run order.
-    fold: show consecutive identical siblings as one line, with the mean of their times, as is the default.
+    depth: the number of levels to show below the root; None (default) for all.
+    sort_by: a column to sort siblings by, largest first (folded siblings by their sum); None (default) for run order.
+    fold: show consecutive identical siblings as one line, with the mean of their times (default).
     columns: the columns to show; by default all that were measured.
     counted: the title of what the convention counts, by default "FLOPs".
-    units: one unit ("G", "MiB", "ms") for the columns it fits; otherwise each value has the unit that suits it.
+    units: one unit ("G", "MiB", "ms") for all columns that it fits; other values have suitable units.
     """
 
     depth: int | None
@@ -60,9 +60,9 @@ class Options(TypedDict, total=False):
 
 
 def tree(root: TreeRow, *, width: int | None = None, color: bool = False, **options: Unpack[Options]) -> str:
-    """Return the module tree as text; the last line tells how many modules are deeper than the depth.
+    """Return the module tree as text; the last line says how many modules are below the depth.
 
-    ``width`` is the number of cells in a line, by default the terminal's; ``options`` are those of :class:`Options`.
+    ``width`` is the number of cells in a line, by default the terminal's; ``options`` are as in :class:`Options`.
     """
     shown, lines, texts = rows_of(root, **options)
     printed = [(column, [column.header, *(row[i] for row in texts)]) for i, column in enumerate(shown)]
@@ -85,7 +85,7 @@ def tree(root: TreeRow, *, width: int | None = None, color: bool = False, **opti
 
 
 def notes_on(root: TreeRow, **options: Unpack[Options]) -> list[str]:
-    """Return the lines below a tree: how many modules are deeper than the depth, which columns were not measured."""
+    """Return the lines below a tree: how many modules are below the depth, and which columns were not measured."""
     columns = options.get("columns") or ()
     asked = [MODULE_COLUMNS[i].key for i in pick(MODULE_COLUMNS, columns)] if columns else []
     known = {key for row in root.walk() for key, value in module_values(row, root).items() if value is not None}
@@ -95,7 +95,7 @@ def notes_on(root: TreeRow, **options: Unpack[Options]) -> list[str]:
 
 
 def _below(root: TreeRow, depth: int | None) -> str:
-    """Return a note on the modules that are deeper than ``depth``; "" if there are none."""
+    """Return a note about the modules below ``depth``; "" if there are none."""
 
     def modules(row: TreeRow, left: int) -> int:
         return sum((left <= 0 and bool(child.cls)) + modules(child, left - 1) for child in row.children)
@@ -105,7 +105,7 @@ def _below(root: TreeRow, depth: int | None) -> str:
 
 
 def check_options(root: TreeRow, **options: Unpack[Options]) -> str | None:
-    """Return the key of the column to sort by; raise InputError for options that cannot be."""
+    """Return the key of the column to sort by; raise InputError for invalid options."""
     check_units(options.get("units"))
     check_number("depth", options.get("depth"), least=0)
     if columns := options.get("columns"):
@@ -121,7 +121,7 @@ def check_options(root: TreeRow, **options: Unpack[Options]) -> str | None:
 
 
 def rows_of(root: TreeRow, **options: Unpack[Options]) -> tuple[list[Column], list[Line], list[list[str]]]:
-    """Return the columns of the tree, its lines, and the texts of each line's cells. InputError for options that cannot be."""
+    """Return the columns of the tree, its lines, and the texts of each line's cells. Raises InputError for invalid options."""
     key, columns = check_options(root, **options), options.get("columns")
     lines = list(walk(Fold(root.name, root), options.get("depth"), key, options.get("fold", True)))
     shown = (
@@ -134,13 +134,13 @@ def rows_of(root: TreeRow, **options: Unpack[Options]) -> tuple[list[Column], li
 
 
 def measured(rows: Iterable[TreeRow]) -> list[Column]:
-    """Return the default columns, without those that no row has a value for."""
+    """Return the default columns for which any row has a value."""
     known = {key for row in rows for key, value in module_values(row, row).items() if value is not None}
     return [each for each in MODULE_COLUMNS if each.key in DEFAULT_COLUMNS and each.key.removesuffix("%") in known]
 
 
 def walk(item: Fold, depth: int | None, key: str | None, fold: bool, guide: str = "", stem: str = "") -> Iterator[Line]:
-    """Yield a module's line, then those of its children. ``guide`` is drawn before its line, ``stem`` before theirs."""
+    """Yield a module's line, then its children's lines. ``guide`` is drawn before the module's line, ``stem`` before the children's."""
     row = item.row
     yield Line(guide, *item.label(), row, item.path, item.count)
     if depth == 0 or not row.children:
@@ -159,7 +159,7 @@ def walk(item: Fold, depth: int | None, key: str | None, fold: bool, guide: str 
 def _label(line: Line, room: int | None, color: bool) -> str:
     """Return the part of a line left of the numbers, in at most ``room`` cells.
 
-    The class is cut first, then the name. The note stays as long as :data:`SHORTEST` cells of the name fit beside it.
+    The class is shortened first, then the name. The note is kept if at least :data:`SHORTEST` cells of the name fit beside it.
     """
     name, cls, note = line.name, line.cls, line.note
     if room is not None:

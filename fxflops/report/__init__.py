@@ -1,1 +1,1 @@
-"""The report: its rows and views, comparisons, and the files it is saved to."""
+"""The report: its rows and views, comparisons, and the files that it is saved to."""

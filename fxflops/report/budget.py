@@ -12,13 +12,13 @@ from .report import Report
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """One limit and the report's value for it; its text is a line for a log, with the numbers in full."""
+    """One limit and the report's value; ``str`` gives a line for a log, with the numbers in full."""
 
     name: str
     value: float
     limit: float
     is_bound: bool = False
-    """Whether the value is a lower bound, as some operations are not counted."""
+    """Whether the value is a lower bound, because some operations are not counted."""
 
     @property
     def kept(self) -> bool:
@@ -41,8 +41,8 @@ def budgets_of(
     max_memory: int | None = None,
     max_time: float | None = None,
 ) -> tuple[Budget, ...]:
-    """Return a Budget for each limit given, in this order: FLOPs (under the report's convention), MACs, parameters, bytes
-    at the peak, seconds of the model's own run, or of a profiled block.
+    """Return a Budget for each limit that is not None, in this order: FLOPs (under the report's convention), MACs, parameters,
+    bytes at the peak, seconds of the model's own run, or of a profiled block.
 
     Raises InputError for ``max_time`` if nothing was timed. Check ``report.complete`` yourself: FLOPs and MACs
     of an incomplete report are lower bounds.
@@ -60,15 +60,15 @@ def budgets_of(
     checked = [(name, value, limit) for name, value, limit in limits if limit is not None]
     for name, value, _ in checked:
         if value is None:
-            raise InputError(f"no {name} was measured: the report is of a count, or of a device without a clock")
+            raise InputError(f"no {name} was measured: the report comes from count(), or from a device without a clock")
     counts = () if report.complete else ("FLOPs", "MACs")
     return tuple(Budget(name, value, limit, name in counts) for name, value, limit in checked if value is not None)
 
 
 def above(earlier: Report, percent: float) -> dict[str, float]:
-    """Return the limits for :func:`budgets_of` that an earlier report gives, so many percent above its own figures.
+    """Return limits for :func:`budgets_of` that are ``percent`` percent above an earlier report's figures.
 
-    They are of FLOPs, MACs and parameters, and of memory if that was predicted (by a count), not measured.
+    They limit FLOPs, MACs and parameters, and memory if it was predicted (by a count), not measured.
     """
     figures = {
         "max_flops": earlier.total_flops,

@@ -1,8 +1,8 @@
 """A report as a Chrome trace for Perfetto and chrome://tracing: modules, their operations, and memory.
 
 The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format").
-Operations were measured one by one, so they are laid end to end in run order. Each phase has a lane (a thread) of its
-own and starts where the phase before it ends.
+Operations were measured one by one, so they are placed end to end in run order. Each phase has its own lane (a thread)
+and starts where the previous phase ends.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ FLOPS_PER_US = 10**6
 BY_TIME = "measured"
 BY_FLOPS = "nothing was timed: 1 us stands for 1 MFLOP"
 GRAIN = 8
-"""Times are rounded to eighths of a microsecond. Those are exact in binary and whole nanoseconds, so that no operation
-ends after the module it is in, however a reader rounds."""
+"""Times are rounded to eighths of a microsecond: exact in binary and whole nanoseconds, so that no operation ends after
+its module, however a viewer rounds."""
 ARGS = ("node", "module", "target", "inputs", "output", "params", "macs", "flops", "int_ops", "seconds", "counts")
 
 
 def chrome_trace(counted_run: CountedRun) -> dict[str, Any]:
     """Return the trace of a run's operations as JSON data.
 
-    If nothing was timed, lengths stand for FLOPs; the lanes' names and metadata say so.
+    If nothing was timed, lengths represent FLOPs; the lane names and metadata say so.
     """
     run = counted_run.run
     rows = operation_table(counted_run).to_dicts()
@@ -55,7 +55,7 @@ def chrome_trace(counted_run: CountedRun) -> dict[str, Any]:
 
 
 def _length(row: dict[str, Any], is_timed: bool) -> float:
-    """Return the microseconds for which an operation is drawn."""
+    """Return the length of an operation's slice in microseconds."""
     return 1e6 * (row["seconds"] or 0.0) if is_timed else (row["flops"] or 0) / FLOPS_PER_US
 
 
@@ -66,7 +66,7 @@ def _slices(counted_run: CountedRun, rows: Sequence[dict[str, Any]], bounds: Seq
     open_modules: list[tuple[str, Event]] = []
     for row, start, end in zip(rows, bounds, bounds[1:], strict=False):
         path = list(prefixes(row["module"]))
-        # Leave the open modules that this operation is not in, then open those that it is in.
+        # Close the open modules that do not contain this operation, then open the ones that do.
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1][0], zip(path, open_modules, strict=False)))
         del open_modules[shared:]
         for module in path[shared:]:
@@ -83,7 +83,7 @@ def _slices(counted_run: CountedRun, rows: Sequence[dict[str, Any]], bounds: Seq
 
 
 def _counters(run: Run, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
-    """Yield counter events: the bytes allocated before and after each operation and its peak; without a graph, the live
+    """Yield counter events: the allocated bytes before and after each operation, and its peak; without a graph, the live
     bytes after each call."""
     if not run.nodes:
         yield from _live_bytes(run, rows, bounds)
@@ -93,11 +93,11 @@ def _counters(run: Run, rows: Sequence[dict[str, Any]], bounds: Sequence[float])
             if row[key] is not None:
                 yield _event("C", "memory", {"allocated": row[key]}, ts=ts)
         if row["bytes_peak"] is not None:
-            yield _event("C", "memory at most within the operation", {"peak": row["bytes_peak"]}, ts=start)
+            yield _event("C", "peak memory within the operation", {"peak": row["bytes_peak"]}, ts=start)
 
 
 def _live_bytes(run: Run, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
-    """Yield the live bytes after each of the rows' calls that changed them: moments are in the order of calls."""
+    """Yield the live bytes after each row's call that changed them; moments are in call order."""
     moments = deque(moment for moment in run.history.timeline if moment.phase == rows[0]["phase"])
     for row, end in zip(rows, bounds[1:], strict=True):
         if moments and (moments[0].path, moments[0].op) == (row["module"], row["op"]):

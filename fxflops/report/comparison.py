@@ -1,4 +1,4 @@
-"""``compare``: several models in one table, a row for each, as papers print them."""
+"""``compare``: several models in one table, one row each, as in papers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .report import Report
 from .tables import COUNTS
 
 SUFFIXES = ".csv", ".json", ".md", ".tex", ".html", ".svg", ".pdf"
-"""Of the files that a comparison is written into."""
+"""The file suffixes that :meth:`Comparison.save` accepts."""
 
 Figure = Callable[[Report], Any]
 FIGURES: dict[str, tuple[Column, Figure]] = {
@@ -50,19 +50,19 @@ FIGURES: dict[str, tuple[Column, Figure]] = {
         (Column("convention", "convention"), lambda report: report.convention),
     )
 }
-"""The columns that a comparison may have, each with the report's figure for it, by key."""
+"""The columns that a comparison may have, each with a function that reads its value from a report, by key."""
 MEASURED = "training_flops", "recompute_flops", "latency", "backward_latency", "block_time", "memory", "missing"
-"""The columns that are shown where any of the reports has a figure for them."""
+"""The columns that are shown if any report has a value for them."""
 SHARED = "inputs", "device"
-"""The columns that are shown where the reports differ in them."""
+"""The columns that are shown if the reports differ in them."""
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Tabular):
-    """Models as the rows of a table: what :func:`compare` returns. ``print`` and notebooks show it, ``to_*`` export it.
+    """A table with one row per model, returned by :func:`compare`. ``print`` and notebooks show it, ``to_*`` export it.
 
-    ``reports`` are the reports by the names of their rows. Figures that a report does not have (the latency of one that was only
-    counted) are None. FLOPs of an incomplete report are a lower bound: the column ``missing`` counts the calls without a formula.
+    ``reports`` are the reports by row name. Values that a report lacks (the latency of a model that was only counted) are None.
+    FLOPs of an incomplete report are a lower bound: the column ``missing`` counts the calls without a formula.
     """
 
     reports: Mapping[str, Report]
@@ -71,7 +71,7 @@ class Comparison(Tabular):
 
     @cached_property
     def table(self) -> Table:
-        """The table with its raw values: elements, counts, seconds, bytes."""
+        """The table with raw values: elements, counts, seconds, bytes."""
         return _table(self.reports, self.columns, self.conventions)
 
     def _pieces(self) -> Iterable[str | Table]:
@@ -79,26 +79,26 @@ class Comparison(Tabular):
 
     def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
         """Return the table and the figure as one HTML page, or write it to ``path``. The page opens from disk, loads nothing and runs
-        no script. ``title`` heads it in place of the number of models."""
+        no script. ``title`` replaces the default heading, the number of models."""
         from ..render.comparison_page import comparison_page
 
         try:
             chart = self._chart("flops", None)
-        except InputError:  # a figure is not known of all models
+        except InputError:  # a value is unknown for some models
             chart = None
         title = title or ("1 model" if len(self.reports) == 1 else f"{len(self.reports)} models compared")
         return written(comparison_page(title, self.table, chart), path)
 
     def to_svg(self, path: Path | None = None, *, x: str = "flops", y: str | None = None) -> str | None:
-        """Return a figure as SVG, or write it to ``path``: each model is a point, at the figures of two columns.
+        """Return a scatter plot as SVG, or write it to ``path``: each model is a point, and two columns are the axes.
 
-        ``y`` is by default the latency if all models were timed, else the parameters. Axes that span a factor of 20 or more
+        ``y`` defaults to the latency if all models were timed, else to the parameters. Axes that span a factor of 20 or more
         are logarithmic. Models whose times are unsteady are hollow points. Raises InputError for a column without numbers.
         """
         return written(picture(self._chart(x, y), self.table.provenance), path)
 
     def _chart(self, x: str, y: str | None) -> Chart:
-        """Return the figure with each model as a point; InputError for an axis that is not known of all."""
+        """Return the scatter plot of the models; raise InputError if an axis value is unknown for a model."""
         from ..render.scatter import scatter_chart
 
         is_timed = all(report.latency is not None for report in self.reports.values())
@@ -108,7 +108,7 @@ class Comparison(Tabular):
         axes = figures.columns[0], figures.columns[1]
         for i, column in enumerate(axes):
             if not column.is_number:
-                raise InputError(f"no axis {column.key!r}: its values are no numbers")
+                raise InputError(f"no axis {column.key!r}: its values are not numbers")
             unknown = [name for name, point in points.items() if point[i] is None]
             if unknown:
                 raise InputError(f"no axis {column.key!r}: it is unknown for {', '.join(unknown)}")
@@ -117,11 +117,11 @@ class Comparison(Tabular):
         return scatter_chart(points, *axes, _common_inputs(self.reports), unsteady)
 
     def to_pdf(self, path: Path | None = None, *, x: str = "flops", y: str | None = None) -> bytes | None:
-        """Return the figure of :meth:`to_svg` as PDF, or write it to ``path``: ``pip install cairosvg``."""
+        """Return the figure of :meth:`to_svg` as PDF, or write it to ``path``. Needs ``pip install cairosvg``."""
         return written_bytes(as_pdf(self.to_svg(x=x, y=y) or ""), path)
 
     def save(self, path: Path) -> None:
-        """Write the comparison in the format that the suffix of ``path`` names, one of :data:`SUFFIXES`."""
+        """Write the comparison in the format of the suffix of ``path``, one of :data:`SUFFIXES`."""
         method = getattr(self, method_for(path), None)
         if method is None or not os.fspath(path).lower().endswith(SUFFIXES):
             raise InputError(f"{os.fspath(path)!r}: a comparison is written as one of {', '.join(SUFFIXES)}")
@@ -134,7 +134,7 @@ def compare(
     *,
     conventions: Sequence[str] | str = (),
 ) -> Comparison:
-    """Return a table of several models, one row each: parameters, MACs, FLOPs, and the times and memory that were measured.
+    """Return a table of several models, one row each: parameters, MACs, FLOPs, and measured times and memory.
 
     >>> from torch import nn
     >>> one, two = (fxflops.count(nn.Linear(8, width), torch.rand(4, 8)) for width in (16, 32))
@@ -148,9 +148,9 @@ def compare(
         reports: reports, or a mapping from the name of each row to its report. All must be counted under one convention.
         columns: the columns to show, in this order, as names or in one string: model, inputs, device, params, trainable, params_bytes,
             macs, flops, backward_flops, training_flops, recompute_flops, int_ops, activations, latency, backward_latency, block_time, memory, mfu,
-            missing, convention, or the name of a convention: "fvcore" is what that tool counts. By default those that the reports have
-            figures for.
-        conventions: further conventions, such as "fvcore" and "thop"; each adds a column with the FLOPs or MACs that it counts.
+            missing, convention, or the name of a convention: "fvcore" is that tool's count. By default, all columns for which the reports
+            have values.
+        conventions: further conventions, such as "fvcore" and "thop"; each adds a column with its FLOPs or MACs.
 
     Raises InputError if there are no reports, for anything else than reports, and for reports of several conventions.
     """
@@ -169,16 +169,16 @@ def compare(
 
 
 def figure_keys(columns: Sequence[str] | str) -> tuple[str, ...]:
-    """Return the keys of columns by their keys or headers, or the names of conventions; several in one string or in a sequence.
+    """Return the keys of columns that are named by key, header or convention, in one comma-separated string or in a sequence.
 
-    Raises InputError for an unknown one.
+    Raises InputError for an unknown name.
     """
     names = columns.split(",") if isinstance(columns, str) else columns
     return tuple(_key(name.strip()) for name in names)
 
 
 def _named(reports: Iterable[Report] | Mapping[str, Report]) -> dict[str, Report]:
-    """Return the reports by names: those given, or those of the models, numbered where they are equal."""
+    """Return the reports by name: the mapping's keys, or the models' names, numbered if they repeat."""
     if isinstance(reports, Report):
         raise of_kind(InputError("compare() takes several reports: compare([one, other])"), TypeError)
     pairs = [*reports.items()] if isinstance(reports, Mapping) else [(None, each) for each in reports]
@@ -211,7 +211,7 @@ def _key(name: str) -> str:
 
 
 def _table(reports: Mapping[str, Report], keys: Sequence[str] | None, conventions: Sequence[str]) -> Table:
-    """Return the table; without ``keys`` its columns are those in which there is something to compare."""
+    """Return the table; without ``keys``, with every column that has something to compare."""
     first = next(iter(reports.values()))
     shown = keys
     if shown is None:
@@ -228,7 +228,7 @@ def _table(reports: Mapping[str, Report], keys: Sequence[str] | None, convention
 
 
 def _column(key: str, convention: str) -> Column:
-    """Return a column of reports counted under a convention, which its header names; or that of another convention."""
+    """Return the column of a key, with the reports' convention in its header; or the column of another convention."""
     if key in FIGURES:
         return titled([FIGURES[key][0]], title_of(convention))[0]
     return Column(key, f"{key} {'MACs' if key in OF_MACS else 'FLOPs'}", "flops")
@@ -239,13 +239,13 @@ def _figure(key: str, report: Report) -> Any:
 
 
 def _common_inputs(reports: Mapping[str, Report]) -> str:
-    """Return the inputs in words if all reports have the same, else ""."""
+    """Return the inputs as text if all reports have the same inputs, else ""."""
     inputs = {report.inputs for report in reports.values()} - {""}
     return f"inputs {inputs.pop()}" if len(inputs) == 1 else ""
 
 
 def _notes(reports: Mapping[str, Report], are_inputs_shown: bool) -> tuple[str, ...]:
-    """Return what is said below the table: the common inputs, and what to know about single figures."""
+    """Return the notes below the table: the common inputs, and caveats about single values."""
     common = "" if are_inputs_shown else _common_inputs(reports)
     convention = next(iter(reports.values())).convention
     notes = [" · ".join(filter(None, [common, f"convention {convention}"]))]

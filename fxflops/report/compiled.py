@@ -1,4 +1,4 @@
-"""The compiled model beside the eager one: two latencies, the speed-up, the graph breaks, and what each module gained."""
+"""The compiled model compared with the eager one: both latencies, the speed-up, the graph breaks, and each module's gain."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ..render.exports import Rows, View
 from ..run.outcome import Break, Compiled, CompiledKernel, Recompilation
 
 OUTSIDE = "(no kernel)"
-"""The row of the compiled model's time outside its kernels: guards, Python around the graphs, code between them."""
+"""The row for the compiled model's time outside its kernels: guards, Python around the graphs, code between them."""
 MATTERS = 0.01
-"""A module that takes less than this share of the latency is not named among those that did not gain."""
+"""A module below this share of the latency is not listed in :attr:`CompiledView.losers`."""
 LONGEST = 1.2
-"""Kernels that take more than so many times the latency in all were read while other work ran on the machine."""
+"""If all kernels together take more than this many times the latency, other work disturbed their measurement."""
 
 
 class ModuleGain(NamedTuple):
-    """The seconds of a module, eager and compiled, with those inside it; ``own_*`` are those of its own operations."""
+    """The eager and compiled seconds of a module with its submodules; ``own_*`` are for its own operations only."""
 
     seconds: float
     compiled_seconds: float
@@ -34,7 +34,7 @@ class ModuleGain(NamedTuple):
 
     @property
     def gain(self) -> float | None:
-        """The eager seconds over the compiled ones; None if either are 0."""
+        """Eager seconds divided by compiled seconds; None if either is 0."""
         return self.seconds / self.compiled_seconds if self.seconds and self.compiled_seconds else None
 
 
@@ -42,14 +42,14 @@ class ModuleGain(NamedTuple):
 class CompiledView(View):
     """A compiled model's own run. Times are in seconds, and None if they were not measured; ``missing`` says why.
 
-    ``speedup`` is the eager latency over the compiled one, both of the forward. ``by_module`` needs the kernels:
+    ``speedup`` is the forward's eager latency divided by its compiled latency. ``by_module`` needs the kernels:
     ``analyze(..., kernels=True)``.
     """
 
     run: Compiled
     eager: Timing | None
     own: Mapping[str, float]
-    """The eager seconds of each module's own operations, by its path."""
+    """The eager seconds of each module's own operations, by path."""
     provenance: str = field(default="", compare=False)
     eager_backward: Timing | None = None
 
@@ -74,7 +74,7 @@ class CompiledView(View):
 
     @property
     def backward_speedup(self) -> float | None:
-        """The eager backward's seconds over the compiled one's."""
+        """The backward pass's eager latency divided by its compiled latency."""
         if self.run.backward_latency is None or self.eager_backward is None:
             return None
         return self.eager_backward.median / self.run.backward_latency.median
@@ -104,10 +104,10 @@ class CompiledView(View):
         return self.run.missing
 
     def by_module(self) -> Rows[ModuleGain]:
-        """Return each module's eager and compiled seconds by its path; "" is the model, ``(no kernel)`` time outside kernels.
+        """Return each module's eager and compiled seconds by path; "" is the model, ``(no kernel)`` the time outside kernels.
 
-        A kernel fused of several modules' operations is shared out in proportion to their eager times, so that these
-        modules show one gain. Raises InputError, with the reason, if the kernels are not known.
+        The time of a kernel that fuses several modules' operations is split in proportion to their eager times, so these
+        modules show the same gain. Raises InputError, with the reason, if the kernels are not known.
         """
         if not self.run.kernels:
             raise InputError(
@@ -133,12 +133,12 @@ class CompiledView(View):
 
     @property
     def unsteady(self) -> bool:
-        """True if the kernels' times do not fit into the latency: nothing can be said of single modules then."""
+        """True if the kernels' times exceed the latency, so that single modules' times are unreliable."""
         return sum(kernel.seconds for kernel in self.run.kernels) > LONGEST * (self.latency or 0.0)
 
     @property
     def losers(self) -> list[str]:
-        """The modules whose own operations take as long compiled as eager, or longer, the longest first; [] if not known."""
+        """The modules whose own operations are not faster compiled than eager, slowest first; [] if unknown."""
         if not self.run.kernels or self.unsteady:
             return []
         rows, least = self.by_module(), MATTERS * (self.latency or 0.0)
@@ -147,7 +147,7 @@ class CompiledView(View):
 
     @property
     def shown(self) -> CompiledRun:
-        """What the summary shows of the run."""
+        """The data that the summary shows."""
         losers = [path or "(root)" for path in self.losers]
         return CompiledRun(self.run, self.speedup, losers, self.unsteady, self.backward_speedup)
 
@@ -158,7 +158,7 @@ class CompiledView(View):
 
 
 def compiled_view(counted_run: CountedRun) -> CompiledView | None:
-    """Return the view of a run's compiled model, if it has one."""
+    """Return the view of the run's compiled model; None if there is no compiled model."""
     run = counted_run.run
     if run.compiled is None:
         return None
@@ -169,7 +169,7 @@ def compiled_view(counted_run: CountedRun) -> CompiledView | None:
 def _shares(kernels: tuple[CompiledKernel, ...], own: Mapping[str, float]) -> dict[str, float]:
     """Return the seconds of each module's own operations in kernels.
 
-    A module's eager time is spread evenly over the kernels that it takes part in: that weighs it among a kernel's modules.
+    A kernel's time is split among its modules by weight: a module's eager time divided by the number of its kernels.
     """
     parts = Counter(path for kernel in kernels for path in kernel.paths)
     seconds: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""The comparison of two reports, in total, by module and by operator: two models, or one before and after a change."""
+"""The comparison of two reports, in total, by module and by operator: two models, or one model before and after a change."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ TOTALS: dict[str, tuple[Callable[[CountedRun], float | None], Readable]] = {
     "sum of operations": (lambda of: totals.nodes_seconds(of.run), seconds),
     "peak memory": (lambda of: of.run.peak, size),
 }
-"""The function of a counted run that gives each total, and the one that makes it readable."""
+"""Each total: the function that computes it from a counted run, and the function that formats it."""
 COMPARED: dict[str, Readable] = {"flops": count, "params": count, "seconds": seconds}
-"""The quantities in which modules and operators are compared, in this order: the first one that differs."""
+"""The quantities to compare modules and operators by: the first that differs is shown."""
 TOP_MODULES, TOP_OPERATORS = 10, 5
 NUMBERS = ("a", "b", "difference", "ratio")
 
 
 def _phase_seconds(of: CountedRun, phase: str) -> float | None:
-    """Return the seconds of a phase of a profiled block; None if there is none."""
+    """Return the seconds of a phase of a profiled block; None if they are 0 or there is no block."""
     return sum(getattr(time, phase) for time in of.step_times.values()) or None
 
 
@@ -96,10 +96,10 @@ class Changes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DiffRow:
-    """One module or operator in both reports: ``total`` of a module's subtree, ``own`` of what is done in it directly.
+    """One module or operator in both reports: ``total`` is for a module's subtree, ``own`` for its own operations.
 
-    ``where`` is "both", "only in a" or "only in b"; a report that lacks it has 0. The ``own`` differences of all modules
-    add up to the difference of the reports, and so do those of all operators.
+    ``where`` is "both", "only in a" or "only in b"; the other report then has 0. The ``own`` differences of all modules
+    add up to the difference of the reports; so do the ``own`` differences of all operators.
     """
 
     key: str
@@ -129,8 +129,8 @@ class Diff(Tabular):
         return _rows(self.modules, "module", sort_by, self.provenance)
 
     def by_operator(self, sort_by: str = "flops") -> Rows[DiffRow]:
-        """Return the operators of both by name, the largest difference first. An operator's parameters are those of the
-        leaf modules that called it."""
+        """Return the operators of both by name, the largest difference first. An operator's parameters belong to the leaf
+        modules that called it."""
         return _rows(self.operators, "operator", sort_by, self.provenance)
 
     @property
@@ -143,7 +143,7 @@ class Diff(Tabular):
         for header, rows, more in self._tables():
             numbers = [title in NUMBERS for title in header]
             lines += ["", *align([header, *rows], numbers), *([more] if more else [])]
-        del lines[3]  # none above the totals
+        del lines[3]  # no blank line above the totals
         return "\n".join(lines)
 
     def _blocks(self) -> Iterator[str]:
@@ -159,10 +159,10 @@ class Diff(Tabular):
         return [f"{name}  {plain(line)}" for name, line in (("a", self.a), ("b", self.b))]
 
     def _tables(self) -> Iterator[tuple[list[str], list[list[str]], str]]:
-        """Yield tables of texts with what they leave out: the totals, and in which modules (grouped by pattern) and
-        operators the difference is.
+        """Yield tables of texts, each with a line about the rows it omits: the totals, then the modules (grouped by pattern)
+        and the operators that differ.
 
-        Those compare FLOPs; if those are equal, parameters; if those are equal too, seconds.
+        Modules and operators are compared by FLOPs; if all are equal, by parameters; then by seconds.
         """
         measured = ((name, change) for name, change in self.totals.items() if change != (None, None))
         yield ["", *NUMBERS], [_line(name, change, TOTALS[name][1]) for name, change in measured], ""
@@ -178,13 +178,13 @@ class Diff(Tabular):
             yield [self._heading(key, title), *NUMBERS, ""], lines, more
 
     def _heading(self, key: str, kind: str) -> str:
-        """Return ``FLOPs by module``; with the phase if there are others."""
+        """Return a heading such as ``FLOPs by module``, with the phase if the reports have several."""
         has_others = self.totals["backward FLOPs"] != (None, None)
         return f"{TITLES[key][0]} by {kind}{f', {self.phase}' * has_others}"
 
     def _groups(self) -> Iterator[tuple[str, Mapping[str, Sequence[DiffRow]], int]]:
-        """Yield the modules by their paths, with ``*`` for the numbers of several, then the operators: in words, grouped, and how
-        many are shown."""
+        """Yield the modules grouped by path pattern (``*`` replaces varying numbers), then the operators; each as the kind's
+        name, the groups, and the number of groups to show."""
         alike = grouped((pattern(row.key), row) for row in self.modules)
         modules = {rows[0].key if rows[0].key and len(rows) == 1 else name: rows for name, rows in alike.items()}
         yield "module", modules, TOP_MODULES
@@ -192,13 +192,13 @@ class Diff(Tabular):
 
     def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
         """Return both reports side by side as one HTML page, or write it to ``path``. The page opens from disk, loads nothing
-        and runs no script. ``title`` heads it in place of the models' names."""
+        and runs no script. ``title`` replaces the default heading, the models' names."""
         from ..render.diff_page import diff_page
 
         return written(diff_page(title, self.a, self.b, *self._compared(), self.provenance), path)
 
     def _compared(self) -> tuple[list[Compared], dict[str, list[Compared]]]:
-        """Return the totals, and by headings the differences of modules and operators, the largest first."""
+        """Return the totals, and the differences of modules and operators by heading, the largest first."""
         changes = [
             Compared(_line(name, change, TOTALS[name][1]), *change)
             for name, change in self.totals.items()
@@ -216,7 +216,7 @@ class Diff(Tabular):
 
 
 def _changed(groups: Mapping[str, Sequence[DiffRow]], key: str) -> dict[str, Change]:
-    """Return the sums of the groups that differ in a quantity, the largest difference first."""
+    """Return the sums of a quantity for the groups that differ in it, the largest difference first."""
     sums = {name: _sum(group, key) for name, group in groups.items()}
     changed = [name for name in sums if sums[name].difference]
     return {name: sums[name] for name in sorted(changed, key=lambda name: -abs(sums[name].difference or 0))}
@@ -232,7 +232,7 @@ def diff(a: CountedRun, b: CountedRun, phase: str = "forward") -> Diff:
 
 
 def _named(side: CountedRun) -> str:
-    """Return a line on one of the two: its model, inputs, device and mode, and rules."""
+    """Return one report's line: its model, inputs, device, mode and rules."""
     run = side.run
     where = " · ".join(filter(None, [run.environment.device, run.environment.mode]))
     incomplete = "   INCOMPLETE, a lower bound" if side.missing else ""
@@ -241,13 +241,13 @@ def _named(side: CountedRun) -> str:
 
 
 Numbers = tuple[float | None, ...]
-"""The quantities of one report, in the order of :class:`Changes`; None is not measured."""
+"""The quantities of one report, in the order of :class:`Changes`; None means not measured."""
 Side = dict[str, tuple[Numbers, Numbers]]
-"""For each module or operator of one report, the quantities in total and of its own."""
+"""The total and own quantities of each module or operator of one report."""
 
 
 def _modules(counted_run: CountedRun, phase: str) -> Side:
-    """Return the quantities of each module: of its subtree, and its own."""
+    """Return the quantities of each module's subtree, and the module's own."""
     peaks = highest(counted_run.run.nodes, phase, lambda node: prefixes(node.path))
     return {
         path: (
@@ -259,7 +259,7 @@ def _modules(counted_run: CountedRun, phase: str) -> Side:
 
 
 def _operators(counted_run: CountedRun, phase: str) -> Side:
-    """Return the quantities of each operator. Its parameters are those of the leaf modules that called it."""
+    """Return the quantities of each operator. Its parameters belong to the leaf modules that called it."""
     calls, modules = counted_run.run.calls, counted_run.modules(phase)
     leaves = {(c.op, c.path) for c in calls if c.phase in PARTS[phase] and isinstance(c.target, type)}
     params = {
@@ -274,7 +274,7 @@ def _operators(counted_run: CountedRun, phase: str) -> Side:
 
 
 def _both(a: Side, b: Side) -> Iterator[DiffRow]:
-    # A report that lacks a module has 0 seconds there if it was timed, None if it was not.
+    # A module that is missing from a report has 0 seconds if the report was timed, else None.
     timed = [any(seconds is not None for (*_, seconds, _), _ in side.values()) for side in (a, b)]
     nothing_a, nothing_b = ((0, 0, 0, 0.0 if is_timed else None, None) for is_timed in timed)
     for key in dict.fromkeys([*a, *b]):
@@ -306,7 +306,7 @@ def _cells(key: str, row: DiffRow) -> list[Cells]:
 
 
 def _sum(rows: Iterable[DiffRow], key: str) -> Change:
-    """Sum one of the rows' own quantities; None for a report in which none of them was measured."""
+    """Sum one of the rows' own quantities; None for a report without any measured value."""
     changes = [getattr(row.own, key) for row in rows]
     sides = ([number for number in side if number is not None] for side in zip(*changes, strict=True))
     return Change(*(sum(side) if side else None for side in sides))

@@ -1,6 +1,6 @@
-"""An exchange of texts between the processes of a job, through the store by which torch.distributed brought them together.
+"""An exchange of texts between the processes of a job, through the store that torch.distributed used for its rendezvous.
 
-It needs no device and no collective, so that a process that is missing is known by its rank instead of stopping all.
+It needs no device and no collective, so a missing process is reported by its rank instead of blocking all the others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def rank() -> int:
 
 
 def exchanged(text: str, timeout: float) -> list[str]:
-    """Return the texts of all processes by rank. Each must call this, equally often.
+    """Return the texts of all processes by rank. Every process must call this, equally often.
 
     Raises DistributedError, in every process that calls this, with the ranks that did not call it within ``timeout``
     seconds of rank 0; for rank 0 itself, within twice that.
@@ -42,7 +42,7 @@ def exchanged(text: str, timeout: float) -> list[str]:
         texts = [] if missing else [store.get(f"{of_call}/{other}").decode() for other in range(processes())]
         store.set(f"{of_call}/all", json.dumps([_late(missing, timeout, number), texts]))
     elif _missing(store, [f"{of_call}/all"], 2 * timeout):
-        store.delete_key(f"{of_call}/{own}")  # or rank 0, if it calls later, would take this for the text of that call
+        store.delete_key(f"{of_call}/{own}")  # otherwise rank 0 would read this old text if it calls later
         raise DistributedError(_late([0], 2 * timeout, number))
     late, texts = json.loads(store.get(f"{of_call}/all"))
     if late:
@@ -54,7 +54,7 @@ def exchanged(text: str, timeout: float) -> list[str]:
 
 
 def _missing(store: Any, keys: list[str], timeout: float) -> list[int]:
-    """Return the positions of the keys that are not set within so many seconds."""
+    """Return the positions of the keys that are not set within ``timeout`` seconds."""
     end, missing = time.monotonic() + timeout, []
     for position, key in enumerate(keys):
         try:
@@ -65,12 +65,12 @@ def _missing(store: Any, keys: list[str], timeout: float) -> list[int]:
 
 
 def _late(ranks: Sequence[int], timeout: float, number: int) -> str:
-    """Return the error of ranks that were waited for in this call of gather(); "" if there are none."""
+    """Return the error message about ranks that missed this call of gather(); "" if there are none."""
     if not ranks:
         return ""
     return (
         f"rank {', '.join(map(str, ranks))} of {processes()} did not make call {number} of gather() within {timeout:g} s of "
         f"rank {rank()}: it raised, ended, or is late\n"
-        "  every process calls report.gather(), equally often: the first call of one belongs to the first of all, also after\n"
-        "  others gave it up, and calling again joins the next; gather(timeout=...) waits longer"
+        "  every process must call report.gather() equally often: calls are matched by number, even after other processes\n"
+        "  gave up, so calling again joins the next call; gather(timeout=...) waits longer"
     )

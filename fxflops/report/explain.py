@@ -1,4 +1,4 @@
-"""The difference between two conventions on one run: the calls for which they count differently, and what each counts."""
+"""The difference between two conventions on one run: the calls that they count differently, and what each counts."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ COLUMNS: tuple[tuple[str, str, Kind], ...] = (
     ("flops_b", "{b}", "flops"), ("difference", "difference", "flops"), ("counts_a", "{a} counts", "text"),
     ("counts_b", "{b} counts", "text"),
 )  # fmt: skip
-"""The key, title and kind of each column; a title may hold the names of the conventions."""
+"""The key, title and kind of each column; ``{a}`` and ``{b}`` are the names of the conventions."""
 ABSENT = "not a call of its own"
 MOST_PLACES = 2
 
 
 class Difference(NamedTuple):
-    """Calls of one op for which two conventions count differently: their FLOPs under each, and what each counts.
+    """Calls of one op that two conventions count differently: their FLOPs under each, and what each counts.
 
-    ``paths`` are the modules in which the calls were made, each once, in run order; ``how_a`` and ``how_b`` say in words
-    what is counted.
+    ``paths`` are the modules that made the calls, each once, in run order; ``how_a`` and ``how_b`` describe what each
+    convention counts.
     """
 
     op: str
@@ -49,7 +49,7 @@ class Difference(NamedTuple):
 
     @property
     def where(self) -> str:
-        """The paths, with ``*`` for the numbers of several: ``layer*.*.bn1``; the root is ``(root)``."""
+        """The paths, with ``*`` for varying numbers: ``layer*.*.bn1``; the root is ``(root)``."""
         alike = grouped((pattern(path), path) for path in self.paths)
         places = [name if len(paths) > 1 else paths[0] or name for name, paths in alike.items()]
         more = len(places) - MOST_PLACES
@@ -60,9 +60,9 @@ class Difference(NamedTuple):
 class Explanation(Tabular):
     """The difference between the totals of conventions ``a`` and ``b``: a table, the largest difference first.
 
-    The differences of all rows add up to ``total_b - total_a``; ``same`` are the FLOPs of the other calls, which both
-    conventions count alike. ``missing_a`` and ``missing_b`` are the ops that each cannot count, with their numbers of calls: its total
-    is then a lower bound.
+    The differences of all rows add up to ``total_b - total_a``; ``same`` is the FLOPs of the other calls, which both
+    conventions count identically. ``missing_a`` and ``missing_b`` list the ops that a convention cannot count, with their numbers of
+    calls; that convention's total is then a lower bound.
     """
 
     a: str
@@ -102,7 +102,7 @@ class Explanation(Tabular):
         return top, cells_table(self.table.columns, self._brief(), None) if self.rows else "", *bottom
 
     def _around(self) -> list[str]:
-        """Return the line above the table, and those below it."""
+        """Return the line above the table, followed by the lines below it."""
         bound_a, bound_b = (">= " if missing else "" for missing in (self.missing_a, self.missing_b))
         totals = f"{self.a} {bound_a}{self.total_a:,}   {self.b} {bound_b}{self.total_b:,}   {self.total_b - self.total_a:+,}"
         in_macs = [name for name in (self.a, self.b) if name in IN_MACS]
@@ -114,7 +114,7 @@ class Explanation(Tabular):
         return [totals, same, *self._not_counted()]
 
     def _not_counted(self) -> Iterator[str]:
-        """Yield a line on what neither convention counts, or else for each convention on what it does not."""
+        """Yield a line of the ops not counted: one line for both conventions if they agree, else one each."""
         if self.missing_a == self.missing_b:
             sides = [("", self.missing_a)]
         else:
@@ -140,7 +140,7 @@ class Explanation(Tabular):
 def explain(a: CountedRun, b: CountedRun, phase: str) -> Explanation:
     """Compare two counts of the same run, in one phase."""
     counted_a, counted_b = ([each for each in side.counted if each.call.phase in PARTS[phase]] for side in (a, b))
-    # The run's calls come first in both; module charges follow, which the two may not share.
+    # Both lists start with the run's calls; module charges follow, which may differ between the two.
     calls = sum(call.phase in PARTS[phase] for call in a.run.calls)
     groups: dict[tuple[str, str, str], list[tuple[str, int, int]]] = {}
     for one, other in _pairs(counted_a, counted_b, calls):
@@ -171,7 +171,7 @@ def _pairs(a: Sequence[Counted], b: Sequence[Counted], calls: int) -> Iterator[t
 
 
 def _numbered(extra: Iterable[Counted]) -> Iterator[tuple[object, Counted]]:
-    """Yield each module charge under its module, class, and number among the charges of these two."""
+    """Yield each module charge with a key: its module, its class, and its number among charges with both the same."""
     seen: Counter[object] = Counter()
     for each in extra:
         key = each.call.path, each.call.target
@@ -180,10 +180,10 @@ def _numbered(extra: Iterable[Counted]) -> Iterator[tuple[object, Counted]]:
 
 
 def _how(each: Counted) -> str:
-    """Return in words what is counted; for a call that a formula counts as 0, that it is not counted."""
+    """Return a description of what is counted; "not counted" for a call whose formula gives 0."""
     return each.how if each.flops or each.missing or isinstance(each.rule, str) else NOT_COUNTED
 
 
 def _brief(how: str) -> str:
-    """Return the words up to the first semicolon."""
+    """Return the text before the first semicolon."""
     return how.partition("; ")[0]

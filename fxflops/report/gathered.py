@@ -1,5 +1,4 @@
-"""One report over all processes: what each computes, holds and sends, the sums, and how unequal they are; and the
-collectives of one."""
+"""One report over all processes: what each computes, holds and sends, with sums and imbalance; and one process's collectives."""
 
 from __future__ import annotations
 
@@ -20,9 +19,9 @@ from ..render.exports import MOST_SHOWN, Cells, Table, Tabular
 from ..render.files import Path, written
 
 LEAST_REPEATED = 0.05
-"""Repeated work that is a larger share of the needed one is shown: less is what it takes to add up parts of a sum."""
+"""Repeated work is only shown above this share of the needed work: adding partial sums together repeats less."""
 WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
-"""The names under which DistributedDataParallel, torch.compile, FSDP and its checkpoint wrapper hold the module they wrap."""
+"""The attributes in which DistributedDataParallel, torch.compile, FSDP and its checkpoint wrapper store the wrapped module."""
 OPTIMIZER = "(optimizer)"
 QUANTITIES = (
     Column("macs", "MACs", "flops"),
@@ -37,9 +36,9 @@ QUANTITIES = (
 
 
 class RankRow(NamedTuple):
-    """One process: its MACs and FLOPs in all phases, the elements of the parameters that it holds, ``sharded`` those of
-    them that are parts of larger tensors, the bytes at its peak, those that it sends and receives, and its seconds: of a
-    profiled block, or of forward and backward. None if not known."""
+    """One process: MACs and FLOPs of all phases, the parameters that it holds (``sharded``: those that are shards of larger
+    tensors), bytes at its peak, bytes sent and received, and seconds of the profiled block, or of forward and backward. None
+    if unknown."""
 
     macs: int
     flops: int
@@ -52,8 +51,8 @@ class RankRow(NamedTuple):
 
 
 class WorkRow(NamedTuple):
-    """The FLOPs of one module's own calls, over all processes and phases: ``needed`` are those of one process that does the
-    work of all, ``repeated`` what the processes compute beyond that, since several of them compute the same."""
+    """The FLOPs of one module's own calls, over all processes and phases. ``needed`` is what one process would compute for
+    the same work; ``repeated`` is the rest, computed more than once by several processes."""
 
     flops: int
     needed: int
@@ -73,10 +72,10 @@ WORK = (
 class GatheredReport(Tabular):
     """The reports of all processes of a group; the ``to_*`` methods export the ``table`` of the processes.
 
-    ``ranks`` is a row for each process, in the order of their ranks. ``complete`` tells whether all reports are. ``modules``
-    are, if a report of one process for the same work was given, the FLOPs of each module beside that, and "(optimizer)" those
-    of the optimizer; None otherwise. The names of what wraps a module, such as DistributedDataParallel, are left out of paths.
-    ``memory`` has the bytes at the peak of each by category; ``provenance`` is that of the report of rank 0.
+    ``ranks`` has a row for each process, in rank order. ``complete`` is True if all reports are complete. ``modules`` compares
+    each module's FLOPs, and the optimizer's as "(optimizer)", with a one-process report of the same work; None without such a
+    report. Its paths omit wrappers such as DistributedDataParallel. ``memory`` has each process's bytes at the peak by category;
+    ``provenance`` comes from rank 0's report.
     """
 
     model: str
@@ -89,17 +88,17 @@ class GatheredReport(Tabular):
 
     @cached_property
     def sum(self) -> RankRow:
-        """The sums over the processes; None where one is not known."""
+        """The sum of each quantity over the processes; None if any value is unknown."""
         return RankRow._make(map(known_sum, zip(*self.ranks, strict=True)))
 
     @cached_property
     def max(self) -> RankRow:
-        """The largest value of each quantity; None where one is not known."""
+        """The largest value of each quantity; None if any value is unknown."""
         return RankRow._make(None if None in column else max(column) for column in zip(*self.ranks, strict=True))
 
     @cached_property
     def imbalance(self) -> Mapping[str, float]:
-        """The largest value over the mean, for each quantity that is known; 1 if all processes have the same."""
+        """The largest value divided by the mean, for each known quantity; 1 if all processes are equal."""
         columns = zip(RankRow._fields, zip(*self.ranks, strict=True), strict=True)
         measured = {name: column for name, column in columns if None not in column and any(column)}
         return {name: max(column) / statistics.fmean(column) for name, column in measured.items()}
@@ -113,7 +112,7 @@ class GatheredReport(Tabular):
 
     @property
     def table(self) -> Table:
-        """A row for each process; its columns end with the bytes at the peak by category."""
+        """One row per process; the last columns are the bytes at the peak by category."""
         names = [*dict.fromkeys(name for memory in self.memory for name, nbytes in memory.items() if nbytes)]
         categories = [[memory.get(name, 0) for name in names] for memory in self.memory] or [[]] * len(self.ranks)
         columns = Column("rank", "rank", "number"), *QUANTITIES, *held_columns(names)
@@ -123,8 +122,8 @@ class GatheredReport(Tabular):
         return Table("ranks", columns, rows, provenance=self.provenance)
 
     def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
-        """Return the processes as one HTML page, with a bar for each, or write it to ``path``. The page opens from disk, loads
-        nothing and runs no script. ``title`` heads it in place of the model's class."""
+        """Return one HTML page with a bar for each process, or write it to ``path``. The page opens from disk, loads
+        nothing and runs no script. ``title`` replaces the default heading, the model's class."""
         from ..render.ranks_page import RankFigures, ranks_page
 
         ranks = [
@@ -156,7 +155,7 @@ class GatheredReport(Tabular):
 
     @cached_property
     def _unmatched(self) -> str:
-        """The reason why it is not known what is repeated: no module is in both reports; "" if one is."""
+        """Why the repeated work is unknown: no module is in both reports; "" if at least one is."""
         rows = self.modules or {}
         rows = {path: row for path, row in rows.items() if path not in ("", OPTIMIZER)} or rows
         if not rows or any(row.needed and row.flops for row in rows.values()):
@@ -165,7 +164,7 @@ class GatheredReport(Tabular):
         paths_of_whole, paths_of_ranks = (
             ", ".join(paths[:3]) + (" ..." if paths[3:] else "") or ROOT for paths in sides
         )
-        return f"not known, as no module of whole is theirs: it has {paths_of_whole}, they have {paths_of_ranks}"
+        return f"unknown, as whole and the ranks share no module: it has {paths_of_whole}, they have {paths_of_ranks}"
 
     def _pieces(self) -> Iterator[str | Table]:
         yield f"{self._title}{'' if self.complete else ', INCOMPLETE'}"
@@ -186,7 +185,7 @@ class GatheredReport(Tabular):
             yield f"repeated work: {self._unmatched or ', '.join(repeated) or 'none'}"
 
     def print_once(self) -> None:
-        """Print the report on rank 0, and nothing on the others."""
+        """Print the report on rank 0, and nothing on other ranks."""
         from .exchange import rank
 
         if rank() == 0:
@@ -213,7 +212,7 @@ def collective_table(counted_run: CountedRun) -> Table:
 
 
 def gathered(counted_run: CountedRun, whole: CountedRun | None, timeout: float) -> GatheredReport:
-    """Exchange the figures of all processes; see :meth:`~fxflops.report.report.Report.gather`."""
+    """Exchange the data of all processes; see :meth:`~fxflops.report.report.Report.gather`."""
     from .exchange import exchanged
 
     texts = exchanged(json.dumps(_figures(counted_run)), timeout)
@@ -223,7 +222,7 @@ def gathered(counted_run: CountedRun, whole: CountedRun | None, timeout: float) 
         first_rank.setdefault(figures["made_by"], rank)
     if len(first_rank) > 1:
         functions = ", ".join(f"of {name}() on rank {rank}" for name, rank in first_rank.items())
-        raise InputError(f"reports of different functions are not put together: {functions}")
+        raise InputError(f"reports of different functions cannot be gathered: {functions}")
     work = None if whole is None else _work([figures["modules"] for figures in figures_by_rank], _flops(whole))
     return GatheredReport(
         counted_run.run.model,
@@ -237,7 +236,7 @@ def gathered(counted_run: CountedRun, whole: CountedRun | None, timeout: float) 
 
 
 def _figures(counted_run: CountedRun) -> dict[str, Any]:
-    """Return what the other processes get to know of this one, as JSON data."""
+    """Return the JSON data that this process shares with the others."""
     run, rows = counted_run.run, collectives(counted_run.counted)
     made_by = "profile" if run.instruments is not None else "count" if run.latency is None else "analyze"
     return {
@@ -269,7 +268,7 @@ def _row_of(counted_run: CountedRun, rows: Sequence[Collective]) -> RankRow:
 
 
 def _flops(counted_run: CountedRun) -> dict[str, int]:
-    """Return the FLOPs of each module's own calls, by its path without wrappers; those of the optimizer apart."""
+    """Return the FLOPs of each module's own calls, by path without wrappers; the optimizer's FLOPs are one extra entry."""
     flops: dict[str, int] = {}
     for each in counted_run.counted:
         path = ".".join(name for name in each.call.path.split(".") if name not in WRAPPERS)
@@ -279,7 +278,7 @@ def _flops(counted_run: CountedRun) -> dict[str, int]:
 
 
 def _work(of_ranks: Sequence[Mapping[str, int]], whole: Mapping[str, int]) -> dict[str, WorkRow]:
-    """Return the FLOPs of each module on all ranks beside those of one process for the same work."""
+    """Return each module's FLOPs on all ranks, compared with one process that does the same work."""
     paths = dict.fromkeys([*whole, *(path for rank in of_ranks for path in rank)])
     sums = {path: sum(rank.get(path, 0) for rank in of_ranks) for path in paths}
     return {path: WorkRow(flops, whole.get(path, 0), flops - whole.get(path, 0)) for path, flops in sums.items()}

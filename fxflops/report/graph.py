@@ -16,16 +16,17 @@ COSTS = {
     "flops": ("FLOPs", units.count), "macs": ("MACs", units.count), "time": ("time", units.seconds),
     "memory": ("memory at the peak", units.size),
 }  # fmt: skip
-"""The costs of a node: their names in words, and the functions that make them readable."""
+"""The costs of a node: each with its display name and the function that formats it."""
 KINDS = {"placeholder": "input", "call_module": "module", "output": "output"}
 
 
 def graph_nodes(counted_run: CountedRun) -> list[GraphNode]:
-    """Return the nodes of the graph in run order, without constants, sizes and unused inputs. InputError without a graph."""
+    """Return the nodes of the graph in run order, without constants, size queries and unused inputs. Raises InputError without a
+    graph."""
     nodes = counted_run.run.nodes
     if not nodes:
         raise InputError(
-            "this report has no graph, of which analyze() makes one: fxflops.analyze(model, args, repeats=0) does not time it"
+            "this report has no graph; analyze() makes one: fxflops.analyze(model, args, repeats=0) does not time it"
         )
     used = {name for node in nodes for name in node.inputs}
     left_out = {node.name for node in nodes if node.opcode == "placeholder" and node.name not in used}
@@ -52,7 +53,7 @@ def costed_nodes(counted_run: CountedRun, by: str) -> list[GraphNode]:
 
 
 def _is_query(node: Node, queries: set[str]) -> bool:
-    """Return whether a node reads the size of a tensor or the like, or computes with what such nodes read."""
+    """Return whether a node only reads tensor metadata, such as a size, or computes with such values."""
     if node.calls or node.opcode in KINDS:
         return False
     return node.opcode == "call_method" or node.function == "getattr" or queries.issuperset(node.inputs)
@@ -78,6 +79,6 @@ def _graph_node(counted_run: CountedRun, node: Node, left_out: set[str]) -> Grap
 
 
 def _tensors(specs: Iterable[Spec]) -> str:
-    """Return ``3 x f32[1,12,64], i64[1]``: equal tensors that follow each other once."""
+    """Return text such as ``3 x f32[1,12,64], i64[1]``, with equal consecutive tensors combined."""
     groups = ((name, len([*same])) for name, same in groupby(map(repr, specs)))
     return ", ".join(name if times == 1 else f"{times} x {name}" for name, times in groups)

@@ -1,4 +1,4 @@
-"""A report in HTML: the data of the page that :mod:`fxflops.render.page` writes, and the block for notebooks."""
+"""A report in HTML: the data for :mod:`fxflops.render.page`, and the block for notebooks."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ CALLS = (
 SIZES = (("flops", "FLOPs", "count"), ("macs", "MACs", "count"), ("time", "time", "s"))
 PARAMS, MEMORY = Metric("params", "params", "count"), Metric("memory", "memory at the peak", "B")
 SHOWN_AS = {"gradient": "forward"}
-"""Phases that the page shows as another one: gradients taken inside the forward are a part of it."""
+"""Phases that the page shows as part of another: gradients computed inside the forward belong to it."""
 PICTURED = "flops"
-"""The cost that colours the graph on the page."""
+"""The cost by which the page colours the graph."""
 BY_KIND = ("optimizer", "cache")
 ONE_ROW = ("params", "buffers", "gradients", *BY_KIND)
-"""Categories of memory with many tensors, which the page shows as one row each."""
+"""Memory categories with many tensors: the page sums up each in one row, optimizer state and caches in one row per kind."""
 
 
 def notebook(counted: Sequence[Counted], summary: Summary) -> str:
@@ -55,9 +55,9 @@ def page_of(
     why: str,
     title: str = "",
 ) -> Page:
-    """Return the data of the page. ``rooflines`` are by phase; if there are none, ``why`` says the reason."""
+    """Return the data of the page. ``rooflines`` are by phase; if there are none, ``why`` is the reason."""
     run, counted = counted_run.run, counted_run.counted
-    # Without any call there is one tab, that of an empty forward.
+    # Without any calls the page still has one tab, an empty forward.
     phases = [phase for phase in counted_run.phases if phase not in SHOWN_AS]
     modules = {phase: counted_run.modules(phase) for phase in phases or PHASES[:1]}
     metrics, tiles = _tiles(counted_run, modules, summary.root)
@@ -81,7 +81,7 @@ def page_of(
 
 
 def _calls(counted: Iterable[Counted], rooflines: Mapping[str, Roofline]) -> list[Op]:
-    """Return every call with the figures of its roofline."""
+    """Return every call with its roofline figures."""
     bounds = {phase: iter(roofline.rows) for phase, roofline in rooflines.items()}
     calls, shapes = [], per_operation(_shapes)
     for each in counted:
@@ -106,7 +106,7 @@ def _shapes(counted: Counted) -> str:
 def _tiles(
     counted_run: CountedRun, modules: Mapping[str, Mapping[str, ModuleRow]], tree: TreeRow
 ) -> tuple[list[Metric], list[Tile]]:
-    """Return the tiles of the treemap, and the metrics that can size them: those that are not 0 for every module."""
+    """Return the tiles of the treemap, and the metrics that can size them, i.e. that are not 0 everywhere."""
     first = next(iter(modules.values()))
     own: dict[str, dict[str, float]] = {path: {PARAMS.name: row.own_params or 0} for path, row in first.items()}
     for phase, rows in modules.items():
@@ -118,7 +118,7 @@ def _tiles(
     metrics = [metric for metric in [*metrics, PARAMS, MEMORY] if metric.name in used]
     for phase, rows in modules.items():
         for name, total in _values(rows[""].total, phase).items():
-            # Calls outside every listed module. Differences of sums of seconds are not exactly 0.
+            # Calls outside every listed module. Rounding leaves a tiny rest of the seconds even if there are none.
             rest = total - sum(values.get(name, 0) for values in own.values())
             if rest > 1e-9:
                 elsewhere.setdefault("(elsewhere)", {})[name] = rest
@@ -133,7 +133,7 @@ def _nested_tiles(
     peaks: Mapping[str, int | None],
     ops: Mapping[str, list[str]],
 ) -> list[Tile]:
-    """Return a tile for each module, and an "(own)" tile for what a module with children does itself; parents first."""
+    """Return a tile for each module, and an "(own)" tile for the own operations of a module with children; parents first."""
     # The innermost listed module around each module; None around the root.
     parents = {path: next((p for p in [*prefixes(path)][-2::-1] if p in rows), None) for path in rows}
     holders = set(parents.values())
@@ -164,13 +164,13 @@ def _values(sums: Sums, phase: str) -> dict[str, float]:
 
 
 def _memory_by_module(run: Run, own: Mapping[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Add to each module in ``own`` the bytes at the peak that it allocated, and the bytes of its parameters.
+    """Add to each module in ``own`` the bytes that it allocated and that are alive at the peak, and its parameters' bytes.
 
-    Return the bytes that no module allocated, by category. Parameters are among them if their sizes differ (several
-    dtypes, or part of them not allocated): then the bytes of a module's parameters do not follow from their number.
+    Return the bytes that no module allocated, by category. They include the parameters if these have several dtypes or are
+    partly unallocated: then the bytes of a module's parameters do not follow from their number.
     """
     params = run.params or NO_PARAMS
-    # True if all parameters have the same bytes per element, and all are alive at the peak.
+    # True if all parameters have the same number of bytes per element and are alive at the peak.
     is_even = params.total > 0 and params.bytes % params.total == 0 and run.memory.get("params") == params.bytes
     elsewhere: Counter[str] = Counter()
     for tensor in run.history.at_peak:
@@ -185,7 +185,7 @@ def _memory_by_module(run: Run, own: Mapping[str, dict[str, float]]) -> dict[str
 
 
 def _ops_by_cost(counted: Iterable[Counted]) -> dict[str, list[str]]:
-    """Return the operators called directly in each module: those of the forward first, then by FLOPs, then by time."""
+    """Return the operators called directly in each module: forward operators first, then by FLOPs, then by time."""
     costs: dict[str, dict[str, tuple[bool, int, float]]] = {}
     for each in counted:
         if each.flops or each.call.seconds or each.cost is None:
@@ -197,10 +197,10 @@ def _ops_by_cost(counted: Iterable[Counted]) -> dict[str, list[str]]:
 
 
 def _memory(run: Run) -> MemoryTimeline:
-    """Return the memory over the run, with one owner for all tensors of a category in :data:`ONE_ROW`."""
+    """Return the memory over the run; tensors of a category in :data:`ONE_ROW` are summed up."""
     tensors = run.history.at_peak
     owners = [Owner(t.category, t.path, t.op, repr(t.spec), t.bytes) for t in tensors if t.category not in ONE_ROW]
-    # Optimizer state and caches by their kinds: "exp_avg", "keys".
+    # Optimizer state and caches have one row per kind: "exp_avg", "keys".
     sizes_by_kind = grouped(
         ((t.category, t.name.rpartition(".")[2] if t.category in BY_KIND else ""), t.bytes)
         for t in tensors

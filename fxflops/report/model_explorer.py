@@ -18,7 +18,7 @@ GRADIENT = ({"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#e8590c"}
 
 
 def graph(counted_run: CountedRun) -> dict[str, Any]:
-    """Return a collection of one graph: a node for each call, in layers that are the modules."""
+    """Return a collection of one graph, with a node for each call and a layer for each module."""
     modules = counted_run.modules(PHASES[0])
     nodes = graph_nodes(counted_run)
     groups = {
@@ -27,18 +27,18 @@ def graph(counted_run: CountedRun) -> dict[str, Any]:
         | ({} if row.total.seconds is None else {"time": units.seconds(row.total.seconds)})
         for path, row in modules.items()
     }
-    groups.setdefault("", {})["provenance"] = plain(counted_run.provenance)  # of the graph as a whole
+    groups.setdefault("", {})["provenance"] = plain(counted_run.provenance)  # "" is the graph as a whole
     name = plain(counted_run.run.model)
     data = [_node(node, modules[node.path].cls if node.path in modules else "") for node in nodes]
     return {"label": name, "graphs": [{"id": name, "nodes": data, "groupNodeAttributes": groups}]}
 
 
 def node_data(counted_run: CountedRun, by: str) -> dict[str, Any]:
-    """Return the value of each node in ``by``, with the colours of the least and the most. InputError if it is not known."""
+    """Return each node's value of ``by``, with the colours of the gradient. Raises InputError if it was not measured."""
     values = {node.name: node.costs[by] for node in costed_nodes(counted_run, by) if by in node.costs}
     results = {name: {"value": value} for name, value in values.items()}
     data = {"name": COSTS[by][0], "results": results, "gradient": list(GRADIENT)}
-    # A key of our own: the viewer leaves out those that it does not know.
+    # "provenance" is our own key: the viewer ignores keys that it does not know.
     return {plain(counted_run.run.model): {**data, "provenance": counted_run.provenance}}
 
 

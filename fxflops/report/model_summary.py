@@ -1,4 +1,4 @@
-"""A model's modules with their shapes and, below, the figures of the run: what ``fxflops.summary`` returns."""
+"""The result of ``fxflops.summary``: a model's modules with their shapes, and below them the figures of the run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .report import Report
 from .views import Tree
 
 DEPTH, COLUMNS = 3, ("inputs", "output", "params", "macs")
-"""The levels and columns of its tree, if no others are asked for."""
+"""The default levels and columns of the tree."""
 
 OF_TORCHINFO = {"trainable_params": "params.trainable"}
-"""The attributes of a report by the names of torchinfo's statistics."""
+"""The attribute of a report for each name in torchinfo's statistics."""
 AS_TORCHINFO = "fxflops.adapters.torchinfo.summary returns torchinfo's statistics"
 
 
@@ -23,7 +23,7 @@ AS_TORCHINFO = "fxflops.adapters.torchinfo.summary returns torchinfo's statistic
 class ModelSummary(View):
     """The module tree with shapes above the summary of the run. ``report`` is the :class:`Report` behind both.
 
-    The report's figures are also its own: ``total_macs``, ``total_params``, by torchinfo's name ``trainable_params``.
+    The report's figures are attributes here too: ``total_macs``, ``total_params``, and torchinfo's name ``trainable_params``.
     """
 
     report: Report
@@ -31,7 +31,7 @@ class ModelSummary(View):
 
     @property
     def total_mult_adds(self) -> int:
-        """The number of torchinfo by this name, which is not that of MACs: see ``report.explain("torchinfo")``."""
+        """torchinfo's ``total_mult_adds``, which is not the number of MACs: see ``report.explain("torchinfo")``."""
         return self.report.recount("torchinfo").total_flops
 
     def __getattr__(self, name: str) -> Any:

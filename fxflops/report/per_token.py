@@ -1,4 +1,4 @@
-"""The cost of a token: the sums of a run of a language model, divided by the tokens that it was given."""
+"""The cost per token: the sums of a language model's run, divided by its number of input tokens."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ..errors import InputError, of_kind
 from ..records import Scope, Spec
 
 TOKENS = "input_ids", "decoder_input_ids"
-"""The names under which models of transformers take tokens."""
+"""The arguments through which transformers models take tokens."""
 EXPERTS_PATH = re.compile(r"(^|\.)experts(\.|$)")
-"""What the path of a module of experts has in it."""
+"""Matches the path of a module of experts."""
 
 
 class PerToken(NamedTuple):
-    """The cost of a token, on average over ``tokens``. ``training_flops`` are those of forward and backward; they and
-    ``seconds`` are None if they were not counted or timed."""
+    """The cost per token, averaged over ``tokens``. ``training_flops`` include forward and backward; they and ``seconds``
+    are None if they were not counted or timed."""
 
     tokens: int
     flops: float
@@ -28,16 +28,16 @@ class PerToken(NamedTuple):
 
 
 def per_token(counted_run: CountedRun, tokens: int | None) -> PerToken:
-    """Return the sums of a run over ``tokens``; by default those that the calls of the model were given.
+    """Return the sums of a run divided by ``tokens``; by default the number of tokens passed to the model's calls.
 
-    Raises InputError if that is no number above 0, or the model was given no integers.
+    Raises InputError if ``tokens`` is not an int above 0, or if no integers were passed to the model.
     """
     run = counted_run.run
     if tokens is None:
         tokens = sum(_tokens(scope) for scope in run.scopes if not scope.path)
         if not tokens:
             raise InputError(
-                f"{run.model} was given no tokens (integers): report.per_token(tokens=...) takes their number"
+                f"{run.model} was given no tokens (integers): pass their number, report.per_token(tokens=...)"
             )
     elif not isinstance(tokens, int) or tokens < 1:
         raise of_kind(InputError(f"tokens={tokens!r}: an int of at least 1"), TypeError, ValueError)
@@ -53,9 +53,9 @@ def per_token(counted_run: CountedRun, tokens: int | None) -> PerToken:
 
 
 def active_params(counted_run: CountedRun, tokens: int | None = None) -> float | None:
-    """Return the parameters that a token meets in a mixture of experts: of the experts', as many as its products with them take.
+    """Return the active parameters per token of a mixture of experts: those outside the experts, plus the experts' MACs per token.
 
-    None for a model without experts, or if the tokens of the run are not known.
+    None for a model without experts, or if the number of tokens in the run is unknown.
     """
     experts = {
         module.path: module.params
@@ -74,7 +74,7 @@ def active_params(counted_run: CountedRun, tokens: int | None = None) -> float |
 
 
 def _tokens(scope: Scope) -> int:
-    """Return the elements of the first integer tensor that the model was called with; 0 if there is none."""
+    """Return the number of elements in the first integer tensor passed to the model; 0 if there is none."""
     named = [scope.kwargs[name] for name in TOKENS if scope.kwargs.get(name) is not None]
     specs: list[Spec] = [*named, *scope.inputs()]
     for spec in specs:

@@ -17,10 +17,10 @@ from .graph import COSTS, costed_nodes
 
 CHARTS = "graph", "modules", "memory", "roofline"
 SIZES = "flops", "macs", "time"
-"""The values that size a module in its chart, by the names of :data:`~fxflops.report.graph.COSTS`."""
+"""The costs that can size modules in their chart, named as in :data:`~fxflops.report.graph.COSTS`."""
 NO_OUTLINES = ".chart text{stroke:none !important}"
 ZOOM = 2
-"""The pixels of a PNG for each pixel of its SVG."""
+"""PNG pixels per SVG pixel, in each direction."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,7 +30,7 @@ class Picture:
     svg: str
 
     def save(self, path: Path) -> None:
-        """Write the picture to a file: as PDF or, in twice the size, as PNG if its name ends so, else as SVG."""
+        """Write the picture to a file, as PDF or (at twice the size) PNG if its name ends in ``.pdf`` or ``.png``, else as SVG."""
         converted = {".png": as_png, ".pdf": as_pdf}.get(os.fspath(path)[-4:].lower())
         if converted is not None:
             written_bytes(converted(self.svg), path)
@@ -48,14 +48,14 @@ class Picture:
 
 
 def picture(counted_run: CountedRun, root: TreeRow, by: str, depth: int | None) -> str:
-    """Return the graph as SVG, coloured by a cost; ``root`` is the module tree. InputError if there is no graph."""
+    """Return the graph as SVG, coloured by a cost; ``root`` is the module tree. Raises InputError without a graph."""
     title = " ".join(filter(None, [counted_run.name, counted_run.run.inputs]))
     graph = boxes(root, costed_nodes(counted_run, by), by, depth)
     return graph_svg(graph, title, counted_run.provenance, *COSTS[by])
 
 
 def charted(page: Page, chart: str, by: str) -> str:
-    """Return a chart of the page as SVG. InputError for one that there is not, or of which nothing is known."""
+    """Return a chart of the page as SVG. Raises InputError for an unknown chart, or if its data is missing."""
     from ..render.charts import picture as drawn
     from ..render.icicle import SHOW, blocks, icicle_chart, total
     from ..render.memory_chart import memory_chart
@@ -67,7 +67,7 @@ def charted(page: Page, chart: str, by: str) -> str:
     title = " ".join(filter(None, [data.title, data.inputs]))
     if chart == "modules":
         if by not in SIZES:
-            raise InputError(f"by={by!r} of modules: one of {', '.join(map(repr, SIZES))}")
+            raise InputError(f"by={by!r} for modules: one of {', '.join(map(repr, SIZES))}")
         name = f"{by} {PHASES[0]}"
         metric = next((metric for metric in page.metrics if metric.name == name), None)
         if metric is None:
@@ -94,12 +94,12 @@ def as_png(svg: str) -> bytes:
 
 
 def as_pdf(svg: str) -> bytes:
-    """Return a picture as PDF, whose text stays text. Raises FxflopsError if cairosvg or the library cairo is not installed."""
+    """Return a picture as PDF; its text stays text. Raises FxflopsError if cairosvg or the library cairo is not installed."""
     try:
         from cairosvg import svg2pdf
-    except (ImportError, OSError) as error:  # OSError: cairosvg is there and cairo is not
+    except (ImportError, OSError) as error:  # OSError: cairosvg is installed, but cairo is not
         raise FxflopsError(
             f"PDF is made by cairosvg, which is not installed:\n  pip install cairosvg  ({error})"
         ) from error
-    # Outlines of text are drawn first in an SVG, but cairosvg draws them last, over the text.
+    # Without text outlines: our SVG has them drawn below the text, but cairosvg draws them over it.
     return bytes(svg2pdf(bytestring=svg.replace("</style>", f"{NO_OUTLINES}</style>", 1).encode()))

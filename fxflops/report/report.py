@@ -1,6 +1,6 @@
-"""The Report: a counted run, with everything that is worked out from it. Most methods are a line over a function.
+"""The Report: a counted run and everything derived from it. Most methods are one line that calls a function.
 
-It never changes; another convention gives another Report.
+A Report is immutable: recounting under another convention returns a new one.
 """
 
 from __future__ import annotations
@@ -76,17 +76,17 @@ OF_OTHER_TOOLS = {
     "from_json": ": fxflops.Report.load('report.json') reads what report.save('report.json') wrote",
     "key_averages": ": report.by_operator() sums the calls of each operator",
 }
-"""What to use for names that other counters have."""
+"""Advice for attributes that other counters' results have, by name."""
 
 
 class Report(View):
     """The FLOPs, time and memory of one run of a model, operation by operation.
 
     Counts are ints, ``latency`` and ``total_time`` are in seconds, memory is in bytes; a value that was not measured is
-    None. Two reports are equal if all their data but the date are equal; a report read back from a file equals the one saved.
+    None. Two reports are equal if all their data except the date are equal; a report read back from a file equals the one saved.
 
-    A report is a :class:`~fxflops.counting.counted_run.CountedRun`, and what it takes to count the run anew: the convention,
-    the formulas, and the model, if it still lives.
+    A report holds a :class:`~fxflops.counting.counted_run.CountedRun` and everything needed to recount the run: the convention,
+    the formulas, and a reference to the model, if it still exists.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ class Report(View):
         counted: tuple[Counted, ...] | None = None,
         users: Mapping[int, Counted] | None = None,
     ) -> None:
-        """Count the calls of ``run``, unless ``counted`` has their counts already (as a file does).
+        """Count the calls of ``run``, unless ``counted`` already has their counts (from a file).
 
-        ``registry`` and ``model`` may be None for a run read from a file. ``users`` has the counts that formulas of the
-        user's own gave, by the index of the call: a file cannot hold those formulas.
+        ``registry`` and ``model`` may be None for a run read from a file. ``users`` maps call indices to the counts from the
+        user's own formulas, because a file cannot store the formulas.
         """
         self._run = run
         self._convention = convention
@@ -111,9 +111,9 @@ class Report(View):
         self._model = model
         self._users = users or {}
         self._data: Mapping[str, Any] | None = None
-        """What it was read from, if that was done in a process without torch."""
+        """The data this report was read from, if torch was not loaded then."""
         if counted is None:
-            # Formulas are imported where calls are counted: torch comes with them, and a run from a file has its counts.
+            # Imported only here: formulas import torch, and a run from a file already has its counts.
             from ..counting.counts import count_run
 
             module_at = module_finder(model, run.calls)
@@ -122,7 +122,7 @@ class Report(View):
 
     @cached_property
     def _registry(self) -> FormulaRegistry:
-        """The formulas; of a report read from a file, those of fxflops and of installed libraries."""
+        """The formulas; for a report read from a file, the formulas of fxflops and of installed libraries."""
         from ..ops.packages import registry_with
 
         return registry_with(None)
@@ -141,7 +141,8 @@ class Report(View):
 
     @property
     def total_gradient_flops(self) -> int | None:
-        """FLOPs of gradients taken inside the forward (forces, derivatives), a part of ``total_flops``; None if none were."""
+        """FLOPs of gradients computed inside the forward (forces, derivatives), a part of ``total_flops``; None if the forward takes
+        no gradients."""
         return totals.flops_of(self._counted_run, "gradient")
 
     @property
@@ -156,17 +157,17 @@ class Report(View):
 
     @property
     def total_recompute_flops(self) -> int | None:
-        """FLOPs that gradient checkpointing computed again in the backward pass; None if no backward pass ran."""
+        """FLOPs that gradient checkpointing recomputed in the backward pass; None if no backward pass ran."""
         return totals.recompute_flops(self._counted_run)
 
     @property
     def total_optimizer_flops(self) -> int | None:
-        """FLOPs of the optimizer's step; None if none was seen."""
+        """FLOPs of the optimizer's steps; None if no optimizer step was recorded."""
         return totals.flops_of(self._counted_run, "optimizer")
 
     @property
     def total_training_flops(self) -> int | None:
-        """FLOPs of forward and backward, without recomputation and the optimizer's step; None where those of the backward are."""
+        """FLOPs of forward and backward, without recomputation and optimizer steps; None if ``total_backward_flops`` is None."""
         return totals.training_flops(self._counted_run)
 
     @property
@@ -181,7 +182,7 @@ class Report(View):
 
     @property
     def total_params(self) -> int | None:
-        """Elements of the parameters; a shared parameter is counted once. None for a trace, which does not tell."""
+        """Number of parameters; a shared parameter is counted once. None for a trace, which does not show them."""
         return totals.params(self._counted_run)
 
     @property
@@ -193,7 +194,7 @@ class Report(View):
 
     @property
     def latency(self) -> float | None:
-        """Median seconds of the model's own bare run; None if it was not timed, as of a profiled block (``block_time``)."""
+        """Median seconds of a forward run without any observer; None if it was not timed. A profiled block has ``block_time`` instead."""
         return totals.latency(self._run)
 
     @property
@@ -203,78 +204,77 @@ class Report(View):
 
     @property
     def backward_timing(self) -> Timing | None:
-        """Seconds of the backward pass of the model's own run, as ``timing``; None if none was timed."""
+        """The time of the backward pass, in the same form as ``timing``; None if it was not timed."""
         return self._run.backward_latency
 
     @property
     def block_time(self) -> float | None:
-        """Seconds of a block under ``profile``, without those of observing it; None if it was not timed."""
+        """Seconds of a block under ``profile``, excluding the overhead of observing it; None if it was not timed."""
         return totals.block_seconds(self._counted_run)
 
     @property
     def device_time(self) -> float | None:
-        """Seconds for which the accelerator worked in a profiled block; None elsewhere, and where they are not known.
+        """Seconds that the accelerator was busy in a profiled block; None if unknown, or without a profiled block.
 
-        They are the device's own, without its waiting for the host, and so do not depend on the observer.
+        Time that the device spent waiting for the host is excluded, so observing the block does not change the value.
         """
         return self._run.device_busy
 
     @property
     def instrument_time(self) -> float | None:
-        """Seconds that observing a block under ``profile`` took; they are in no other time."""
+        """Overhead of observing a block under ``profile``, in seconds; no other time includes it."""
         return self._run.instruments
 
     @property
     def total_time(self) -> float | None:
-        """The sum of the median seconds of the graph's nodes; None if they were not timed."""
+        """The sum of the graph nodes' median seconds; None if they were not timed."""
         return totals.nodes_seconds(self._run)
 
     @property
     def unsteady(self) -> str:
-        """The reasons not to rely on the times, in words; "" if they are steady, or nothing was timed."""
+        """Why the times are unreliable, in words; "" if they are steady, or nothing was timed."""
         return unsteady(self._run, self.total_time)
 
     @property
     def max_memory(self) -> int | None:
-        """Bytes at the peak of the model's own run, parameters, buffers and inputs included; None for a trace."""
+        """Peak memory of the run in bytes, including parameters, buffers and inputs; None for a trace."""
         return self._run.peak
 
     @property
     def memory(self) -> Memory:
-        """The bytes at the peak by category, with the place of the peak and the source of the figures."""
+        """The bytes at the peak by category, where the peak occurs, and the source of the figures."""
         return self._run.memory
 
     @property
     def live_at_peak(self) -> tuple[LiveTensor, ...]:
-        """The tensor storages alive at the peak of the model's own run, largest first: the operation that made each, and
-        its category."""
+        """The tensor storages alive at peak memory, largest first, each with the operation that allocated it and its category."""
         return self._run.history.at_peak
 
     @property
     def timeline(self) -> tuple[Moment, ...]:
-        """The live bytes, by category, after each call of the model's own run."""
+        """The live bytes by category after each call of the run."""
         return self._run.history.timeline
 
     # The run
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """The calls of the model's own run, in order."""
+        """The calls of the run, in order."""
         return self._run.calls
 
     @property
     def counted(self) -> tuple[Counted, ...]:
-        """The calls with their costs, followed by the charges of modules under a convention that makes some."""
+        """The calls with their costs, followed by any module charges of the convention."""
         return self._counted_run.counted
 
     @property
     def scopes(self) -> tuple[Any, ...]:
-        """The module calls of the model's own run."""
+        """The module calls of the run."""
         return self._run.scopes
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The graph's nodes as they ran; none if the model ran without a graph."""
+        """The graph's nodes as they ran; empty if the model ran without a graph."""
         return self._run.nodes
 
     @property
@@ -284,24 +284,23 @@ class Report(View):
 
     @property
     def name(self) -> str:
-        """The model's class name, with the name that was asked for: "ResNet (timm:resnet18)"."""
+        """The model's class name, with the name it was requested by: "ResNet (timm:resnet18)"."""
         return self._counted_run.name
 
     @property
     def inputs(self) -> str:
-        """The inputs in words: "f32[1,3,224,224]"."""
+        """The inputs as text: "f32[1,3,224,224]"."""
         return self._run.inputs
 
     @property
     def trace(self) -> str:
-        """The way the calls were observed: "symbolic trace", "recorded trace", "counted on the meta device" (or "on fake tensors",
+        """How the calls were observed: "symbolic trace", "recorded trace", "counted on the meta device" (or "on fake tensors",
         "real tensors")."""
         return self._run.trace
 
     @property
     def trace_reason(self) -> str:
-        """The reason for which the model was recorded instead of traced symbolically, or counted on real tensors; "" if
-        neither happened."""
+        """Why the model was recorded instead of traced symbolically, or counted on real tensors; "" if neither happened."""
         return self._run.trace_reason
 
     @property
@@ -311,7 +310,7 @@ class Report(View):
 
     @property
     def provenance(self) -> str:
-        """The origin of the figures on one line: the name that was asked for, versions, date and machine."""
+        """The origin of the figures on one line: the name the model was requested by, versions, date and machine."""
         return self._counted_run.provenance
 
     @property
@@ -321,12 +320,12 @@ class Report(View):
 
     @property
     def attention(self) -> str:
-        """The way attention is counted: "dense" or "exact"."""
+        """How attention is counted: "dense" or "exact"."""
         return self._counted_run.attention
 
     @property
     def rules(self) -> str:
-        """The convention and, of a model with attention, how that is counted: "convention fxflops, attention dense"."""
+        """The convention and, if the model has attention, how attention is counted: "convention fxflops, attention dense"."""
         return self._counted_run.rules
 
     @property
@@ -341,12 +340,12 @@ class Report(View):
 
     @property
     def remarks(self) -> dict[Counted, str]:
-        """Sentences on calls: a lookup of a row that its table does not have."""
+        """Remarks on single calls, e.g. that an index is outside the table it looks up."""
         return self._counted_run.remarks
 
     def recipe(self) -> str:
-        """Return the lines to paste that count the missing ops, each as one operation per output element (a guess); ""
-        if nothing is missing a formula."""
+        """Return code to paste that counts each missing op as one operation per output element (a guess); "" if no formula is
+        missing."""
         return recipe(self.counted)
 
     def checked(self, strict: bool) -> Report:
@@ -358,18 +357,18 @@ class Report(View):
     # Tables
 
     def by_module(self, phase: str = "forward") -> Rows[ModuleRow]:
-        """Return each module's total and own sums by its path; "" is the model.
+        """Return each module's total and own sums by path; "" is the model.
 
         ``phase`` is "forward" (which includes "gradient"), "backward", "recompute" (forward work that gradient
-        checkpointing does again), "optimizer" or "gradient" (gradients taken inside the forward). InputError for one in
-        which no calls were made.
+        checkpointing repeats), "optimizer" or "gradient" (gradients computed inside the forward). Raises InputError for a phase
+        without calls.
         """
         return module_table(self._counted_run, phase)
 
     def by_operator(self, phase: str = "forward") -> Rows[OperatorRow]:
-        """Return each operator's sums by its name, largest FLOPs first.
+        """Return each operator's sums by name, largest FLOPs first.
 
-        ``(no op)`` is the time of graph nodes that compute nothing: an input, an index into a tuple, a shape.
+        ``(no op)`` is the time of graph nodes that compute nothing, e.g. an input, an index into a tuple, or a shape.
         """
         return operator_table(self._counted_run, phase)
 
@@ -378,31 +377,31 @@ class Report(View):
         return dtype_table(self._counted_run, phase)
 
     def by_module_and_operator(self, phase: str = "forward") -> Rows[Rows[OperatorRow]]:
-        """Return, for each module's path, the sums of each operator in its subtree."""
+        """Return, by module path, the sums of each operator in the module's subtree."""
         return module_and_operator_table(self._counted_run, phase)
 
     def by_step(self) -> Rows[OperatorRow]:
-        """Return the sums of each call of the model under :func:`fxflops.profile`, in run order; work outside them is last.
+        """Return the sums of each model call under :func:`fxflops.profile`, in run order; work outside the steps is last.
 
-        The steps of ``generate()`` are "prefill", "decode 1", "decode 2" ...; other steps are "step 1", "step 2" ... If
-        there are several models, each step has the name of its model. In a loop that calls ``p.step()`` the steps are its
-        iterations. What follows until the next step has rows of its own: "step 1 backward", "step 1 optimizer". A report
+        The steps of ``generate()`` are "prefill", "decode 1", "decode 2" ...; other steps are "step 1", "step 2" ... With
+        several models, each step carries its model's name. In a loop that calls ``p.step()``, the steps are the loop's
+        iterations. Work between a step and the next has separate rows: "step 1 backward", "step 1 optimizer". A report
         of one call has one step.
         """
         return step_table(self._counted_run)
 
     def step_times(self) -> Rows[StepTime]:
-        """Return where the time of each step of a profiled block went; the steps add up to ``block_time``.
+        """Return where the time went in each step of a profiled block; the steps add up to ``block_time``.
 
-        A step lasts from the beginning of one call of the model, or iteration, to that of the next. "between" is the time
-        outside the model, the backward pass and the optimizer: of loading data, computing a loss, choosing a token.
+        A step lasts from the start of one model call (or iteration) to the start of the next. "between" is the time outside
+        the model, the backward pass and the optimizer, e.g. for loading data, computing a loss, or choosing a token.
         """
         return step_time_table(self._counted_run)
 
     def by_line(self) -> Table:
-        """Return where the time of a profiled block went in the user's own code, by file and line, the longest first.
+        """Return the time of a profiled block by file and line of the user's own code, slowest line first.
 
-        The time of a line includes what it calls in libraries. Raises InputError unless ``profile(..., lines=True)`` sampled it.
+        A line's time includes the library code that it calls. Raises InputError unless ``profile(..., lines=True)`` sampled it.
         """
         return line_table(self._counted_run)
 
@@ -410,26 +409,27 @@ class Report(View):
     def table(self) -> Table:
         """The operations in run order, with module, shapes, MACs, FLOPs, seconds and bytes as raw values.
 
-        ``params`` are a leaf module's own, at its first call; memory is that of the call's node; counts are None if no formula is known.
+        ``params`` are a leaf module's own, listed at its first call only; memory belongs to the call's graph node; counts are None for
+        an op without a formula.
         """
         return operation_table(self._counted_run)
 
     @property
     def kernels(self) -> Table:
-        """The kernels of each operator, the longest first, of ``analyze(kernels=True)`` and of a trace."""
+        """The kernels of each operator, slowest first; needs ``analyze(kernels=True)`` or a trace."""
         return kernel_table(self._counted_run)
 
     @property
     def collectives(self) -> Table:
         """The collectives of this process by module and phase: operation, group, bytes sent and received, seconds.
 
-        The group is named after its mesh dimension. The bytes are the least that the operation needs, by a ring (see
-        ``docs/distributed.md``). Seconds pass until the call returned; the bytes may then still be under way.
+        A group has the name of its mesh dimension. The bytes are the minimum for the operation, by a ring algorithm (see
+        ``docs/distributed.md``). The seconds end when the call returns; the transfer may still be in progress then.
         """
         return collective_table(self._counted_run)
 
     def __getitem__(self, path: str) -> ModuleRow:
-        """Return the row of the module at this path: ``report["blocks.3"]``. InputError for an unknown path."""
+        """Return the row of the module at this path: ``report["blocks.3"]``. Raises InputError for an unknown path."""
         return module_at(self._counted_run, path)
 
     def __contains__(self, path: object) -> bool:
@@ -450,12 +450,12 @@ class Report(View):
     ) -> Report:
         """Return this run counted under another convention, another ``attention``, or with other ``formulas``.
 
-        Nothing is run again. ``attention="exact"`` needs to know which pairs a mask leaves; of causality it always
-        does, and of masks whose values were there to read. Attention with any other mask becomes missing.
-        A report read from a file keeps the counts that the user's own formulas gave, unless ``formulas`` replaces them.
+        The model does not run again. ``attention="exact"`` needs the pairs that a mask leaves. They are always known for
+        causal attention, and for masks whose values could be read. Attention with any other mask becomes missing.
+        A report read from a file keeps the counts from the user's own formulas, unless ``formulas`` replaces them.
 
-        Raises InputError for a report read from a file that was counted under a convention of the user's own, if no
-        ``convention`` is given.
+        Raises InputError without a ``convention`` if the report was read from a file and counted under a convention of the
+        user's own.
         """
         if convention is None and self._convention.summary == NAME_ONLY:
             raise InputError(
@@ -477,10 +477,10 @@ class Report(View):
         return Report(self._run, rules, registry, self._model, attention, users=users)
 
     def explain(self, a: str | Convention, b: str | Convention | None = None, phase: str = PHASES[0]) -> Explanation:
-        """Explain why conventions ``a`` and ``b`` give different totals: one row an op, with what each of them counts.
+        """Explain why conventions ``a`` and ``b`` give different totals: one row per op, with what each convention counts.
 
-        With ``a`` alone, the report's own convention is compared with it. Where one tool counts multiply-accumulates and
-        the other convention is fxflops, its MACs are compared, not its FLOPs. ``phase`` is as for :meth:`by_module`.
+        With ``a`` alone, it is compared with the report's own convention. If one of them counts multiply-accumulates and
+        the other is fxflops, the fxflops side uses MACs instead of FLOPs. ``phase`` is as for :meth:`by_module`.
 
         >>> print(report.explain("fvcore", "deepspeed"))  # doctest: +SKIP
         """
@@ -489,19 +489,19 @@ class Report(View):
         check_phase(phase)
         one, other = (self, self.recount(a)) if b is None else (self.recount(a), self.recount(b))
         if {one.convention, other.convention} & OF_MACS.keys():
-            # A tool that counts multiply-accumulates is compared with our MACs.
+            # Compare a tool that counts multiply-accumulates with our MACs.
             one, other = (
                 each.recount(BASE_MACS) if each.convention == BASE_CONVENTION else each for each in (one, other)
             )
         return explain(one._counted_run, other._counted_run, phase)
 
     def roofline(self, device: str | Device = "auto", phase: str = "forward") -> Roofline:
-        """Return the least time that a device needs for each call, beside the time that the call took.
+        """Return the minimum time that a device needs for each call, beside the measured time.
 
         ``device`` is a name, a Device, or "auto" for the device of the run; ``phase`` is as for :meth:`by_module`.
-        Attention takes the pairs that its arguments and its mask leave, whatever the report counts. A mask without values to read
-        (computed from weights or floating inputs in a ``count``, or on meta) may leave none: then only its bytes are in the bound,
-        and the result says so.
+        Attention is counted with the pairs that its arguments and mask leave, even if the report counts all pairs. A mask whose values
+        are unknown (computed from weights or floating inputs in a ``count``, or on meta) may leave no pairs: then the bound contains
+        only the bytes, and the result says so.
         """
         least, exact = (self._counted_as_computed(attention) for attention in ("least", "exact"))
         unread = sum(
@@ -511,7 +511,7 @@ class Report(View):
         return replace(self._bounds(device, phase, least), unread=unread)
 
     def _bounds(self, device: str | Device, phase: str, computed: Sequence[Counted]) -> Roofline:
-        """Return the roofline of the calls of a phase, as ``computed`` counts them."""
+        """Return the roofline of a phase's calls, with the counts in ``computed``."""
         from ..roofline.utilization import roofline
 
         timing = timing_of(self._run, self._counted_run.step_times, check_phase(phase))
@@ -525,18 +525,18 @@ class Report(View):
     ) -> Prediction:
         """Predict the seconds that a device takes for all counted calls, one after the other.
 
-        ``device`` is a name or a Device. ``launch`` is "graph" for the device's own time, as in a CUDA graph, or "eager" to let each kernel
-        wait until the host has launched it. ``calibration`` says how fast the kernels are, such as one of :func:`fxflops.calibrate`; by
-        default those that come with fxflops are used: the card's own, or those of the cards most like it. Calls that no
-        calibration has are taken to be as fast as their bound: the prediction says how much of the time that is, and its error. A report that was not counted for a GPU (``count(..., device="cuda")``) is
-        predicted with the kernels of its own device, and says so.
+        ``device`` is a name or a Device. ``launch`` is "graph" for device time only, as in a CUDA graph, or "eager" to let each kernel
+        wait until the host has launched it. ``calibration`` holds measured kernel speeds, e.g. from :func:`fxflops.calibrate`. The
+        default is fxflops's own calibration of the card, or of the cards most like it. Calls that no calibration covers are
+        predicted at their roofline bound; the prediction states their share of the time, and its error. A report that was not counted
+        for a GPU (``count(..., device="cuda")``) is predicted with its own device's kernels, and the prediction says so.
 
         >>> print(report.predict("H100 SXM"))  # doctest: +SKIP
         """
         from ..prediction.predict import predict
 
         exact = self._counted_as_computed("exact")
-        # Attention under a mask that was not read is expected to take all pairs, where a bound takes none.
+        # With an unknown mask, a bound assumes that attention computes no pairs; a prediction assumes all of them.
         expected = [d if e.cost is None else e for e, d in zip(exact, self._counted_as_computed("dense"), strict=True)]
         phases = [phase for phase in PHASES if phase != "gradient" and any(c.call.phase in PARTS[phase] for c in exact)]
         rooflines = [self._bounds(device, phase, expected) for phase in phases]
@@ -551,13 +551,13 @@ class Report(View):
         )
 
     def reserved(self, device: str | Device, *, gpus: int = 1, allocator: CachingAllocator | None = None) -> Reserved:
-        """Predict the memory that CUDA's caching allocator reserves for the run on a device, in bytes, and whether it fits.
+        """Predict the memory in bytes that CUDA's caching allocator reserves for the run on a device, and whether it fits.
 
-        ``device`` is a name or a Device. ``gpus`` is the number of GPUs of the job, for NCCL's buffers. ``allocator`` is an
+        ``device`` is a name or a Device. ``gpus`` is the number of GPUs in the job, for NCCL's buffers. ``allocator`` is an
         empty :class:`~fxflops.prediction.CachingAllocator` with settings other than torch's defaults.
 
-        The run is that of :func:`count` with ``device="cuda"``, on any machine; of a report for another device the result says that its
-        tensors are that device's. Two steps are simulated. Raises InputError for a report that was read from a file.
+        Make the report with :func:`count` and ``device="cuda"``, on any machine; for a report of another device the result says that
+        it used that device's tensors. Two steps are simulated. Raises InputError for a report that was read from a file.
 
         >>> print(report.reserved("H100"))  # doctest: +SKIP
         """
@@ -569,13 +569,13 @@ class Report(View):
 
     @property
     def _counted_for(self) -> str:
-        """The type of device that the run was for: "cuda"."""
+        """The device type of the run, e.g. "cuda"."""
         return parts_of(self.environment.device)[0].partition(":")[0]
 
     def _counted_as_computed(self, attention: str) -> Sequence[Counted]:
-        """Return the calls as a device computes them, whatever the report's convention counts.
+        """Return the calls counted as a device computes them, independent of the report's convention.
 
-        ``attention`` is "dense", "exact", or "least": exact, and no pairs where a mask could not be read.
+        ``attention`` is "dense", "exact", or "least": exact, but no pairs if the mask's values are unknown.
         """
         if attention not in self._computed:
             of_base = self._with_torch()._recounted(find_convention(BASE_CONVENTION), attention)
@@ -587,15 +587,15 @@ class Report(View):
         return {}
 
     def mfu(self, device: str | Device = "auto") -> float | None:
-        """Return the model FLOPs utilization: 2 x MACs of forward and backward, as a share of the most that the device
-        can do in the time they took; under ``profile``, in the time of the block. None, and a warning that says why, if they
-        were not timed on it, or if a peak that was measured is less than what the run reached. A value above 1 of a listed or given
-        device is not cut off; a warning then says that its peak is given too low.
+        """Return the model FLOPs utilization (MFU): 2 x MACs of forward and backward, divided by their time (under ``profile``, the
+        time of the block) and by the device's peak. Returns None, and warns why, if they were not timed on that device, or if the run
+        was faster than a measured peak. For a listed or user-defined device a value above 1 is returned as it is, with a warning
+        that the peak is too low.
         """
         return self._mfu(device, asked=True)
 
     def hfu(self, device: str | Device = "auto") -> float | None:
-        """Return the hardware FLOPs utilization: as :meth:`mfu`, with what gradient checkpointing computed again."""
+        """Return the hardware FLOPs utilization (HFU): like :meth:`mfu`, but including recomputation by gradient checkpointing."""
         return self._mfu(device, executed=True, asked=True)
 
     def _mfu(self, device: str | Device, executed: bool = False, asked: bool = False) -> float | None:
@@ -614,39 +614,40 @@ class Report(View):
         *,
         tokens_per_step: int | None = None,
     ) -> TrainingRun:
-        """Return the GPU-hours of training on so many tokens, with the formula in its text, beside those by 6ND.
+        """Return the GPU-hours needed to train on ``tokens`` tokens, with the formula in its text, beside the 6ND estimate.
 
-        ``tokens`` is a number, or a word such as "15T" or "300B". ``device`` is the card's name, such as "H100", or a Device. ``mfu`` is the share of the device's peak that is reached, in the dtype of the largest product of the step that was
-        counted. ``tokens_per_step`` is as ``tokens`` for :meth:`per_token`. Raises InputError if no backward pass was counted.
+        ``tokens`` is a number, or text such as "15T" or "300B". ``device`` is the card's name, such as "H100", or a Device. ``mfu`` is
+        the share of the device's peak that the job reaches, in the dtype of the counted step's largest product. ``tokens_per_step`` is
+        as ``tokens`` for :meth:`per_token`. Raises InputError if no backward pass was counted.
         """
         return training_run(self._counted_run, tokens, device, mfu, tokens_per_step)
 
     def per_token(self, tokens: int | None = None) -> PerToken:
-        """Return the cost of a token: FLOPs, MACs and seconds of the run over the number of ``tokens``.
+        """Return the cost per token: FLOPs, MACs and seconds of the run, divided by the number of ``tokens``.
 
-        By default they are the integers that the calls of the model were given; of ``generate()`` under
-        :func:`fxflops.profile`, those of the prompt and each that was fed back. Raises InputError if there are none.
+        By default the tokens are the integers passed to the model's calls; for ``generate()`` under :func:`fxflops.profile`,
+        the prompt and each token that was fed back. Raises InputError if there are none.
         """
         return per_token(self._counted_run, tokens)
 
     def diff(self, other: Report, phase: str = "forward") -> Diff:
-        """Compare ``other`` with this report: in total, by module and by operator. Either may be read from a file.
+        """Compare ``other`` with this report: in total, by module and by operator. Either may come from a file.
 
-        ``phase`` is as for :meth:`by_module`. Raises InputError if ``other`` is no Report.
+        ``phase`` is as for :meth:`by_module`. Raises InputError if ``other`` is not a Report.
         """
         if not isinstance(other, Report):
             raise InputError(f"diff() takes a Report, not {type(other).__name__}; Report.load(path) reads one")
         return diff(self._counted_run, other._counted_run, check_phase(phase))
 
     def gather(self, *, whole: Report | None = None, timeout: float = 60.0) -> GatheredReport:
-        """Return one report over all processes of torch.distributed; every process calls this, with its own report.
+        """Return one report over all torch.distributed processes; every process must call this on its own report.
 
-        ``whole`` is a report of one process for the work of all, such as ``fxflops.count`` of the model on the whole batch:
-        FLOPs beyond those are computed by several processes alike, and shown by module. Without torch.distributed the
-        result is of one process.
+        ``whole`` is a report of the entire work done in one process, such as ``fxflops.count`` of the model on the whole batch:
+        FLOPs beyond it are duplicate work of several processes, and are shown by module. Without torch.distributed the
+        result covers one process.
 
-        Raises DistributedError, in every process that calls this, if a process does not within ``timeout`` seconds, and InputError
-        in all if one has the report of another function, such as of ``count`` among those of ``profile``.
+        Raises DistributedError, in every calling process, if one does not call within ``timeout`` seconds, and InputError in all
+        of them if their reports come from different functions, e.g. one from ``count`` and the others from ``profile``.
         """
         if whole is not None and not isinstance(whole, Report):
             raise InputError(
@@ -655,18 +656,18 @@ class Report(View):
         return gathered(self._counted_run, None if whole is None else whole._counted_run, timeout)
 
     def named(self, name: str) -> Report:
-        """Return :meth:`with_name`, the name to use. Deprecated."""
+        """Return :meth:`with_name`'s result. Deprecated: call :meth:`with_name`."""
         renamed("named(name)", "use with_name(name)")
         return self.with_name(name)
 
     def with_name(self, name: str) -> Report:
-        """Return this report with the name under which its model was asked for; it is shown, and written into files."""
+        """Return this report with ``name`` as the name its model was requested by; views show it and files store it."""
         run = replace(self._run, environment=self.environment._replace(asked=name))
         return Report(run, self._convention, self._registry, self._model, self.attention, self.counted, self._users)
 
     @property
     def compiled(self) -> CompiledView | None:
-        """The compiled model beside the eager one; None unless the model was given compiled, and timed."""
+        """The compiled model compared with the eager one; None unless a compiled model was passed and timed."""
         return compiled_view(self._counted_run)
 
     # Views
@@ -710,7 +711,7 @@ class Report(View):
         return page_of(self._counted_run, self._summary, rooflines, mfu, why, title)
 
     def _rooflines(self, device: str | Device) -> tuple[dict[str, Roofline], str]:
-        """Return the roofline of each phase, or none and the reason. With ``device="auto"`` the run must have been timed."""
+        """Return the roofline of each phase, or an empty dict and the reason. With ``device="auto"`` the run must have been timed."""
         if device == "auto" and not any(call.seconds for call in self.calls):
             return {}, "nothing was timed"
         try:
@@ -736,7 +737,7 @@ class Report(View):
         )
 
     def _as_paper(self, columns: Sequence[str] | str | None = None) -> Table:
-        """Return the table for papers: the parts that cost most, in all columns that hold something or in those named."""
+        """Return the table for papers: the most expensive parts, with the named columns, or with all that are not empty."""
         table = costs_table(self._summary)
         return table.without_empty_columns(COUNTS) if columns is None else table.select(columns)
 
@@ -747,7 +748,7 @@ class Report(View):
 
     @cached_property
     def _utilization(self) -> float | None:
-        """The MFU on the device of the run; None if that is not listed, since its peak would have to be measured."""
+        """The MFU on the device of the run; None for an unlisted device, whose peak would have to be measured."""
         if self._data is not None and "mfu" in (saved := self._data["totals"]):
             return saved["mfu"]  # type: ignore[no-any-return]
         device = listed_at(self.environment.device)
@@ -756,23 +757,23 @@ class Report(View):
     # Files
 
     def save(self, path: Path) -> None:
-        """Write the report in the format that the suffix of ``path`` names; raise InputError for an unknown suffix, and for a
+        """Write the report in the format of the suffix of ``path``; raise InputError for an unknown suffix, and for a
         folder that does not exist (it is a FileNotFoundError, too).
 
-        ``.json`` holds the whole report, for :meth:`load`; ``.csv`` the table of operations; ``.md``
-        and ``.tex`` that of the modules that cost most; ``.html`` the page of :meth:`to_html`; ``.trace.json`` and ``.perfetto`` a Chrome trace, ``.pickle`` a memory
-        snapshot, ``.svg``, ``.png`` and ``.pdf`` a picture of the modules.
+        ``.json`` holds the whole report, for :meth:`load`; ``.csv`` the table of operations; ``.md`` and ``.tex`` a table of the most
+        expensive modules; ``.html`` the page of :meth:`to_html`; ``.trace.json`` and ``.perfetto`` a Chrome trace; ``.pickle`` a memory
+        snapshot; ``.svg``, ``.png`` and ``.pdf`` a picture of the modules.
         """
         getattr(self, method_for(path))(path)
 
     @classmethod
     def load(cls, path: Path, model: Callable[..., Any] | None = None) -> Report:
-        """Return the report that ``save("....json")`` wrote. It equals the one saved and has all of its views.
+        """Return the report that ``save("....json")`` wrote. It equals the saved report and has all its views.
 
-        ``model`` is only needed to recount with formulas that read more of a module than its plain attributes. Nothing
-        is imported because the file names it: a class or function that is not imported yet is known by its name only.
+        ``model`` is only needed to recount with formulas that read more of a module than its plain attributes. Loading imports
+        nothing that the file names: a class or function that is not imported yet is represented by its name.
 
-        Raises InputError for a file that holds no report, or one of a schema that this version does not know; OSError
+        Raises InputError for a file that does not hold a report, or whose schema this version does not support; OSError
         if the file cannot be read.
         """
         data = data_in(path)
@@ -783,7 +784,7 @@ class Report(View):
             raise
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole report as data that JSON can hold; :mod:`fxflops.report.saved` documents its schema."""
+        """Return the whole report as JSON-compatible data; :mod:`fxflops.report.saved` documents its schema."""
         if self._data is not None:
             return dict(self._data)
         figures = {**{name: getattr(self, name) for name in TOTALS}, "mfu": self._utilization}
@@ -791,7 +792,7 @@ class Report(View):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], model: Callable[..., Any] | None = None) -> Report:
-        """Return the report that :meth:`to_dict` was called on; arguments and errors are as for :meth:`load`."""
+        """Return the report from :meth:`to_dict`'s result; arguments and errors are as for :meth:`load`."""
         saved = Saved(data)
         reference: Callable[[], nn.Module | None] | None = None
         if model is not None:
@@ -803,7 +804,7 @@ class Report(View):
         return report
 
     def _with_torch(self) -> Report:
-        """Return this report; if it was read without torch, whose functions it then knows by name alone, read it again."""
+        """Return this report; if it was read without torch, so that it has only names of functions, read it again with torch."""
         if self._data is None:
             return self
         import torch  # noqa: F401
@@ -811,9 +812,9 @@ class Report(View):
         return Report.from_dict(self._data)
 
     def _users_counts(self) -> dict[int, Counted]:
-        """Return the counts that formulas of the user's own gave, by the index of the call.
+        """Return the counts from the user's own formulas, by call index.
 
-        They are those under the base convention: a file keeps them, and they hold under every convention.
+        They are counted under the base convention and hold under every convention, so a file can store them.
         """
         from ..counting.counts import users_counts
 
@@ -822,33 +823,33 @@ class Report(View):
         return users_counts(self.calls, counted, self._registry, module_at, self.attention, self._users)
 
     def to_json(self, path: Path | None = None) -> str | None:
-        """Return the whole report as JSON, as :meth:`save` writes it, or write it to ``path``."""
+        """Return the whole report as JSON, the format of :meth:`save`, or write it to ``path``."""
         return written(as_json(self.to_dict()), path)
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """Return a ``pandas.DataFrame`` of the operations' raw values; its columns are the keys (``flops``, ``seconds``).
+        """Return a ``pandas.DataFrame`` of the operations' raw values; columns are named by key (``flops``, ``seconds``).
 
         Raises InputError if pandas is not installed.
         """
         return self.table.to_dataframe()
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return :meth:`to_dataframe`, the name to use. Deprecated."""
+        """Return :meth:`to_dataframe`'s result. Deprecated: call :meth:`to_dataframe`."""
         renamed("to_pandas()", "use to_dataframe()")
         return self.to_dataframe()
 
     def to_csv(self, path: Path | None = None) -> str | None:
-        """Return CSV of the operations' raw values under their keys, or write it to ``path``; the last column is the
-        provenance, and before it, of a timed report, are the model's own latency and the reasons not to rely on the times.
+        """Return the operations' raw values as CSV with their keys as header, or write it to ``path``. The last column is the
+        provenance; in a timed report, the columns before it are the model's latency and why the times are unreliable.
 
-        Text that a spreadsheet would take for a formula (it begins with ``= + - @``, a tab or a line break) gets an
-        apostrophe before it.
+        Text that a spreadsheet would read as a formula (it starts with ``= + - @``, a tab or a line break) gets a leading
+        apostrophe.
         """
         return self.table.to_csv(path)
 
     def to_markdown(self, path: Path | None = None, *, columns: Sequence[str] | str | None = None) -> str | None:
-        """Return a table in GitHub's Markdown of the parts that cost most, or write it to ``path``: each column in one unit, with two
-        digits. Below it are the report's notes, such as its latency and that its times are unsteady.
+        """Return a GitHub Markdown table of the most expensive parts, or write it to ``path``. Each column has one unit and two
+        digits. The report's notes follow, e.g. its latency, or that its times are unsteady.
 
         ``columns`` are some of module, class, modules, params, macs, flops, flops%, seconds and time%, in this order.
         """
@@ -856,23 +857,23 @@ class Report(View):
 
     def to_latex(self, path: Path | None = None, *, columns: Sequence[str] | str | None = None) -> str | None:
         """Return a ``tabular`` environment for LaTeX's booktabs, or write it to ``path``. Rows and ``columns`` are as for
-        :meth:`to_markdown`; its notes are comments here."""
+        :meth:`to_markdown`; the notes become comments."""
         return self._as_paper(columns).to_latex(path)
 
     def to_chrome_trace(self, path: Path | None = None) -> str | None:
         """Return a trace for Perfetto (ui.perfetto.dev) and chrome://tracing, or write it to ``path``.
 
-        It shows the modules with their operations inside, laid end to end in run order, and the memory. If nothing was
-        timed, 1 us stands for 1 MFLOP, and the trace says so.
+        It shows the memory, and the modules with their operations end to end in run order. If nothing was timed, 1 us
+        represents 1 MFLOP, and the trace says so.
         """
         return written(as_json(chrome_trace(self._counted_run)), path)
 
     def to_memory_snapshot(self, path: Path | None = None) -> dict[str, Any] | None:
-        """Return the run's allocations as :func:`torch.cuda.memory._snapshot` returns those of a device, or pickle them to
-        ``path``, for pytorch.org/memory_viz and ``python -m torch.cuda._memory_viz``.
+        """Return the run's allocations in the format of :func:`torch.cuda.memory._snapshot`, or pickle them to ``path``, for
+        pytorch.org/memory_viz and ``python -m torch.cuda._memory_viz``.
 
-        No device is needed: those of :func:`~fxflops.count` are predicted. Raises InputError for a report read from a
-        file, which does not hold single allocations.
+        No device is needed: with :func:`~fxflops.count` the allocations are predicted. Raises InputError for a report read
+        from a file, because files do not store single allocations.
         """
         from .memory_snapshot import memory_snapshot
 
@@ -885,8 +886,8 @@ class Report(View):
     def to_model_explorer(self, path: Path | None = None, *, by: str | None = None) -> str | None:
         """Return the graph as JSON for Google's Model Explorer, or write it to ``path``: its layers are the modules.
 
-        With ``by`` "flops", "macs", "time" or "memory" it is the node data for that graph instead, which colour it.
-        Raises InputError for the report of a run without a graph, as that of :func:`~fxflops.count` is.
+        With ``by`` "flops", "macs", "time" or "memory", return the node data that colour that graph instead.
+        Raises InputError for a run without a graph, e.g. of :func:`~fxflops.count`.
         """
         data = graph(self._counted_run) if by is None else node_data(self._counted_run, by)
         return written(as_json(data), path)
@@ -905,9 +906,9 @@ class Report(View):
         ``chart`` is "modules": an icicle, with each module as wide as its share; "graph": modules with the tensors between them,
         coloured by cost; "memory": the bytes over the run by category; or "roofline": the calls under the ceilings of a ``device``.
 
-        ``by`` is "flops", "macs", "time" or, in the graph, "memory". In the graph, identical modules that follow each other stand in
-        one box, and ``depth`` is the number of levels of modules, by default as many as give a picture that can be looked at. Raises
-        InputError for the graph of a run without one (only :func:`~fxflops.analyze` makes it), and for a chart of what is not known.
+        ``by`` is "flops", "macs", "time" or, in the graph, "memory". In the graph, identical consecutive modules share one box, and
+        ``depth`` is the number of module levels, by default as many as keep the picture readable. Raises InputError if the run has no
+        graph (only :func:`~fxflops.analyze` makes one), or lacks the data for a chart.
         """
         return written(self._picture(chart, by, depth, device), path)
 
@@ -920,7 +921,7 @@ class Report(View):
         depth: int | None = None,
         device: str | Device = "auto",
     ) -> bytes | None:
-        """Return the picture of :meth:`to_svg` as PNG, in twice its size, or write it to ``path``: ``pip install resvg-py``."""
+        """Return the picture of :meth:`to_svg` as PNG at twice its size, or write it to ``path``. Needs ``pip install resvg-py``."""
         return written_bytes(as_png(self._picture(chart, by, depth, device)), path)
 
     def to_pdf(
@@ -932,7 +933,7 @@ class Report(View):
         depth: int | None = None,
         device: str | Device = "auto",
     ) -> bytes | None:
-        """Return the picture of :meth:`to_svg` as PDF, or write it to ``path``: ``pip install cairosvg``."""
+        """Return the picture of :meth:`to_svg` as PDF, or write it to ``path``. Needs ``pip install cairosvg``."""
         return written_bytes(as_pdf(self._picture(chart, by, depth, device)), path)
 
     def _picture(self, chart: str, by: str, depth: int | None, device: str | Device) -> str:
@@ -943,7 +944,7 @@ class Report(View):
     if not TYPE_CHECKING:  # a type checker would accept any name
 
         def __getattr__(self, name: str) -> NoReturn:
-            if hasattr(type(self), name):  # a property that raised AttributeError: here it raises it again
+            if hasattr(type(self), name):  # a property raised AttributeError: raise the original error again
                 return object.__getattribute__(self, name)
             public = [each for each in dir(self) if not each.startswith("_")]
             told = OF_OTHER_TOOLS.get(name) or f"{did_you_mean(name, public)}; print(report) shows its summary"

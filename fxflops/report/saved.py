@@ -5,23 +5,24 @@ The schema, version 1. Counts are ints, times are seconds, memory is bytes; null
 - ``schema`` is "fxflops.report", ``schema_version`` is 1; a change that an older reader would misread raises the version.
 - ``model``, ``inputs``, ``trace``, ``trace_reason``, ``environment``, ``params``, ``convention``, ``attention``: the
   Report's attributes of these names.
-- ``totals``: the Report's ``total_*``, ``latency``, ``unsteady``, ``max_memory`` and ``complete``, for other readers: a Report sums anew;
-  and its ``mfu`` on the device of the run, if that is a listed one.
-- ``calls``: every call in run order: ``op``, ``target`` (the function as called, ``{"class": name}``, or ``{"unseen": name}`` of what
-  the observer could only describe), ``args``, ``kwargs``, ``out``, ``settings`` (values, as :mod:`fxflops.report.values`
+- ``totals``: the Report's ``total_*``, ``latency``, ``unsteady``, ``max_memory`` and ``complete``, for other readers (loading a Report
+  recomputes the sums); and its ``mfu`` on the device of the run, if that device is listed.
+- ``calls``: every call in run order: ``op``, ``target`` (the function as called, ``{"class": name}``, or ``{"unseen": name}`` if the
+  observer could only describe it), ``args``, ``kwargs``, ``out``, ``settings`` (values, as :mod:`fxflops.report.values`
   writes them), ``path``, ``node``, ``site``, ``seconds``, ``phase``, ``origin``; and its count: ``cost`` is ``{macs, muls, adds, others}`` or null,
-  ``rule`` a reason or ``{"formula": name, "counts": in words}``, ``missing`` the reason why there is no cost, ``integer`` a bool.
+  ``rule`` a reason or ``{"formula": name, "counts": description}``, ``missing`` the reason why there is no cost, ``integer`` a bool.
 - ``charges``: entries of the same form, for modules that the convention charges in addition to the calls.
-- ``users``: the counts that formulas of the user's own gave, by the index of the call; every convention keeps them.
+- ``users``: the counts from the user's own formulas, by call index; every convention keeps them.
 - ``scopes``: every call of a module: ``path``, ``cls``, ``params``, ``args``, ``kwargs``, ``out``, ``has_children``, ``settings``,
   ``seconds`` (its own, under ``profile``).
-- ``modules``: ``path``, ``cls``, ``params`` (the number of its own), ``keeps`` (the functions among its attributes), ``frozen`` (of its
-  ``params``).
-- ``aliases``: the further paths of modules, each with the first.
+- ``modules``: ``path``, ``cls``, ``params`` (the number of its own), ``keeps`` (the functions among its attributes), ``frozen`` (how
+  many of its ``params`` are frozen).
+- ``aliases``: further paths of modules that have several, each with the module's first path.
 - ``nodes``: the graph's nodes, each a :class:`~fxflops.meters.nodes.Node`; ``calls`` is ``[first, last + 1]``.
 - ``latency``, ``backward_latency``: ``{median, low, high, repeats}`` or null. ``steps``: ``[name, first, last + 1,
-  seconds by phase]``; ``instruments``: the seconds of observing them; ``device_busy``: those for which an accelerator worked; ``workers``: the numbers of workers of its DataLoaders; ``lines``: ``[file and line, function, seconds]``, null if they were not sampled; ``captured``: the number of calls that were captured into a
-  graph of the device.
+  seconds by phase]``; ``instruments``: the seconds of observing them; ``device_busy``: the seconds that an accelerator was busy;
+  ``workers``: the numbers of workers of its DataLoaders; ``lines``: ``[file and line, function, seconds]``, null if not sampled;
+  ``captured``: the number of calls captured into a device graph.
 - ``compiled``: the compiled model's own run, a :class:`~fxflops.run.outcome.Compiled`, or null.
 - ``memory``: ``peak``, ``at`` (a module and a phase), ``source``, ``categories``, ``live_at_peak``, ``timeline``; ``live``
   has one number for each of ``fxflops.meters.history.CATEGORIES``, in that order.
@@ -76,21 +77,21 @@ TOTALS = (
     "max_memory",
     "complete",
 )
-"""The attributes of a Report that a file holds for other readers."""
+"""The attributes of a Report that a file stores for readers other than fxflops."""
 NAME_ONLY = "known by name alone"
-"""The summary of a convention that a file names and this process does not have."""
+"""The summary of a convention that a file names but this process does not have."""
 OPERATION_VALUES = itemgetter("args", "kwargs", "out", "settings")
 PLACE = ("path", "node", "site", "seconds", "phase", "origin")
-"""The fields of a call that tell where and when it was made."""
+"""The fields of a call that say where and when it was made."""
 
 
 def to_json_data(counted_run: CountedRun, users: Mapping[int, Counted], totals: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a counted run as data that JSON can hold.
+    """Return a counted run as JSON-compatible data.
 
-    ``users`` are the counts of formulas of the user's own, by the index of the call.
+    ``users`` are the counts from the user's own formulas, by call index.
     """
     run, counted = counted_run.run, counted_run.counted
-    # A count has the call as its convention sees it; a file holds the run's own, from which any convention can count.
+    # A count refers to the call as its convention sees it; the file stores the run's original call, for all conventions.
     calls = [each._replace(call=call) for each, call in zip(counted, run.calls, strict=False)]
     charges = counted[len(calls) :]
     call_data, operation_data = per_operation(_call), lru_cache(None)(_operation)
@@ -178,7 +179,7 @@ def _counted(counted: Counted) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a record, and those inside it, as a dict by its fields' names; a tuple as a list, a range as its ends."""
+    """Return a record and its nested records as dicts by field name, a tuple as a list, and a range as its two ends."""
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if hasattr(value, "_asdict"):
@@ -189,7 +190,7 @@ def _plain(value: Any) -> Any:
 
 
 def data_in(path: Path) -> Any:
-    """Return the JSON data in a file; InputError if it holds none, OSError if it cannot be read."""
+    """Return the JSON data in a file; raise InputError if it is not JSON, OSError if it cannot be read."""
     with open(path, encoding="utf8") as file:
         try:
             return json.load(file)
@@ -198,8 +199,8 @@ def data_in(path: Path) -> Any:
 
 
 class Saved:
-    """The contents of a file: the run, its counts, and their convention and attention. InputError for damaged data, data
-    that is no report, and another schema version."""
+    """The contents of a file: the run, its counts, and their convention and attention. Raises InputError for damaged data,
+    data that is not a report, and other schema versions."""
 
     def __init__(self, data: Any) -> None:
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
@@ -248,7 +249,7 @@ class Saved:
             trace_reason=data["trace_reason"],
         )
         self.attention: str = data["attention"]
-        # A convention that this process does not have keeps its name and gets no rules: the counts are in the file.
+        # A convention that this process does not have is loaded as a name without rules: the counts are in the file.
         name = data["convention"]
         has_rules = name in CONVENTIONS and is_torch_loaded()
         self.convention = find_convention(name) if has_rules else Convention(name, CONVENTIONS.get(name, NAME_ONLY))
@@ -299,7 +300,7 @@ class Saved:
         return self._once(self._decoded, data)
 
     def _once(self, make: Callable[[Any], Any], data: Any) -> Any:
-        """Return ``make(data)``, cached: equal data gives the same object, and most of a file occurs many times.
+        """Return ``make(data)``, cached: most data in a file occurs many times, and equal data gives the same object.
 
         The cache key is the marshalled data, because 1, 1.0 and True are equal in Python.
         """

@@ -22,7 +22,7 @@ from ..render.summary import notes
 from ..run.outcome import Run
 
 NOT_COMPUTING = ("Memcpy", "Memset")
-"""The beginnings of the names under which torch.profiler shows copies and fills of a device's memory."""
+"""The prefixes of torch.profiler's names for copies and fills of device memory."""
 KERNELS = (
     Column("operator", "operator"),
     Column("kernel", "kernel"),
@@ -49,7 +49,7 @@ PARTS = (
     Column("time%", "time %", "%"),
 )
 COUNTS = ("params", "macs", "flops")
-"""The columns that a paper's table has in any case."""
+"""The columns that the table for papers always has."""
 VALUES_OF_PARTS = ("params", "macs", "flops", "flops%", "time", "time%")
 """The values of a module in the last columns of :data:`PARTS`."""
 
@@ -58,7 +58,7 @@ VALUES_OF_PARTS = ("params", "macs", "flops", "flops%", "time", "time%")
 
 
 def checked_modules(counted_run: CountedRun, phase: str) -> dict[str, ModuleRow]:
-    """Return each module's sums in a phase. InputError for an unknown phase, and one in which no calls were made."""
+    """Return each module's sums in a phase. Raises InputError for an unknown phase, and for a phase without calls."""
     if not counted_run.items(check_phase(phase)) and phase != PHASES[0]:
         raise no_calls(phase)
     return counted_run.modules(phase)
@@ -71,7 +71,7 @@ def module_table(counted_run: CountedRun, phase: str) -> Rows[ModuleRow]:
 
 
 def module_at(counted_run: CountedRun, path: str) -> ModuleRow:
-    """Return the row of the module at a path. InputError for an unknown path; it names similar ones."""
+    """Return the row of the module at a path. Raises InputError for an unknown path; it names similar paths."""
     modules = counted_run.modules(PHASES[0])
     if path not in modules:
         first_path = _first_path(counted_run.run, str(path))
@@ -82,9 +82,9 @@ def module_at(counted_run: CountedRun, path: str) -> ModuleRow:
 
 
 def _first_path(run: Run, path: str) -> str:
-    """Return the path under which a module is listed, of one that has several; ``path`` of another."""
+    """Return the first of a module's paths, under which it is listed; ``path`` itself if it has only one."""
     first_path = path
-    for _ in path.split("."):  # a module inside an aliased one may be an alias too: each time the rest is shorter
+    for _ in path.split("."):  # repeat: a module inside an aliased module may itself be an alias
         alias = next((prefix for prefix in prefixes(first_path) if prefix in run.aliases), "")
         first_path = f"{run.aliases.get(alias, '')}{first_path[len(alias) :]}".lstrip(".")
     return first_path
@@ -96,7 +96,7 @@ def operator_table(counted_run: CountedRun, phase: str) -> Rows[OperatorRow]:
 
 
 def dtype_table(counted_run: CountedRun, phase: str) -> Rows[OperatorRow]:
-    """Return a table with a row for each dtype of outputs."""
+    """Return a table with a row for each output dtype."""
     rows = by_operator(counted_run.items(check_phase(phase)), lambda item: item.dtype or "(no tensor)")
     return _operator_rows(counted_run, rows, "dtype")
 
@@ -116,17 +116,17 @@ def module_and_operator_table(counted_run: CountedRun, phase: str) -> Rows[Rows[
 
 
 def step_time_table(counted_run: CountedRun) -> Rows[StepTime]:
-    """Return a table of where the time of each step of a profiled block went."""
+    """Return a table of where the time went in each step of a profiled block."""
     return Rows(counted_run.step_times, "step times", STEP_TIMES, _step_time_cells, counted_run.provenance)
 
 
 def _operator_rows(counted_run: CountedRun, rows: Mapping[str, OperatorRow], key: str) -> Rows[OperatorRow]:
-    """Return a table of rows, each for one ``key``: an operator, a dtype or a step."""
+    """Return a table of rows; ``key`` is the kind of their names: "operator", "dtype" or "step"."""
     columns = (Column(key, key), Column("calls", "calls", "number"), *titled(SUMS, counted_run.title))
     return Rows(rows, f"{key}s", columns, _operator_cells, counted_run.provenance)
 
 
-# The cells of these are made by functions of the module: a lambda cannot be pickled with its table.
+# Cells are made by module-level functions, because a lambda cannot be pickled with its table.
 
 
 def _module_cells(path: str, row: ModuleRow) -> list[Cells]:
@@ -152,7 +152,7 @@ def _cells(sums: Sums) -> Cells:
 
 
 def _is_unknown(sums: Sums) -> bool:
-    """Return True if none of the calls has a formula; their counts are shown as None, since unknown is not zero."""
+    """Return True if no call has a formula; the counts are then shown as None, because unknown is not zero."""
     return 0 < sums.calls == sums.missing
 
 
@@ -162,9 +162,9 @@ def _is_unknown(sums: Sums) -> bool:
 def operation_table(counted_run: CountedRun) -> Table:
     """Return a table with a row for each call in run order, and for each graph node that takes time but makes no call.
 
-    ``params`` are a leaf module's own, at its first call. Memory is that of the call's node, in the backward that of the
-    node's backward. The counts of a call without a formula are None. Remarks on calls stand in the column ``counts``,
-    which says what is counted.
+    ``params`` are a leaf module's own, listed at its first call only. Memory belongs to the call's graph node; for a backward
+    call, to the node's backward. The counts of a call without a formula are None. Remarks on calls are added to the column
+    ``counts``, which describes what is counted.
     """
     run, counted, remarks = counted_run.run, counted_run.counted, counted_run.remarks
     node_at = {node.name: node for node in run.nodes}
@@ -190,7 +190,7 @@ def operation_table(counted_run: CountedRun) -> Table:
         )
 
     rows: list[Cells] = []
-    shown = 0  # the calls that have their row
+    shown = 0  # the number of calls that already have a row
     for node in run.nodes:
         if node.calls:
             rows += map(row, counted[shown : node.calls.stop])
@@ -204,7 +204,7 @@ def operation_table(counted_run: CountedRun) -> Table:
 
 
 def _times_of_run(run: Run) -> tuple[tuple[str, object], ...]:
-    """Return the times of the run as a whole, which stand in each row of a file."""
+    """Return the times of the whole run, which a file repeats in each row."""
     times = (
         ("latency", totals.latency(run)),
         ("backward_latency", totals.backward_latency(run)),
@@ -214,7 +214,7 @@ def _times_of_run(run: Run) -> tuple[tuple[str, object], ...]:
 
 
 def _described(counted: Counted) -> tuple[str, str, str]:
-    """Return a call's target, inputs and output as text; they are the same for all calls of one operation."""
+    """Return a call's target, inputs and output as text, which are the same for all calls of one operation."""
     inputs, output = (" ".join(map(repr, specs)) for specs in (counted.call.inputs(), specs_in(counted.call.out)))
     return name_of(counted.call.target), inputs, output
 
@@ -228,9 +228,9 @@ def _memory(phase: str, node: Node | None) -> tuple[int | None, int | None, int 
 
 
 def kernel_table(counted_run: CountedRun) -> Table:
-    """Return a table with a row for each kernel of each operator, the longest first.
+    """Return a table with a row for each kernel of each operator, slowest first.
 
-    A kernel has FLOPs if its operator made no other one, but for copies and fills of memory; otherwise they are None.
+    A kernel has FLOPs only if its operator launched no other kernel, except copies and fills of memory; otherwise they are None.
     """
     sums: dict[tuple[str, str], tuple[int, float, int | None]] = {}
     for node in counted_run.run.nodes:
@@ -251,7 +251,7 @@ def kernel_table(counted_run: CountedRun) -> Table:
 
 
 def line_table(counted_run: CountedRun) -> Table:
-    """Return a table with a row for each line of the user's code, the longest first. InputError if lines were not sampled."""
+    """Return a table with a row for each line of the user's code, slowest first. Raises InputError if lines were not sampled."""
     lines = counted_run.run.lines
     if lines is None:
         raise InputError("the lines of code were not sampled: fxflops.profile(model, lines=True) samples them")
@@ -261,9 +261,9 @@ def line_table(counted_run: CountedRun) -> Table:
 
 
 def highest(nodes: Iterable[Node], phase: str, keys: Callable[[Node], Iterable[str]]) -> dict[str, int]:
-    """Return, for each key, the highest memory peak of the nodes that have this key; ``keys`` gives the keys of a node.
+    """Return the highest memory peak of the nodes with each key; ``keys`` returns the keys of a node.
 
-    Peaks are read in forward and backward only; any other phase gives no keys.
+    Peaks are measured in forward and backward only; the result is empty for other phases.
     """
     peaks: dict[str, int] = {}
     for node in nodes:
@@ -277,7 +277,7 @@ def highest(nodes: Iterable[Node], phase: str, keys: Callable[[Node], Iterable[s
 
 
 def costs_table(data: Summary) -> Table:
-    """Return the parts that cost most, and the model as a whole, as a table."""
+    """Return a table of the most expensive parts, and of the whole model."""
     parts = [*costs(data)]
     params_left = (data.root.params or 0) - sum(part.row.params or 0 for part in parts)
     if params_left > 0 and parts and all(part.row.path != OTHER for part in parts):
@@ -286,7 +286,7 @@ def costs_table(data: Summary) -> Table:
         )  # modules that cost nothing may have parameters
     parts.append(Part(data.root._replace(path="total"), (data.root,)))
     rows: list[Cells] = [_part_cells(part, data.root) for part in parts]
-    # Operations are timed one by one: their sum is not the latency, which is that of the model's own run.
+    # Operations are timed one by one, so their sum is not the latency, which is measured on a whole run.
     for name, timing in (("latency", data.latency), ("backward latency", data.backward_latency)):
         if timing is not None:
             doubt = " (unsteady)" if data.unsteady else ""

@@ -1,4 +1,4 @@
-"""A training run worked out from one counted step: GPU-hours by the true count, beside those by 6ND."""
+"""A training run extrapolated from one counted step: GPU-hours by the true count, beside the 6ND estimate."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .per_token import active_params, per_token
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """The GPU-hours of training on ``tokens``: ``flops_per_token`` are 2 x MACs of forward and backward, ``peak`` is that of
-    the device in FLOP/s in ``dtype``. ``six_nd_hours`` are the same with 6 x ``params`` FLOPs a token; of a mixture of experts with
-    the ``active_params``, those that a token meets.
+    """The GPU-hours of training on ``tokens``. ``flops_per_token`` is 2 x MACs of forward and backward; ``peak`` is the
+    device's peak in FLOP/s for ``dtype``. ``six_nd_hours`` is the estimate with 6 x ``params`` FLOPs per token; for a mixture of
+    experts, with the ``active_params``, i.e. those used for a token.
     """
 
     tokens: float
@@ -40,7 +40,7 @@ class TrainingRun:
     def _n(self) -> str:
         if self.active_params is None:
             return f"{self.params:,} parameters"
-        return f"{self.active_params:,.0f} of {self.params:,} parameters, those that a token meets"
+        return f"{self.active_params:,.0f} of {self.params:,} parameters, those active per token"
 
     def __str__(self) -> str:
         at = f"({self.mfu:g} MFU x {amount(self.peak, 'FLOP/s')} of {self.device.name} in {self.dtype}) / 3600"
@@ -58,8 +58,8 @@ def training_run(
     mfu: float,
     tokens_per_step: int | None,
 ) -> TrainingRun:
-    """Return the training run of which a counted run is one step; see :meth:`~fxflops.report.report.Report.training_run`."""
-    from ..roofline.traffic import compute_dtype  # it loads torch
+    """Return the training run for one counted step; see :meth:`~fxflops.report.report.Report.training_run`."""
+    from ..roofline.traffic import compute_dtype  # imports torch
 
     if device is None:
         raise InputError(f"training_run() needs the card that trains: training_run({tokens!r}, 'H100')")
@@ -72,7 +72,7 @@ def training_run(
         raise of_kind(InputError(f"training_run() needs tokens above 0, not {tokens!r}"), ValueError)
     if not 0 < mfu <= 1:
         percent = f": {mfu:g}% is {mfu / 100:g}" if 1 < mfu <= 100 else ""
-        raise of_kind(InputError(f"the mfu is a share of 1, not {mfu!r}{percent}"), ValueError)
+        raise of_kind(InputError(f"mfu must be above 0 and at most 1, not {mfu!r}{percent}"), ValueError)
     model, params = counted_run.run.model, totals.params(counted_run)
     backward_macs = totals.backward_macs(counted_run)
     if not backward_macs or not params:

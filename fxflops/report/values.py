@@ -1,9 +1,9 @@
 """The values of calls as JSON data: arguments, results and settings.
 
-In a value a bool, an int, a finite float, a string and None are written as JSON's own; a tuple is written as a list; any
-other value is an object with one key that names its kind: ``tensor`` (``[shape, dtype]``, followed by layout and facts
+A bool, int, finite float, string or None is written as its JSON counterpart; a tuple becomes a list; any other value
+becomes an object with one key that names its kind: ``tensor`` (``[shape, dtype]``, followed by layout and facts
 unless they are the defaults), ``dict`` (pairs), ``slice``, ``complex``, ``float``, ``dtype``, ``device``, ``layout``,
-``memory_format``, ``class``, ``ellipsis``. Functions and classes are written as names (:mod:`fxflops.names`).
+``memory_format``, ``class``, ``ellipsis``. Functions and classes are written by name (:mod:`fxflops.names`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ..records import Spec
 
 JSON_TYPES = frozenset({NoneType, bool, int, str})
 TORCH_KINDS = ("dtype", "layout", "memory_format")
-"""The kinds of values that are attributes of torch, each a class of torch's of that name."""
+"""The kinds whose values are attributes of torch, such as ``torch.float32``; ``torch`` also has a class of each name."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """A stand-in for a dtype, layout, memory format or device of torch, in a process that has not imported it.
+    """A stand-in for a torch dtype, layout, memory format or device, in a process that has not imported torch.
 
-    As a dtype it says what its name says.
+    As a dtype it derives its properties from its name.
     """
 
     name: str
@@ -95,7 +95,7 @@ def _torch_name(value: Any) -> str:
 
 
 def decoded(value: Any, classes: Classes) -> Any:
-    """Return the value that :func:`encoded` was called on; ``classes`` finds a class by its name."""
+    """Return the value from :func:`encoded`'s result; ``classes`` finds a class by its name."""
     if isinstance(value, list):
         return tuple(decoded(item, classes) for item in value)
     if not isinstance(value, dict):

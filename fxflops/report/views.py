@@ -1,4 +1,4 @@
-"""The plain data that renderers take, built from a report's sums; and the tree, which prints itself."""
+"""The plain data for renderers, built from a report's sums; and the tree, which prints itself."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from .tables import PARTS, checked_modules, highest
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Tree(Tabular):
-    """A report's modules as a tree: it prints itself, is a table in a notebook, and has the exports of a table.
+    """A report's modules as a tree: it prints itself, is a table in a notebook, and has a table's exports.
 
-    The table has a row for each line of the tree, with raw values. Of identical modules in one row, ``count`` is their
-    number; the other values are those of one, and the modules inside have the path of the first.
+    The table has a row for each line of the tree, with raw values. If a row folds identical modules, ``count`` is their
+    number, the other values are for one of them, and modules inside have the first one's path.
     """
 
     root: TreeRow
@@ -48,7 +48,7 @@ class Tree(Tabular):
         fold: bool | None = None,
         units: str | None = None,
     ) -> Tree:
-        """Return the tree with other options, as ``report.tree(...)`` takes them: a summary has its tree as an attribute."""
+        """Return the tree with other options, so that ``summary.tree(...)`` works as ``report.tree(...)`` does."""
         asked = {"columns": columns, "sort_by": sort_by, "fold": fold, "units": units}
         changed: Any = {name: value for name, value in asked.items() if value is not None}
         return replace(self, options={**self.options, **changed, "depth": depth})
@@ -76,7 +76,7 @@ class Tree(Tabular):
 
 
 def _shapes(calls: Iterable[Iterable[Spec]]) -> str:
-    """Return the tensors of a module's first call, and how many other shapes there are in its others."""
+    """Return the tensors of a module's first call, and the number of different shapes in its other calls."""
     first, *others = dict.fromkeys(tuple((spec, spec.dtype) for spec in specs) for specs in calls) or [()]
     return " ".join(repr(spec) for spec, _ in first) + (f" and {len(others)} more" if others else "")
 
@@ -84,7 +84,7 @@ def _shapes(calls: Iterable[Iterable[Spec]]) -> str:
 def tree_row(counted_run: CountedRun, phase: str, with_shapes: bool = True) -> TreeRow:
     """Return the root of the module tree, with the costs of one phase in each row.
 
-    The summary shows no shapes of modules, and does without: reading them takes as long as all the rest.
+    The summary does not show shapes, so it skips them: reading them takes as long as everything else.
     """
     run = counted_run.run
     modules = checked_modules(counted_run, phase)
@@ -93,7 +93,7 @@ def tree_row(counted_run: CountedRun, phase: str, with_shapes: bool = True) -> T
     calls_shown = scopes if with_shapes else {}
     children = grouped((path.rpartition(".")[0], path) for path in modules if path)
     if scopes and counted_run.counted and all(isinstance(each.call.target, str) for each in counted_run.counted):
-        # No operations were observed, and of modules only those of which there are calls.
+        # No operations were observed: show only modules that were called, and the modules around them.
         observed = {prefix for path in scopes for prefix in prefixes(path)}
         children = {path: [each for each in inside if each in observed] for path, inside in children.items()}
     peaks = highest(run.nodes, phase, lambda node: prefixes(node.path))
@@ -126,7 +126,7 @@ def tree_row(counted_run: CountedRun, phase: str, with_shapes: bool = True) -> T
 
 
 def _own_operators(counted_run: CountedRun, phase: str) -> dict[str, dict[str, int]]:
-    """Return, for each module, the operators that it calls itself with their calls, the most FLOPs first."""
+    """Return, by module, the operators that it calls directly with their numbers of calls, most FLOPs first."""
     sums_by_place = sums_of(((item.path, item.op), item.sums) for item in counted_run.items(phase))
     operators: dict[str, dict[str, int]] = {}
     for (path, op), sums in sorted(sums_by_place.items(), key=lambda item: -item[1].flops):
@@ -136,7 +136,7 @@ def _own_operators(counted_run: CountedRun, phase: str) -> dict[str, dict[str, i
 
 
 def _with_outside(root: TreeRow, outside_calls: Sequence[Counted]) -> TreeRow:
-    """Return the root with the calls made outside the model as a row of their own, instead of in the model's own work."""
+    """Return the root with the calls made outside the model in a separate row, instead of in the model's own work."""
     if not outside_calls:
         return root
     by_op = sums_of((item.op, item.sums) for item in items_of(outside_calls))
@@ -155,7 +155,7 @@ def _with_outside(root: TreeRow, outside_calls: Sequence[Counted]) -> TreeRow:
 
 
 def summary_of(counted_run: CountedRun, root: TreeRow, utilization: float | None) -> Summary:
-    """Return the data of the one-screen summary; ``utilization`` is the MFU, None if it is not known."""
+    """Return the data of the one-screen summary; ``utilization`` is the MFU, None if unknown."""
     run, counted, environment = counted_run.run, counted_run.counted, counted_run.run.environment
     compiled = compiled_view(counted_run)
     nodes_seconds = totals.nodes_seconds(run)

@@ -230,7 +230,7 @@ def test_the_time_of_the_host_is_explained() -> None:
     model, x = nn.Sequential(nn.Linear(4, 3)), torch.randn(2, 4)
     with profile(model) as p:
         model(x)
-    said = "(host): time between the operations, of Python and of torch on the way to a kernel and back"
+    said = "(host): time between the operations, in Python and in torch on the way to a kernel and back"
     assert str(p.report.by_operator()).count(said) == 1
 
 
@@ -244,7 +244,7 @@ def test_operations_in_run_order() -> None:
     ]
     assert sum(row["flops"] for row in rows) == report.total_flops
     assert sum(row["seconds"] for row in rows) == pytest.approx(report.total_time)
-    said = "(no op): time outside of all operations, of an input, an index into a tuple, a shape that is read"
+    said = "(no op): time outside all operations, e.g. of an input, an index into a tuple, or a shape query"
     for text in (
         str(report.table),
         str(report.by_operator()),

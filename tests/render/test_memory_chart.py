@@ -62,7 +62,7 @@ def test_phases_are_named_where_they_begin() -> None:
 
 def test_the_note_says_what_the_chart_does_not() -> None:
     assert memory_note(timeline(300, 0)) == (
-        "The same throughout: params 600 B. The area is what is alive after each call; within one it may be more, as at the peak. "
+        "The same throughout: params 600 B. The area shows what is alive after each call; inside a call it may be more, as at the peak. "
         "Source: predicted."
     )
     assert "states drawn" in memory_note(timeline(*range(5000), peak=6000))

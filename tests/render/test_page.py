@@ -204,7 +204,7 @@ def test_a_page_of_50_000_calls_stays_small_and_says_what_it_shows():
     assert found["calls"]["n"] == list(range(45_000, 50_000))  # the longest
     assert found["calls_share"]["flops"] == pytest.approx(1 - 0.9**2, rel=1e-3)
     assert len(found["tiles"]["name"]) <= MOST_TILES
-    assert "modules further inside are parts of the tiles" in page(shown)
+    assert "deeper modules are included in the tiles" in page(shown)
     assert sum(found["tiles"]["own"]["flops forward"]) == sum(range(19_999))
     assert len(found["memory"]["at"]) <= MOST_MOMENTS + 1
     assert len(page(shown)) < 500_000

@@ -73,7 +73,7 @@ def test_of_many_ranks_those_with_the_most_are_drawn() -> None:
     assert len(bars(text, "flops")) == MOST_BARS
     assert ">rank 47<" in text
     assert ">rank 3<" not in text
-    assert f"{MOST_BARS} of {2 * MOST_BARS}: those with the most." in text
+    assert f"{MOST_BARS} of {2 * MOST_BARS}: those with the largest values." in text
 
 
 def test_a_browser_finds_nothing_wrong_and_room_for_it(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_part_longer_than_the_line_is_kept_whole():
         ),
         (
             {"backward_flops": 22_000_000_000, "recompute_flops": 1_000_000_000},
-            "training 33.43 G     FLOPs of forward 11.43 G · backward 22.00 G · besides, recompute 1.00 G",
+            "training 33.43 G     FLOPs of forward 11.43 G · backward 22.00 G · plus recompute 1.00 G",
         ),
         ({"optimizer_flops": 300_000_000}, "opt step 300.0 M     FLOPs of the optimizer"),
         ({"backward_flops": 0}, "training 11.43 G     FLOPs of forward 11.43 G · backward 0"),

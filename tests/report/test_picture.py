@@ -94,7 +94,7 @@ def test_charts_are_pictures_too(report: Report) -> None:
         report.to_svg(chart="pie")
     with pytest.raises(InputError, match="by='time': it was not measured"):
         counted.to_svg(chart="modules", by="time")
-    with pytest.raises(InputError, match="by='memory' of modules: one of 'flops', 'macs', 'time'"):
+    with pytest.raises(InputError, match="by='memory' for modules: one of 'flops', 'macs', 'time'"):
         report.to_svg(chart="modules", by="memory")
     assert "Sequential · time" not in str(report.to_svg(chart="modules"))
     assert " · time " in str(report.to_svg(chart="modules", by="time"))
