@@ -98,8 +98,8 @@ def users_counts(
 ) -> dict[int, Counted]:
     """Return the counts by user formulas under the base convention, by the index of the call.
 
-    ``counted`` are the counts under the base convention, None if not yet computed; ``users`` are such counts that the report
-    was loaded with.
+    ``counted`` are the counts under the base convention, None if not yet computed; ``users`` are counts by user formulas
+    that the report was loaded with.
     """
     numbers = [i for i, call in enumerate(calls) if i not in users and is_users(call, registry)]
     if numbers and counted is None:

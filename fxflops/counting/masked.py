@@ -27,7 +27,7 @@ def of_pairs_left(cost: Cost, ran: Operation) -> Cost:
         return cost
     of_pair = Cost(
         *(-(-part // pairs) for part in cost)
-    )  # rounded up, since each summed output has one add less than products
+    )  # rounded up, since each summed output has one add fewer than products
     if cost.macs and summed:
         of_pair = of_pair._replace(adds=cost.macs // pairs)
     return Cost(*(max(part - each * (pairs - left), 0) for part, each in zip(cost, of_pair, strict=True)))

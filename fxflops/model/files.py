@@ -133,7 +133,7 @@ def _kind_of_bytes(path: Path, head: bytes) -> Kind:
         return Kind(NONE, "an ONNX model, which torch does not run: give the PyTorch model that it was exported from")
     if _is_text(head):
         return Kind(NONE, f"a text file, not a model: a model in a file is {WHAT_IS_READ}")
-    return Kind(NONE, f"no file of a kind that is known, or damaged: a model in a file is {WHAT_IS_READ}")
+    return Kind(NONE, f"a file of unknown kind, or damaged: a model in a file is {WHAT_IS_READ}")
 
 
 def _is_text(head: bytes) -> bool:
@@ -171,7 +171,7 @@ def _kind_of_folder(path: Path) -> Kind:
     if "saved_model.pb" in names:
         return Kind(NONE, "a SavedModel of TensorFlow, not PyTorch's")
     return Kind(
-        NONE, "a directory without a config.json: that of a model has one, and a model of your own is FILE.py:NAME"
+        NONE, "a directory without a config.json: a model's folder has one; give your own model as FILE.py:NAME"
     )
 
 
@@ -221,7 +221,7 @@ def _program(path: Path, unsafe: bool) -> Any:
             for name in _pickled_in(archive):
                 with archive.open(name) as member:
                     if (why := _refused(member.read())) is not None:
-                        raise _runs_code(path, f"has objects in it that are pickled ({name}: {why})")
+                        raise _runs_code(path, f"contains pickled objects ({name}: {why})")
     programs = [name.rpartition("/")[2].removesuffix(".json") for name in names] or ["model"]
     with _reading(path, "program of torch.export"):
         if programs == ["model"]:
@@ -318,7 +318,7 @@ def _saved(path: Path, unsafe: bool) -> Any:
     else:
         raise InputError(f"{path} is {_described(plain)}")
     if not names:
-        raise InputError(f"{path} is a pickle that cannot be read: it is cut off or damaged, or not of PyTorch")
+        raise InputError(f"{path} is a pickle that cannot be read: it is cut off or damaged, or not from PyTorch")
     if not unsafe:
         raise _runs_code(path, f"is a pickle of {names[0]}")
     with _reading(path, "pickle"):
@@ -330,7 +330,7 @@ def _saved(path: Path, unsafe: bool) -> Any:
 
 
 def _runs_code(path: Path, what: str) -> InputError:
-    said = f"{path} {what}: to load it runs the code that the file names, whoever wrote it. Safe instead: {SAFE}"
+    said = f"{path} {what}: loading it runs the code that the file names, whoever wrote it. Safe instead: {SAFE}"
     return InputError(said, advice="unsafe")
 
 

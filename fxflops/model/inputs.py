@@ -144,7 +144,7 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
 
 
 def inputs_of_program(program: Program) -> tuple[Any, Any]:
-    """Return the inputs that a program was exported with, or random ones of its sizes.
+    """Return the inputs that a program was exported with, or random inputs of its sizes.
 
     Raises InputError if some sizes may vary, which are the caller's to choose, and for a program without inputs' sizes.
     """

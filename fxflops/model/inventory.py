@@ -24,7 +24,7 @@ FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
 NOTED = FUNCTIONS | {torch.ScriptObject}
 NONE: frozenset[Any] = frozenset()
 UNQUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
-"""Plain dtypes of the same width as quantized ones."""
+"""Quantized dtypes, each with the plain dtype of the same width."""
 
 
 class Inventory:

@@ -230,7 +230,7 @@ class Program(nn.Module):
         return _shown(self.in_spec, [each.name for each in self.inputs])
 
     def nested(self, leaves: Sequence[Any]) -> tuple[Any, Any]:
-        """Return args and kwargs made of the leaves."""
+        """Nest the leaves into args and kwargs."""
         args, kwargs = tree_unflatten([*leaves], self.in_spec)
         return args, kwargs
 
@@ -295,7 +295,7 @@ class Program(nn.Module):
         return len(self.inputs) != len(self.signature.parameters)
 
     def is_batch_alone(self) -> bool:
-        """Return whether the first sizes of the inputs are one symbol, and no other size may vary."""
+        """Return whether only the batch size may vary: one symbol, the first size of all tensor inputs."""
         symbols = {s for each in self.inputs for size in each.sizes or () for s in _symbols(size)}
         tensors = [each.sizes for each in self.inputs if each.sizes]
         return len(symbols) == 1 and all(sizes[0] in symbols and not any(map(_symbols, sizes[1:])) for sizes in tensors)

@@ -203,7 +203,7 @@ class Snapshot:
         self._tensors.meet_leaf(tensor)
 
     def begin_backward(self) -> None:
-        """Drop the gradients of such tensors (:meth:`meet_leaf`) from earlier runs."""
+        """Drop the gradients of tensors passed to :meth:`meet_leaf` in earlier runs."""
         self._tensors.begin()
 
     def before_step(self, optimizer: Any, holders: Iterable[Any]) -> None:

@@ -68,7 +68,7 @@ class TensorState:
             tensor.grad = None
 
     def begin(self) -> None:
-        """Drop the gradients of such tensors (:meth:`meet_leaf`) from an earlier run."""
+        """Drop the gradients of tensors passed to :meth:`meet_leaf` in an earlier run."""
         for known, _ in self._met.values():
             if (tensor := known()) is not None:
                 tensor.grad = None

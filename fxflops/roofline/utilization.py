@@ -108,7 +108,7 @@ def _unknown(device: Device | None, place: str, is_timed: bool) -> str:
     if device is None:
         return "no operation was counted"
     if not is_timed:
-        return "the run was not timed; fxflops.analyze(model, args) and fxflops.profile time"
+        return "the run was not timed; use fxflops.analyze(model, args) or fxflops.profile"
     return f"the run was timed on {place}, not on {device.name}; report.roofline(device) has the least time there"
 
 

@@ -85,7 +85,7 @@ def _in_copy(writer: Connection, prepared: Callable[[], Callable[[], Any]], path
                 torch.set_autocast_enabled(device, enabled)
                 torch.set_autocast_dtype(device, dtype)
             with torch.inference_mode(inference), torch.set_grad_enabled(grad):
-                return [*_kernels_here(prepared, paths)] or "its backend writes no kernels of inductor's"
+                return [*_kernels_here(prepared, paths)] or "its backend generates no inductor kernels"
 
         # A fork has none of OpenMP's threads. This thread would wait for them; a new thread starts its own.
         with ThreadPoolExecutor(1) as thread:

@@ -419,8 +419,8 @@ def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
 
 
 def _has_ended(observer: Observer, out: Any, subject: Subject) -> bool:
-    """Return whether the callable ran the backward pass itself: ``loss.backward()``, or gradients, with an output that does not
-    require one."""
+    """Return whether the callable ran the backward pass itself: by ``loss.backward()``, or by computing gradients and returning
+    an output from which no backward pass can start."""
     if observer.phases.ran_backward:
         return True
     took = any(call.phase == BACKWARD for call in observer.calls)

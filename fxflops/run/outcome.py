@@ -149,7 +149,7 @@ class Run:
 
     @cached_property
     def memory(self) -> Memory:
-        """The bytes alive at the peak by category; "other" is what the allocator holds beyond the known storages."""
+        """The bytes alive at the peak by category; "other" are the allocator's bytes beyond the known storages."""
         if self.peak is None:
             return Memory({}, self.source, Place())
         held = dict.fromkeys(CATEGORIES, 0)

@@ -57,7 +57,7 @@ class Progress:
         self._step()
 
     def expect(self, taken: float) -> None:
-        """Show that about this many seconds remain, if they are many."""
+        """Show the estimated seconds that remain, if the work is long."""
         if taken >= LONG:
             self._say(f"about {taken:,.0f} s to go")
 

@@ -106,7 +106,7 @@ def running(
 
 
 def _out_of_memory(error: torch.OutOfMemoryError | OutOfMemoryError, subject: Subject) -> OutOfMemoryError:
-    """Return the error for a run that ran out of memory, with a list of what holds it."""
+    """Return the error for a run that ran out of memory, with the tensors that hold it."""
     node, text = error.node if isinstance(error, OutOfMemoryError) else "", str(error)
     if not isinstance(error, OutOfMemoryError):  # raised in an unobserved run of the model itself
         paths = [subject.inventory.paths.get(module, "") for module in modules_that_raised(error)]

@@ -74,13 +74,13 @@ def read_file(path: str | os.PathLike[str]) -> TraceFile:
         raise InputError(f"{name} is not JSON: {error}") from error
     listed = content.get("traceEvents") if isinstance(content, dict) else content
     if not isinstance(listed, list):
-        raise InputError(f"{name} is no trace: it has no traceEvents. {HOW}")
+        raise InputError(f"{name} is not a trace: it has no traceEvents. {HOW}")
     events = [_event(each) for each in listed if _is_range(each)]
     if not any(event.is_operator or event.name.startswith(GRAPH_CALL) for event in events):
         raise InputError(f"{name} shows no operators. {HOW}")
     operators = [event for event in events if event.is_operator]
     if operators and not any(SHAPES in event.args for event in operators):
-        raise InputError(f"{name} has no shapes: record_shapes=True was not given. {HOW}")
+        raise InputError(f"{name} has no shapes: record_shapes=True was not set. {HOW}")
     events.sort(key=lambda event: (event.start, -event.end))
     threads = grouped((event.thread, event) for event in events if event.category not in ON_DEVICE)
     on_device = [event for event in events if event.category in ON_DEVICE]

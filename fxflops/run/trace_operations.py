@@ -84,7 +84,7 @@ class Operations:
     def of(self, event: Event) -> Operation:
         """Return the operation of an event, with the result from its meta kernel.
 
-        A kernel that no operator launched has no known operation: the result has only its name.
+        For a kernel that no operator launched, the operation has only the kernel's name.
         """
         if not event.is_operator:
             return Operation(event.name, event.name, (), {}, None)
