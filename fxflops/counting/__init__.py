@@ -1,1 +1,1 @@
-"""The cost of each call under a convention, the calls without cost and why, and sums by module and operator."""
+"""Count each call under a convention, explain calls without a cost, and sum by module and operator."""

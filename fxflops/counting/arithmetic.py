@@ -1,4 +1,4 @@
-"""The kind of arithmetic of a call: integer, real or complex. The dtype in which torch computes decides, wherever it writes to."""
+"""Classify a call's arithmetic: integer, real or complex. The dtype in which torch computes decides, not the dtype of ``out=``."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ..torch_internals import DisableTorchFunction, OpOverload, disable_current_
 COMPARISONS = frozenset("eq ne lt le gt ge isin bucketize searchsorted".split())
 """Ops that compare in the operands' common dtype; their results, booleans and indices, do not show it."""
 TOLERANT = frozenset("isclose allclose".split())
-"""Comparisons with a tolerance, which is a fraction: torch makes integers real numbers for them."""
+"""Comparisons with a fractional tolerance, for which torch converts integers to floats."""
 CONVERTING = frozenset("sum nansum prod cumsum cumprod mean nanmean softmax log_softmax".split())
-"""Ops that first convert their input to the dtype of the result: ``dtype=``, or ``out=``'s."""
+"""Ops that first convert their input to the result's dtype: ``dtype=``, or the dtype of ``out=``."""
 TORCHS = "aten::", "torch:", "torch."
-"""The beginnings of the names of torch's own. A count calls nothing else."""
+"""Name prefixes of torch's own functions. A count calls no others."""
 
 
 def is_integral(ran: Operation) -> bool:
-    """Return whether an operation computes with integers or booleans. False if it takes and returns no tensors."""
+    """Return whether an operation computes with integers or booleans; False if it has no tensors."""
     given = operands(ran)
     if ran.op in CONVERTING:
         return _all_integral([*specs_in(ran.out)] or given)
@@ -38,7 +38,7 @@ def is_integral(ran: Operation) -> bool:
 
 
 def is_complex(ran: Operation) -> bool:
-    """Return whether an operation computes with complex numbers. A real operand beside complex ones is made complex first."""
+    """Return whether an operation computes with complex numbers. torch converts real operands if any operand is complex."""
     given = operands(ran)
     if ran.op in CONVERTING:
         given = [*specs_in(ran.out)] or given
@@ -46,7 +46,7 @@ def is_complex(ran: Operation) -> bool:
 
 
 def operands(ran: Operation) -> list[Spec]:
-    """Return the tensors that an operation computes with, a module's own included; not those that it only writes to."""
+    """Return the tensors that an operation computes with, including a module's own, except those that it only writes to."""
     written = _written(ran)
     kwargs = {name: value for name, value in ran.kwargs.items() if name not in written}
     own = [value for value in ran.settings.values() if type(value) is Spec]
@@ -54,7 +54,7 @@ def operands(ran: Operation) -> list[Spec]:
 
 
 def results(ran: Operation) -> list[Spec]:
-    """Return the results with the dtypes in which they are computed: with ``out=``, as the same call returns them without it."""
+    """Return the results in the dtypes in which they are computed; with ``out=``, the dtypes that the call returns without it."""
     written = _written(ran)
     out = _without(written, ran) if written else ran.out
     return [*specs_in(out)]
@@ -75,7 +75,7 @@ def _written(ran: Operation) -> frozenset[str]:
 
 
 def _without(written: frozenset[str], ran: Operation) -> Any:
-    """Return the specs of what the call returns where it has to make its results, found by the kernels of the meta device."""
+    """Return the specs of the results that the call would return without these arguments, from the meta kernels."""
     kwargs = {name: value for name, value in ran.kwargs.items() if name not in written and name != "device"}
     target = target_of(ran.target) if isinstance(ran.target, str) else ran.target
     if not operands(ran) or not name_of(target).startswith(TORCHS):
@@ -86,4 +86,4 @@ def _without(written: frozenset[str], ran: Operation) -> Any:
         with DisableTorchFunction(), disable_current_modes(), torch.no_grad():
             return spec_of(target(*tensors(ran.args), **tensors(kwargs)))
     except (RuntimeError, TypeError, ValueError, NotImplementedError):
-        return ran.out  # without a kernel on meta, such as nonzero's: its results are indices in any form
+        return ran.out  # no meta kernel, e.g. for nonzero, whose results are indices anyway

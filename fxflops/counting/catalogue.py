@@ -23,17 +23,17 @@ OBJECTS: dict[str, Any] = {
     "F": nn.functional, "torch": torch, "torch.special": torch.special, "torch.linalg": torch.linalg,
     "torch.fft": torch.fft, "operator": operator, "Tensor": torch.Tensor,
 }  # fmt: skip
-"""What each of :data:`NAMESPACES` but nn stands for."""
+"""The object of each of :data:`NAMESPACES` except nn."""
 
 
 def registered() -> list[Row]:
-    """Return a row for each formula of this package and each of its ops, by family in the order of the family's file.
+    """Return a row for each of our formulas and each of its ops, by family, in the order of the family's file.
 
-    The ops declared to compute nothing follow, by reason and name.
+    Ops declared to compute nothing follow, by reason and name.
     """
     names = _names()
     groups: dict[tuple[str, int, str, str], list[str]] = {}
-    places: dict[Any, int] = {}  # of functions, as they were registered
+    places: dict[Any, int] = {}  # each function's place in the order of registration
     for key, entry in BASE.items():
         if entry.is_ours:
             family = entry.function.__module__.removeprefix(FAMILIES) if entry.function is not None else ""
@@ -66,7 +66,7 @@ def markdown() -> str:
 
 
 def _names() -> dict[Any, list[str]]:
-    """Return the names under which torch has its functions, methods and module classes, by the object."""
+    """Return torch's names for its functions, methods and module classes, by object."""
     names: dict[Any, list[str]] = {}
     for prefix, namespace in OBJECTS.items():
         for name in dir(namespace):
@@ -78,7 +78,7 @@ def _names() -> dict[Any, list[str]]:
 
 
 def _spellings(key: Any, names: dict[Any, list[str]]) -> list[str]:
-    """Return the names of a key of the registry as one writes them in a program."""
+    """Return the spellings of a registry key in a program."""
     if isinstance(key, str):
         return [key] if _exists(key) else []
     if isinstance(key, type):
@@ -87,19 +87,19 @@ def _spellings(key: Any, names: dict[Any, list[str]]) -> list[str]:
     if key in names:
         return names[key]
     name = getattr(key, "__name__", str(key))
-    if name.startswith("__") and not is_method(key):  # a module's own: torch.__dir__
+    if name.startswith("__") and not is_method(key):  # a dunder function of a Python module: torch.__dir__
         return []
     return [f"Tensor.{name}" if is_method(key) else f"{getattr(key, '__module__', None) or 'torch'}.{name}"]
 
 
 def _exists(overload: str) -> bool:
-    """Return whether torch has an operator of this name; True for those of other libraries, which may not be loaded."""
+    """Return whether torch has an operator of this name; True for other libraries' operators, which may not be loaded."""
     namespace, _, name = overload.partition("::")
     return namespace != "aten" or hasattr(torch.ops.aten, name.partition(".")[0])
 
 
 def _shown(spellings: Iterable[str]) -> tuple[str, ...]:
-    """Return the names to show, modules first, without in-place, reflected and private forms of other names."""
+    """Return the names to show, modules first, without in-place, reflected or private forms of other names."""
     every = sorted(set(spellings), key=lambda name: (place_of(name), name))
     plain = {bare(name) for name in every if not _is_private(name)}
     return tuple(
@@ -150,7 +150,7 @@ def _conventions() -> str:
 
 
 def _counted(function: Any) -> tuple[str, str]:
-    """Return the cells of a row of a convention: the first line of its docstring, and the rest."""
+    """Return the cells of a convention's row: the first line of its function's docstring, and the rest."""
     first, _, rest = (inspect.getdoc(function) or "").partition("\n")
     return _formula(first), _text(" ".join(rest.split()))
 
@@ -189,22 +189,22 @@ INTRODUCTION = """\
 
 Written by `python -m fxflops.counting.catalogue` from the formulas in this folder: {ops} ops, with the spellings of torch {version}.
 
-Every op has one formula, however it is reached. A formula reads shapes alone; the letters of its line are their sizes:
-`x[*, k] -> out[*]: k-1 adds per output` is k-1 additions for each element of the result. In-place (`add_`), `out=`,
-reflected (`__radd__`) and augmented (`iadd`) forms are counted as the plain one. Of complex numbers a multiplication is 6
-operations, an addition 2, a multiply-accumulate 4 MACs. A backward operator is counted by the textbook formula of its
-gradient, given what the forward saved; what a kernel computes again, to save memory, is not counted. An op that is in none of
-these tables does not count as zero: the report lists it as missing, and its total is a lower bound."""
+Every op has one formula for all its spellings. A formula reads only shapes; the letters in it are sizes:
+`x[*, k] -> out[*]: k-1 adds per output` means k-1 additions per element of the result. In-place (`add_`), `out=`,
+reflected (`__radd__`) and augmented (`iadd`) forms count like the plain form. A complex multiplication is 6
+operations, an addition 2, a multiply-accumulate 4 MACs. A backward operator counts by the textbook formula of its
+gradient, given the tensors that the forward saved; values that a kernel recomputes to save memory are not counted. An op in none
+of these tables does not count as zero: the report lists it as missing, and its total is a lower bound."""
 
 CONVENTIONS_INTRODUCTION = """\
-A convention is a table over the formulas above that says how much each op counts: only the rows in which it differs.
-MACs are the same under each. The default is fxflops, of `TorchFLOPsByFX` torch_flops."""
+A convention overrides the formulas above for some ops; its table has only the rows that differ.
+MACs are the same under every convention. The default is fxflops; for `TorchFLOPsByFX` it is torch_flops."""
 
 EXCEPTIONS = """\
 ## Where a convention is not the tool's own number
 
-Each convention is held to the tool itself on the models of `tests/conventions/pool.py` and on many single ops: equal to the
-last digit. These are the exceptions known. `x` is `torch.ones(4, 4)`, `s = nn.Linear(4, 4)`; each line is a forward.
+Each convention is tested against its tool on the models of `tests/conventions/pool.py` and on many single ops, and agrees to
+the last digit. These are the known exceptions. `x` is `torch.ones(4, 4)`, `s = nn.Linear(4, 4)`; each line is a forward.
 
 | tool | a forward that shows it | the tool | here |
 | --- | --- | --- | --- |
@@ -225,15 +225,15 @@ last digit. These are the exceptions known. `x` is `torch.ones(4, 4)`, `s = nn.L
 | torchinfo | `s.extra = nn.Sequential()`<br>`return s(x)` | as a module without children | 0 |
 | torchinfo | `s.again = s.weight`<br>`return s(x)` | the parameter once | twice |
 
-Where a tool raises its convention is what it means: thop on `nn.Softmax()` without a dim, flops-profiler on transposed
-convolutions, fvcore on a matmul by a vector. The sections above say so for each. torch_flops is the base but for its two
-rows: what its tables do not recognise and what they get wrong comes last."""
+Where a tool raises, its convention counts what the tool intends: thop on `nn.Softmax()` without a dim, flops-profiler on
+transposed convolutions, fvcore on a matmul by a vector. The sections above name these cases. torch_flops uses the formulas above,
+except for its two rows; ops that its tables do not recognize or get wrong come last."""
 
 TORCH_FLOPS = """\
 ## Where torch_flops 0.4.1 has a bug
 
-Under the convention torch_flops the totals are those that torch_flops publishes (ViT-B/16 35,164,979,282, ResNet-50
-8,227,340,288). These it gets wrong, and they are counted right here:
+The convention torch_flops gives the totals that torch_flops publishes (ViT-B/16 35,164,979,282, ResNet-50
+8,227,340,288). It gets these ops wrong; they are counted correctly here:
 
 | op | torch_flops 0.4.1 | here |
 | --- | --- | --- |

@@ -1,4 +1,4 @@
-"""The catalogue as it is read from its page, ``fxflops/ops/README.md``, and searched; torch is not imported for it."""
+"""Read the catalogue from its page, ``fxflops/ops/README.md``, and search it, without importing torch."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ REASONS = {
     "query": "A property is read, and no tensor is made.",
 }
 NAMESPACES = ("nn", "F", "torch", "torch.special", "torch.linalg", "torch.fft", "operator", "Tensor")
-"""The beginnings of spellings, in the order in which they are shown."""
+"""The namespaces of spellings, in the order shown."""
 
 
 class Row(NamedTuple):
-    """An op with its formula, or one that is declared to compute nothing (``family`` is "", ``doc`` the reason)."""
+    """An op with its formula, or an op declared to compute nothing (``family`` is "", ``doc`` the reason)."""
 
     op: str
     family: str
@@ -38,7 +38,7 @@ def catalogue() -> list[Row]:
 
 
 def rows_of(page: str) -> Iterator[Row]:
-    """Yield the rows of a page, in its order: those that it was written from."""
+    """Parse a page back into the rows that it was written from, in order."""
     section = group = ""
     for line in page.splitlines():
         if line.startswith("## "):
@@ -56,7 +56,7 @@ def _plain(cell: str) -> str:
 
 
 def search(word: str) -> list[Row]:
-    """Return the rows whose op or spelling contains the word: the op of that name first, then the nearest spellings.
+    """Return the rows whose op or spelling contains the word: the op with that name first, then by length of spelling.
 
     Modules come before functions and operators. Raises InputError with similar names if there is no such row.
     """
@@ -69,7 +69,7 @@ def search(word: str) -> list[Row]:
 
 
 def counts(row: Row) -> str:
-    """Return a sentence on what a row counts, or why it computes nothing."""
+    """Return what a row counts, or why it computes nothing, as a sentence."""
     if row.family:
         return row.doc
     reason = REASONS.get(row.doc)
@@ -77,7 +77,7 @@ def counts(row: Row) -> str:
 
 
 def _distance(wanted: str, row: Row) -> tuple[int, int, int]:
-    """Return the sort key of a row found by a word: the shorter its spelling with the word, the nearer."""
+    """Return the sort key of a row for a search word: rows with a shorter matching spelling come first."""
     names = row.targets or (row.op,)
     place = min(map(place_of, names))
     length = min(

@@ -1,13 +1,14 @@
 """Collectives: the bytes that a process sends and receives in each, and their sums by module, operation and group.
 
-The bytes are those of the algorithms that need the least, of a ring for a sum: what nccl-tests calls the bus bandwidth is
-such bytes per second (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). Of n processes,
+The bytes are the minimum over algorithms, e.g. a ring's for a sum; nccl-tests' bus bandwidth is these bytes per second
+(https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). With n processes,
 
-- an all_gather, a reduce_scatter and an all_to_all of S bytes in all (S: what is gathered, or given to each) send and receive
-  (n-1)/n of S each, an all_reduce twice that;
-- the root of a broadcast or scatter sends what the others receive, and of a reduce or gather receives what they send.
+- an all_gather, a reduce_scatter and an all_to_all of S bytes (S: the gathered result, or each process's input) each send and
+  receive (n-1)/n of S, an all_reduce twice that;
+- the root of a broadcast or scatter sends the bytes that the others receive; the root of a reduce or gather receives the bytes
+  that they send.
 
-A transport may send more: a broadcast may pass through other processes, Gloo and trees round up.
+A transport may send more: a broadcast may be relayed by other processes, Gloo and trees round up.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ class Transfer(NamedTuple):
 class Collective(NamedTuple):
     """The calls of one collective in one module and phase, over one group.
 
-    ``group`` is the mesh dimension, or what else is known of the group, of ``ranks`` processes (None: not known).
-    ``sent`` and ``received`` are this process's bytes, None if they are not known; ``seconds`` pass until the calls
-    return, after which the bytes may still be under way.
+    ``group`` is the mesh dimension, or another description of the group, with ``ranks`` processes (None if unknown).
+    ``sent`` and ``received`` are this process's bytes, None if unknown; ``seconds`` is the time until the calls return, when
+    bytes may still be in flight.
     """
 
     path: str
@@ -65,17 +66,17 @@ def by_group(rows: Iterable[Collective]) -> list[Collective]:
 
 
 def transferred(rows: Sequence[Collective]) -> tuple[int | None, int | None]:
-    """Return the bytes sent and received in all rows; None where those of one are not known."""
+    """Return the bytes sent and received in all rows; None if a row's are unknown."""
     return known_sum(row.sent for row in rows), known_sum(row.received for row in rows)
 
 
 def sent_by_group(rows: Iterable[Collective]) -> dict[str, int | None]:
-    """Return the bytes sent in each group; None where those of one collective are not known."""
+    """Return the bytes sent in each group; None if a collective's are unknown."""
     return {group: known_sum(sizes) for group, sizes in grouped((row.group, row.sent) for row in rows).items()}
 
 
 def known_sum(values: Iterable[Any]) -> Any:
-    """Return the sum of values, None if one of them is."""
+    """Return the sum of values; None if any value is None."""
     listed = [*values]
     return None if None in listed else sum(listed)
 
@@ -100,24 +101,24 @@ def _bytes(value: Any) -> int:
 
 
 def _operands(call: Call) -> list[int]:
-    """Return the bytes of the first two arguments and of the result, of those that are tensors."""
+    """Return the bytes of the first two arguments and the result, as far as these are tensors."""
     first, second = (*call.args, (), ())[:2]
     return [nbytes for value in (first, second, call.out) if (nbytes := _bytes(value))]
 
 
 def _gathered(call: Call, n: int, rank: int) -> Transfer:
-    """The parts of the others, for which each gives its own; or the sums of these."""
+    """Return the bytes of an all_gather or a reduce_scatter: the other processes' parts, in and out."""
     operands = _operands(call)
     return Transfer(*2 * (max(operands, default=0) - min(operands, default=0),))
 
 
 def _reduced(call: Call, n: int, rank: int) -> Transfer:
-    """A reduce_scatter, then an all_gather."""
+    """Return the bytes of an all_reduce: a reduce_scatter, then an all_gather."""
     return Transfer(*2 * (math.ceil(2 * (n - 1) * _bytes(call.args[0]) / n),))
 
 
 def _exchanged(call: Call, n: int, rank: int) -> Transfer:
-    """What goes to the others, and what comes from them."""
+    """Return the bytes of an all_to_all to and from the other processes."""
     given, out = (call.args[1], call.args[0]) if call.op.startswith("alltoall") else (call.args[0], call.out)
     splits: Any = ((), ())
     if call.op == "alltoall_base":
@@ -128,7 +129,7 @@ def _exchanged(call: Call, n: int, rank: int) -> Transfer:
 
 
 def _others(value: Any, splits: tuple[int, ...], n: int, rank: int) -> int:
-    """Return the bytes of a tensor, or of a list of one for each process, without this process's part."""
+    """Return the bytes of a tensor, or of a list of tensors per process, without this process's part."""
     parts = [spec.nbytes for spec in specs_in(value)]
     whole = sum(parts)
     if len(parts) == n > 1:
@@ -137,7 +138,7 @@ def _others(value: Any, splits: tuple[int, ...], n: int, rank: int) -> int:
 
 
 def _from_root(call: Call, n: int, rank: int) -> Transfer:
-    """A broadcast, or a scatter: its own argument has as much for each."""
+    """Return the bytes of a broadcast or a scatter; a scatter's first argument is one process's part."""
     nbytes = _bytes(call.args[0])
     if rank != _root(call):
         return Transfer(0, nbytes)
@@ -145,7 +146,7 @@ def _from_root(call: Call, n: int, rank: int) -> Transfer:
 
 
 def _to_root(call: Call, n: int, rank: int) -> Transfer:
-    """A reduce, or a gather: every process has as much."""
+    """Return the bytes of a reduce or a gather, to which every process contributes equally."""
     nbytes = _bytes(call.args[1] if call.op.startswith("gather") else call.args[0])
     if rank != _root(call):
         return Transfer(nbytes, 0)
@@ -153,7 +154,7 @@ def _to_root(call: Call, n: int, rank: int) -> Transfer:
 
 
 def _root(call: Call) -> int:
-    """Return the rank of the root: the first plain number that a collective is given."""
+    """Return the rank of the root: a collective's first int argument."""
     return next(value for value in call.args if type(value) is int)
 
 
@@ -199,4 +200,4 @@ def _kinds() -> Iterator[tuple[str, tuple[str, Callable[[Call, int, int], Transf
 
 
 KINDS = dict(_kinds())
-"""By the name of the operator: the collective that it is, and the function that gives its bytes."""
+"""Maps an operator's name to its collective and the function that returns its bytes."""

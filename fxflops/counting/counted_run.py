@@ -1,4 +1,4 @@
-"""A counted run: a run with the cost of each of its calls, and the sums of these that several views need."""
+"""A counted run: a run with the cost of each call, and the sums that several views need."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from .uncounted import Missing, missing_in
 
 @dataclass(frozen=True, eq=False)
 class CountedRun:
-    """A run, the names of the rules that it was counted by, and the cost of each of its calls.
+    """A run, the cost of each of its calls, and the names of the counting rules.
 
-    Every figure of a report follows from these four. Sums that more than one view needs are properties and methods here,
-    each computed when it is first asked for; all others are functions, such as those of :mod:`fxflops.counting.totals`.
+    Every figure of a report follows from these four fields. Sums that several views need are properties and methods here,
+    computed on first use; all others are functions, e.g. in :mod:`fxflops.counting.totals`.
     """
 
     run: Run
     counted: tuple[Counted, ...]
-    """The run's calls in order, then the charges of modules by conventions that make some."""
+    """The run's calls in order, then the modules' charges if the convention charges modules."""
     convention: str = "fxflops"
     attention: str = "dense"
     _items_by_phase: dict[str, list[Item]] = field(default_factory=dict, init=False, repr=False)
     _modules_by_phase: dict[str, dict[str, ModuleRow]] = field(default_factory=dict, init=False, repr=False)
 
     def items(self, phase: str) -> list[Item]:
-        """Return every counted call of a phase, and items for the time of other work: ``(no op)`` for each node without
-        calls, ``(host)`` for what lies between the operations of a profiled block."""
+        """Return every counted call of a phase, and items for other time: ``(no op)`` for each node without calls, ``(host)``
+        for the time between the operations of a profiled block."""
         items = self._items_by_phase.get(phase)
         if items is None:
             items = items_of([counted for counted in self.counted if counted[0].phase in PARTS[phase]])
@@ -45,7 +45,7 @@ class CountedRun:
         return items
 
     def modules(self, phase: str) -> dict[str, ModuleRow]:
-        """Return each module's total and own sums in a phase, by its path; of a phase without calls they are 0."""
+        """Return each module's total and own sums in a phase, by path; 0 if the phase has no calls."""
         rows = self._modules_by_phase.get(phase)
         if rows is None:
             module_calls = Counter([scope.path for scope in self.run.scopes])
@@ -60,7 +60,7 @@ class CountedRun:
 
     @cached_property
     def phases(self) -> list[str]:
-        """The phases in which calls were made."""
+        """The phases that have calls."""
         phases = {counted.call.phase for counted in self.counted}
         return [phase for phase in PHASES if phase in phases]
 
@@ -76,25 +76,25 @@ class CountedRun:
 
     @cached_property
     def remarks(self) -> dict[Counted, str]:
-        """Sentences on calls: a lookup of a row that its table does not have."""
+        """Remarks on calls: a lookup whose index is out of range."""
         return {counted: text for counted in self.counted if (text := absent_row(counted.call))}
 
-    # In words
+    # Names and titles
 
     @cached_property
     def provenance(self) -> str:
-        """The origin of the figures on one line: the name that was asked for, versions, date and machine."""
+        """The origin of the figures on one line: the requested name, versions, date and machine."""
         return self.run.environment.provenance
 
     @property
     def name(self) -> str:
-        """The model's class name, with the name that was asked for: "ResNet (timm:resnet18)"."""
+        """The model's class name, with the name it was requested by: "ResNet (timm:resnet18)"."""
         asked = self.run.environment.asked
         return f"{self.run.model} ({asked})" if asked else self.run.model
 
     @property
     def title(self) -> str:
-        """The title of a column of what the convention counts."""
+        """The title of a column of the convention's counts."""
         return title_of(self.convention)
 
     @cached_property
@@ -103,5 +103,5 @@ class CountedRun:
 
     @property
     def rules(self) -> str:
-        """The convention and, of a model with attention, how that is counted: "convention fxflops, attention dense"."""
+        """The convention and, if the model has attention, how it is counted: "convention fxflops, attention dense"."""
         return f"convention {self.convention}" + (f", attention {self.attention}" if self.has_attention else "")

@@ -1,4 +1,4 @@
-"""Count the calls of a run by their formulas, which read specs alone: another convention needs no second run."""
+"""Count the calls of a run by formulas, which read only specs, so that another convention needs no second run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .module_charges import NOT_COUNTED, seen_by_tool
 from .uncounted import NO_FORMULA, check_counts_operators
 
 LEAST = "least"
-"""The way to count attention for bounds: "exact", and no pairs where a mask could not be read."""
+"""How bounds count attention: like "exact", but with no pairs if a mask could not be read."""
 UNKNOWN_PAIRS = 'the attention mask was not read: count(..., attention="exact") or analyze() reads it'
 
 
@@ -43,10 +43,10 @@ def count_calls(
 ) -> tuple[Counted, ...]:
     """Return each call with its cost under the convention, or with the reason why it has none.
 
-    ``module_at(path)`` returns a module, for the user's formulas that read its attributes. ``scopes`` are the module
-    calls; if the convention charges modules, those that are not leaves follow as calls of their own. ``kept`` are the
-    functions among modules' attributes, each with the module's path. ``users`` are counts to take over by the number of
-    their call: those by a user's formula that a saved report does not have.
+    ``module_at(path)`` returns a module, for user formulas that read its attributes. ``scopes`` are the module calls; if the
+    convention charges modules, calls of modules with children follow as separate calls. ``kept`` are functions stored as
+    modules' attributes, each with the module's path. ``users`` are counts to reuse, by the index of their call: counts by user
+    formulas that a saved report does not contain.
 
     Raises FormulaError if a formula of the user's does not fit its call. If one of ours does not, the call has no cost.
     """
@@ -74,11 +74,11 @@ def count_run(
     attention: str,
     users: Mapping[int, Counted],
 ) -> tuple[Counted, ...]:
-    """Return the counts of a run, as :func:`count_calls` does; warn of formulas of the user's that counted nothing.
+    """Return the counts of a run, as :func:`count_calls` does; warn about user formulas that matched no call.
 
     Raises InputError for a convention that counts none of the operators of a trace.
     """
-    # Only a tool that replaces functions by name misses those that modules keep.
+    # Only a tool that patches functions by name misses functions stored as modules' attributes.
     kept = {(m.path, function) for m in run.modules for function in m.keeps} if convention.by_name else ()
     counted = count_calls(run.calls, convention, registry, module_at, attention, run.scopes, kept, users)
     if run.params is None:  # a trace
@@ -96,10 +96,10 @@ def users_counts(
     attention: str,
     users: Mapping[int, Counted],
 ) -> dict[int, Counted]:
-    """Return the counts that formulas of the user's own give under the base convention, by the index of the call.
+    """Return the counts by user formulas under the base convention, by the index of the call.
 
-    ``counted`` are the counts under it, None if they are not there yet; ``users`` are counts by such formulas that
-    the report was read with.
+    ``counted`` are the counts under the base convention, None if not yet computed; ``users`` are counts by user formulas
+    that the report was loaded with.
     """
     numbers = [i for i, call in enumerate(calls) if i not in users and is_users(call, registry)]
     if numbers and counted is None:
@@ -109,7 +109,7 @@ def users_counts(
 
 @dataclass
 class _Counts:
-    """The counts of a run's calls, computed once for each operation."""
+    """The counts of a run's calls, computed once per operation."""
 
     convention: Convention
     registry: FormulaRegistry
@@ -119,7 +119,7 @@ class _Counts:
     rows: dict[Any, Formula] = field(default_factory=dict)
 
     def of_all(self, calls: Iterable[Call]) -> list[Counted]:
-        """Return calls with their counts. Most are like an earlier one."""
+        """Return calls with their counts. A fast path serves calls of known operations, which most are."""
         get, new, unknown = self.known.get, tuple.__new__, (None, None)
         return [
             new(Counted, (call, count)) if ran is call[0] else self.of(call)
@@ -141,7 +141,7 @@ class _Counts:
         return tuple.__new__(Counted, (call if ran is call[0] else call._replace(operation=ran), count))
 
     def computes(self, ran: Operation) -> bool:
-        """Return whether an operation computes something: one that does not is declared to cost nothing."""
+        """Return whether an operation computes anything, i.e. is not declared to cost nothing."""
         entry = entry_of(ran, self.registry)
         return entry is None or not entry.reason
 
@@ -161,14 +161,14 @@ class _Counts:
         if isinstance(ran.target, str) and ran.target == NO_ARGUMENTS:
             return Count(None, "", "the trace does not show its arguments: torch 2.1 and later do")
         if entry is None:
-            unseen = isinstance(ran.target, str)  # a call that the observer could only describe
+            unseen = isinstance(ran.target, str)  # the observer could only describe the call
             return Count(None, "", "what it computed was not observed" if unseen else f"{NO_FORMULA} for {ran.op}")
         if entry.reason == ESCAPE:
             return Count(None, "", "its data leaves torch; what is computed from it there is not counted")
-        # A mask without values was not read: then there is no exact count, and the least is that of a mask that leaves nothing.
+        # A mask without values was not read: there is no exact count, and the lower bound is a mask that leaves no pairs.
         exact = ran.op in ATTENTIONS and self.attention != "dense"
         if exact and pairs_in(ran.out) is None and not leaves_all(entry, ran.target, ran.args, ran.kwargs):
-            # What causality leaves follows from the shapes.
+            # A causal mask's pairs follow from the shapes.
             pairs = causal_pairs(entry, ran.target, ran.args, ran.kwargs, ran.out)
             if pairs is None and self.attention == LEAST:
                 pairs = 0
@@ -195,7 +195,7 @@ class _Counts:
         return count if entry.is_ours else _users_count(count, ran, convention)
 
     def _registered(self, formula: FormulaFunction, ran: Operation, entry: Formula | None, path: str) -> Count:
-        """Return the count by a formula registered with the convention's own tool; the MACs are those of our formula."""
+        """Return the count by a formula registered with the convention's own tool; MACs are from our formula."""
         tensors = [*ran.inputs(), *specs_in(ran.out)]
         ours = Cost() if entry is None else self._cost(entry, ran, tensors, path)
         cost = apply(Formula(ran.op, formula), ran, None, path)
@@ -208,8 +208,8 @@ class _Counts:
 
 
 def _users_count(count: Count, ran: Operation, convention: Convention) -> Count:
-    """Return a count by a user's formula in the unit of a convention: a tool's that counts MACs takes those that are stated, and
-    what the formula returns if there are none; ours takes MACs alone."""
+    """Return a user formula's count in the unit of a convention. Tools that count MACs take its stated MACs, or, without any,
+    the number it returns; our own MACs convention takes only stated MACs."""
     cost = count.cost
     if cost is None or convention.name not in IN_MACS or not (cost.macs or convention is BASE_MACS):
         return count
@@ -221,15 +221,15 @@ def _reads_module(entry: Formula | None, ran: Operation) -> bool:
 
 
 def is_users(call: Call | Scope, registry: FormulaRegistry) -> bool:
-    """Return whether a formula of the user's counts this call, of an operation or of a module."""
+    """Return whether a user formula counts this call of an operation or a module."""
     entry = entry_of(call.operation, registry)
     return entry is not None and not entry.is_ours
 
 
 def overlooked(counted: Iterable[Counted], registry: FormulaRegistry, convention: Convention) -> list[str]:
-    """Return warnings for the user's formulas that counted nothing because their op was called by another spelling.
+    """Return warnings for user formulas that counted nothing because their op was called by another spelling.
 
-    Rows of a user's convention for an op that does not exist get one too.
+    Rows of a user's convention for unknown ops get a warning too.
     """
     formulas = {**registry.users(), **_users_rows(registry, convention)}
     if not formulas:
@@ -258,7 +258,7 @@ def overlooked(counted: Iterable[Counted], registry: FormulaRegistry, convention
 
 
 def _users_rows(registry: FormulaRegistry, convention: Convention) -> dict[Any, tuple[Formula, str]]:
-    """Return the user's own rows in a convention by their keys, each with the name of its op."""
+    """Return the user's rows in a convention by key, each with the name of its op."""
     rows = {key: entry_for([key], row, "") for key, row in convention.rows.items() if not Formula("", row).is_ours}
     return {
         key: (row, key if isinstance(key, str) else getattr(_entry_at(key, registry), "op", ""))
@@ -271,7 +271,7 @@ def _is_operator(target: Any) -> bool:
 
 
 def _spelled(target: Any) -> str:
-    """Return a target as one writes it: ``torch.nn.Linear``, ``torch.nn.functional.linear``, ``aten::linear``."""
+    """Return a target as written in code: ``torch.nn.Linear``, ``torch.nn.functional.linear``, ``aten::linear``."""
     if isinstance(target, type) and target in vars(nn).values():
         return f"torch.nn.{target.__name__}"
     name = target if isinstance(target, str) else name_of(target)
@@ -288,7 +288,7 @@ def _entry_at(target: Any, registry: FormulaRegistry) -> Formula | None:
 
 
 def _key_of(ran: Operation, rows: Mapping[Any, FormulaFunction]) -> Any:
-    """Return the key of a convention's row: the spelling, the class whose forward a module runs, or the op; or None."""
+    """Return the key of a convention's row for an operation: its spelling, the class whose forward runs, or its op; or None."""
     for cls in ran.target.__mro__ if rows and isinstance(ran.target, type) else ():
         if cls in rows:
             return cls
@@ -299,7 +299,7 @@ def _key_of(ran: Operation, rows: Mapping[Any, FormulaFunction]) -> Any:
 
 
 def _applied(entry: Formula, ran: Operation, module: nn.Module | None, tensors: Iterable[Spec], path: str) -> Cost:
-    """Return the cost of an operation on these tensors; on nested tensors, the sum of the costs of their parts."""
+    """Return the cost of an operation on these tensors; for nested tensors, the sum over their parts."""
     counts = [len(spec.facts["parts"]) for spec in tensors if spec.facts and "parts" in spec.facts]
     if not counts:
         return apply(entry, ran, module, path)
@@ -311,7 +311,7 @@ def _applied(entry: Formula, ran: Operation, module: nn.Module | None, tensors: 
 
 
 def _part(value: Any, i: int) -> Any:
-    """Return a value of specs with the i-th part in place of each nested tensor."""
+    """Return a value with each nested tensor's spec replaced by its i-th part."""
     if isinstance(value, Spec):
         return value.facts["parts"][i] if "parts" in value.facts else value
     if isinstance(value, tuple):
@@ -322,7 +322,7 @@ def _part(value: Any, i: int) -> Any:
 
 
 def weighed(cost: Cost, ran: Operation, tensors: Iterable[Spec]) -> Cost:
-    """Return the cost in real operations: one on complex numbers is several real ones. ``tensors`` are the operation's own."""
+    """Return the cost in real operations, of which a complex operation has several. ``tensors`` are the operation's."""
     if True not in [spec.dtype.is_complex for spec in tensors] or not is_complex(ran):
         return cost
     return Cost(*map(operator.mul, cost, COMPLEX))

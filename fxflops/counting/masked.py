@@ -1,4 +1,4 @@
-"""Attention as if it had no mask, and what of its gradients a mask leaves."""
+"""Count attention as if it had no mask, and its gradients only for the pairs that a mask leaves."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from ..records.pairs import ATTENTIONS, SHARE, fact_in, pairs_in, with_facts
 
 
 def dense(ran: Operation) -> Operation:
-    """Return an operation of attention without the fact ``pairs``, so that its formula counts all pairs."""
+    """Return an attention operation without the fact ``pairs``, so that its formula counts all pairs."""
     if ran.op not in ATTENTIONS or pairs_in(ran.out) is None:
         return ran
     return ran._replace(out=with_facts(ran.out, pairs=None))
 
 
 def of_pairs_left(cost: Cost, ran: Operation) -> Cost:
-    """Return the cost of an operation that computes attention's gradients, of the pairs that the mask left alone.
+    """Return the cost of an operation that computes attention's gradients, only for the pairs that the mask left.
 
-    That is known of its result (:data:`~fxflops.records.pairs.SHARE`). What is added up into fewer numbers keeps them: an
-    output that is the sum of k products has k - 1 adds, of however many pairs.
+    The fact :data:`~fxflops.records.pairs.SHARE` of its result has their number. A sum over pairs keeps all its outputs: each
+    is a sum of k products with k - 1 adds, whatever number of pairs is left.
     """
     share = fact_in(ran.out, SHARE)
     if share is None:
@@ -25,7 +25,9 @@ def of_pairs_left(cost: Cost, ran: Operation) -> Cost:
     left, pairs, summed = share
     if left == pairs:
         return cost
-    of_pair = Cost(*(-(-part // pairs) for part in cost))  # rounded up: by what is missing, the outputs, it stays less
+    of_pair = Cost(
+        *(-(-part // pairs) for part in cost)
+    )  # rounded up, since each summed output has one add fewer than products
     if cost.macs and summed:
         of_pair = of_pair._replace(adds=cost.macs // pairs)
     return Cost(*(max(part - each * (pairs - left), 0) for part, each in zip(cost, of_pair, strict=True)))

@@ -1,4 +1,4 @@
-"""The calls as another tool sees them: one with module hooks charges modules, one that patches functions misses some."""
+"""Adapt calls to what another tool sees: tools with module hooks charge modules, tools that patch functions miss some."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..records import OPERATOR, SCRIPT, UNSEEN, Call, Cost, Count, Counted, Oper
 NOT_COUNTED = "not counted"
 
 Rules = Callable[[type], "ModuleRule | None"]
-"""A function that returns the rule of a module class, None for one that the tool does not know."""
+"""A function that returns the rule of a module class, None for a class unknown to the tool."""
 
 
 def seen_by_tool(
@@ -24,11 +24,11 @@ def seen_by_tool(
     computes: Callable[[Operation], bool],
     is_operator: Callable[[Any], bool],
 ) -> Sequence[Counted]:
-    """Return the calls as the convention's tool sees them, and as calls of their own the modules that it charges.
+    """Return the calls as the convention's tool sees them, and the modules that it charges as separate calls.
 
-    ``kept`` are the functions among modules' attributes, each with the module's path. ``users`` are the ``id()`` of formulas
-    of the user's, to which no charge is added. ``computes`` tells whether an operation computes anything, ``is_operator`` whether
-    a target is one of ``torch.ops``.
+    ``kept`` are functions stored as modules' attributes, each with the module's path. ``users`` are the ``id()`` of user
+    formulas, to which no charge is added. ``computes`` says whether an operation computes anything, ``is_operator`` whether a
+    target is in ``torch.ops``.
     """
     if convention.operators != ALL:
         counted = _operators_seen(counted, convention, users, computes, is_operator)
@@ -48,8 +48,8 @@ def _operators_seen(
     computes: Callable[[Operation], bool],
     is_operator: Callable[[Any], bool],
 ) -> Sequence[Counted]:
-    """Return the calls, with the operators that the tool does not see: those below a function are part of its call, all others
-    are missing."""
+    """Return the calls, with operators that the tool does not see counted as 0 if they are part of a function's call, and as
+    missing otherwise."""
     sees_called = convention.operators == CALLED
     missing = {
         origin: per_operation(_missing(f"{convention.name} does not see {what}"))
@@ -73,7 +73,7 @@ UNSEEN_OPERATORS = {
     OPERATOR: "operators that the model's own code calls, as a program of torch.export or make_fx does",
     SCRIPT: "what TorchScript and other compiled code calls",
 }
-"""The operators that no function of torch calls, in words by their origin."""
+"""Descriptions, by origin, of operators that no torch function calls."""
 
 
 def _missing(why: str) -> Callable[[Counted], Count]:
@@ -85,7 +85,7 @@ def _uncounted(each: Counted) -> Count:
 
 
 def _without(counted: Iterable[Counted], is_unseen: Callable[[Counted], bool]) -> list[Counted]:
-    """Return the calls, with those that the tool does not see counted as 0."""
+    """Return the calls, with calls that the tool does not see counted as 0."""
     uncounted = per_operation(_uncounted)
     return [each._replace(count=uncounted(each)) if is_unseen(each) else each for each in counted]
 
@@ -93,9 +93,9 @@ def _without(counted: Iterable[Counted], is_unseen: Callable[[Counted], bool]) -
 def _charged(
     counted: Sequence[Counted], scopes: Iterable[Scope], rule_of: Rules, users: Collection[int]
 ) -> list[Counted]:
-    """Return the calls with the charges of their modules; that of a leaf is added to the cost of its call.
+    """Return the calls with the charges of their modules; a leaf's charge is added to the cost of its call.
 
-    A module that was only timed has no charge: the shapes that it would be charged for are not known.
+    A module that was only timed has no charge, since its shapes are unknown.
     """
     timed = {each.call.path for each in counted if each.call.op == UNSEEN}
     rules = ((scope, rule_of(scope.cls)) for scope in scopes if scope.path not in timed)

@@ -1,4 +1,4 @@
-"""Sums of the counted calls by module path, by operator and by dtype. They come from calls, never from ``children()``."""
+"""Sum the counted calls by module path, operator and dtype. Sums come from calls, never from ``children()``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ K = TypeVar("K")
 
 
 class Sums(NamedTuple):
-    """The sums of a set of calls. ``seconds`` is None if nothing was timed; ``missing`` is the number without formula."""
+    """The sums of a set of calls. ``seconds`` is None if nothing was timed; ``missing`` is the number without a cost."""
 
     calls: int = 0
     flops: int = 0
@@ -37,8 +37,8 @@ class Item(NamedTuple):
 
 
 class ModuleRow(NamedTuple):
-    """One module: ``total`` of its subtree, ``own`` of the calls directly in it. ``calls`` is the number of its own calls; ``params`` are None if
-    they are not known; ``frozen`` of them require no gradients."""
+    """One module: ``total`` sums its subtree, ``own`` the operations directly in it. ``calls`` is how often the module was called;
+    ``params`` is None if unknown; ``frozen`` of these parameters require no gradients."""
 
     path: str
     cls: str
@@ -62,7 +62,7 @@ class ModuleRow(NamedTuple):
         return self.total.seconds
 
     def __repr__(self) -> str:
-        """Return the row in a line: ``layer1 (Sequential): 147,968 params, 928,505,856 FLOPs, 462,422,016 MACs, calls: 1``."""
+        """Return the row on one line: ``layer1 (Sequential): 147,968 params, 928,505,856 FLOPs, 462,422,016 MACs, calls: 1``."""
         params = "" if self.params is None else f"{self.params:,} params, "
         return f"{self.path or '(root)'} ({self.cls}): {params}{_told(self.total)}, calls: {self.calls}"
 
@@ -102,7 +102,7 @@ def _told(sums: Sums) -> str:
 
 def items_of(counted: Iterable[Counted]) -> list[Item]:
     """Return an item for each counted call. Activations are the output elements of contractions (fvcore's definition)."""
-    # tuple.__new__ makes a NamedTuple in a third of the time, and most calls are like an earlier one.
+    # For speed: tuple.__new__ makes a NamedTuple in a third of the time, and equal operations share an item.
     items, untimed, new = list[Item](), dict[Any, Item](), tuple.__new__
     for each in counted:
         (operation, path, _, _, seconds, _, _), count = each
@@ -125,7 +125,7 @@ def _untimed_item(counted: Counted) -> Item:
 
 
 def together(sums: Sequence[Sums]) -> Sums:
-    """Return the sum of sums; ``seconds`` is None only if it is None in all."""
+    """Return the sum of sums; ``seconds`` is None only if all are None."""
     if len(sums) < 2:
         return sums[0] if sums else ZERO
     calls, flops, macs, int_ops, activations, seconds, missing = zip(*sums, strict=True)
@@ -135,7 +135,7 @@ def together(sums: Sequence[Sums]) -> Sums:
 
 
 def sums_of(pairs: Iterable[tuple[K, Sums]]) -> dict[K, Sums]:
-    """Return the sum of the sums of each key, in order of first appearance."""
+    """Return the total of each key's sums, in order of first appearance."""
     groups: dict[K, list[Sums]] = {}
     for key, sums in pairs:
         groups.setdefault(key, []).append(sums)
@@ -150,7 +150,7 @@ def by_module(
     own = sums_of([(path, sums) for path, _, _, sums in items])
     inside: dict[str, list[Sums]] = {}
     paths = {module.path for module in listed}
-    for path in own.keys() - paths:  # of a module that the model no longer has: goes to its nearest ancestor
+    for path in own.keys() - paths:  # a removed module's sums go to its nearest existing ancestor
         ancestor = path
         while ancestor not in paths:
             ancestor = ancestor.rpartition(".")[0]
@@ -177,7 +177,7 @@ def by_module(
 
 
 def by_operator(items: Iterable[Item], key: Callable[[Item], str] = lambda item: item.op) -> dict[str, OperatorRow]:
-    """Return a row for each operator, or other ``key`` of the items, most FLOPs first."""
+    """Return a row for each operator, or for another ``key`` of the items, most FLOPs first."""
     sums = sums_of((key(item), item.sums) for item in items)
     rows = [OperatorRow(name, total.calls, total) for name, total in sums.items()]
     return {row.key: row for row in sorted(rows, key=lambda row: -row.total.flops)}

@@ -1,4 +1,4 @@
-"""The modules that formulas read: the model's own, or a stand-in for one that is gone."""
+"""The modules that formulas read: the model's own, or stand-ins if the model is gone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class SavedModule:
-    """A stand-in for a module that is gone: the plain attributes and the tensor specs that its calls recorded."""
+    """A stand-in for a module that no longer exists: the plain attributes and tensor specs that its calls recorded."""
 
     def __init__(self, path: str, settings: Mapping[str, Any]) -> None:
         self._path = path
@@ -28,14 +28,14 @@ class SavedModule:
 
 
 def module_finder(model: Callable[[], nn.Module | None] | None, calls: Sequence[Call]) -> Callable[[str], Any]:
-    """Return a function that returns the module at a path; if the model is gone, a stand-in with what ``calls`` recorded."""
+    """Return a function that returns the module at a path; if the model is gone, a stand-in with the settings in ``calls``."""
     settings: dict[str, Mapping[str, Any]] = {}
 
     def module_at(path: str) -> Any:
         live_model = None if model is None else model()
         if live_model is not None:
             return live_model.get_submodule(path)
-        if not settings:  # read only now: few formulas read modules
+        if not settings:  # read lazily, since few formulas read modules
             settings.update({call.path: call.settings for call in calls if isinstance(call.target, type)})
         return SavedModule(path, settings.get(path, {}))
 

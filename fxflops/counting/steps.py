@@ -1,4 +1,4 @@
-"""The sums and the times of a run step by step: of each call of the model, or iteration of the loop, under ``profile``."""
+"""Sums and times of a run by step: each call of the model, or each iteration of the loop, under ``profile``."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from ..run.outcome import Run
 from .rollup import Item, OperatorRow, Sums, items_of, together
 
 OUTSIDE = "(outside)"
-"""The step of what was done outside every call of the model."""
+"""The step of work outside every call of the model."""
 NO_MODEL = "(no model)"
-"""The name of the model of a block that was given none."""
+"""The model's name in a block that was profiled without a model."""
 HOST = "(host)"
-"""The op of the time between operations: that of Python, and of torch on the way to a kernel and back."""
+"""The op of the time between operations: in Python, and in torch before and after a kernel."""
 NO_OPERATION = "(no op)"
 """The op of graph nodes that make no call: an input, indexing a tuple, reading a shape."""
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, _ = PHASES
 TIMED = FORWARD, BACKWARD, OPTIMIZER, LOADING, BETWEEN
 LONG_RUN, TOO_FAR_APART = 0.01, 1.5
 """In runs longer than 0.01 s, a sum of nodes that differs from the latency by more than a factor of 1.5 shows that other
-work ran on the machine. (Shorter runs differ as much by the overhead of each node.)"""
+work ran on the machine. (In shorter runs the overhead per node can cause such a difference.)"""
 
 
 class StepTime(NamedTuple):
-    """The seconds of a step, in all and by phase, and the FLOPs of all its phases.
+    """The seconds of a step, in total and by phase, and the FLOPs of all its phases.
 
-    ``backward`` includes recomputation; ``loading`` is the time in a DataLoader of torch, for the batch of the step; ``between`` is the
-    time outside all these.
+    ``backward`` includes recomputation; ``loading`` is the time in torch's DataLoader for the step's batch; ``between`` is the
+    rest.
     """
 
     seconds: float
@@ -44,7 +44,7 @@ class StepTime(NamedTuple):
 
 
 def by_step(run: Run, counted: Sequence[Counted]) -> dict[str, OperatorRow]:
-    """Return the sums of each step's phases, the forward's under the step's name; last those of calls outside the model."""
+    """Return the sums of each step's phases, the forward's under the step's name; last the sums of calls outside the model."""
     rows: dict[str, list[Sums]] = {}
     outside: list[Sums] = []
     items = items_of(counted)
@@ -73,7 +73,7 @@ def by_step(run: Run, counted: Sequence[Counted]) -> dict[str, OperatorRow]:
 def step_times(run: Run, counted: Sequence[Counted]) -> dict[str, StepTime]:
     """Return the time of each step of a profiled block, by its name; {} if it was not timed.
 
-    A step whose call of the model was captured into a graph did not run. The time after it is that of no step.
+    A step whose call of the model was captured into a graph did not run; its time counts as outside the steps.
     """
     times_by_name: dict[str, list[StepTime]] = {}
     for step, numbers in _regions(run, len(counted)):
@@ -95,17 +95,17 @@ def timing_of(run: Run, times: Mapping[str, StepTime], phase: str) -> Timing | N
 
 
 def outside(run: Run, counted: Sequence[Counted], phase: str) -> list[Counted]:
-    """Return the calls of a phase that a profiled block made outside every call of its models: of a loss, of a batch."""
+    """Return the calls of a phase in a profiled block outside every call of its models, e.g. for a loss or a batch."""
     inside = {i for step in run.steps for i in step.calls}
     calls = enumerate(counted[: len(run.calls)] if run.steps else ())
     return [each for i, each in calls if i not in inside and not each.call.path and each.call.phase in PARTS[phase]]
 
 
 def unobserved(run: Run) -> str:
-    """Return a remark on a run without the nodes of a graph, and on a block in which nothing, or none of its models, was called."""
+    """Return a remark if a run has no trace, or if nothing, or none of its models, was called in a block; else ""."""
     if run.trace == "no trace":
         return f"no trace: {run.trace_reason}; the times of modules are those of a run that was observed"
-    if run.scopes or not run.steps or run.params is None:  # or it is no block, but a trace
+    if run.scopes or not run.steps or run.params is None:  # the last: a trace, not a block
         return ""
     if not run.calls:
         return "nothing was observed in the block: what is to be counted must run inside it, in the same thread"
@@ -121,14 +121,14 @@ def captured(run: Run) -> str:
 
 
 def unsteady(run: Run, nodes: float | None) -> str:
-    """Return the reasons not to rely on a run's times, in words; ``nodes`` is the sum of those of its graph's nodes."""
+    """Return the reasons not to rely on a run's times, as text; ``nodes`` is the sum of its graph's node times."""
     compiled = None if run.compiled is None else run.compiled.latency
     timings = {FORWARD: run.latency, BACKWARD: run.backward_latency, "compiled": compiled}
     timed = {which: timing for which, timing in timings.items() if timing}
     labels = {which: f"{which}: " if len(timed) > 1 else "" for which in timed}
     reasons = [labels[which] + timing.unsteady for which, timing in timed.items() if timing.unsteady]
     latency = run.latency.median if run.latency else 0.0
-    # An accelerator's operations take less time than the model where the device waits for the host.
+    # If an accelerator waits for the host, its operations take less time than the model.
     waits = any(node.host_timing is not None for node in run.nodes)
     least = 0.0 if waits else 1 / TOO_FAR_APART
     if latency > LONG_RUN and nodes and not least < nodes / latency < TOO_FAR_APART:
@@ -137,7 +137,7 @@ def unsteady(run: Run, nodes: float | None) -> str:
 
 
 def host_items(run: Run, phase: str) -> Iterator[Item]:
-    """Yield the time between the operations of a phase: each module call's own, and that of a phase without modules."""
+    """Yield items for the time between operations: per module call in the forward, one item in any other phase."""
     if phase == FORWARD:
         for scope in run.scopes:
             if scope.seconds is not None:
@@ -149,7 +149,7 @@ def host_items(run: Run, phase: str) -> Iterator[Item]:
 
 
 def _regions(run: Run, end: int) -> Iterator[tuple[Step, range]]:
-    """Yield each step with the numbers of all calls from its beginning to that of the next one."""
+    """Yield each step with the indices of all calls from its start to the next step's start."""
     is_one_call = not run.steps and any(not scope.path for scope in run.scopes)
     first = Step("step 1", range(end)) if is_one_call else Step(OUTSIDE, range(0))
     starts = [0, *(step.calls.start for step in run.steps), end]

@@ -1,4 +1,4 @@
-"""The totals of a counted run: FLOPs by phase, and seconds. A phase that did not run has None, never 0."""
+"""Totals of a counted run: FLOPs by phase, and seconds. A phase that did not run has None, never 0."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from .rollup import Sums
 
 
 def of_phase(counted_run: CountedRun, phase: str) -> Sums | None:
-    """Return the sums of a phase over the whole model; None if no calls were made in it."""
+    """Return the sums of a phase over the whole model; None if the phase has no calls."""
     return counted_run.modules(phase)[""].total if phase in counted_run.phases else None
 
 
 def flops_of(counted_run: CountedRun, phase: str) -> int | None:
-    """Return the FLOPs of a phase; None if no calls were made in it."""
+    """Return the FLOPs of a phase; None if the phase has no calls."""
     sums = of_phase(counted_run, phase)
     return None if sums is None else sums.flops
 
@@ -21,7 +21,7 @@ def flops_of(counted_run: CountedRun, phase: str) -> int | None:
 def backward_flops(counted_run: CountedRun) -> int | None:
     """Return the FLOPs of the backward pass; None if none ran, or the convention has no rules for it."""
     sums = of_phase(counted_run, "backward")
-    # FLOPs of 0 beside MACs: the convention counts nothing there, which does not make the pass free.
+    # MACs but no FLOPs: the convention does not count the backward, which does not make it free.
     return None if sums is None or (sums.macs and not sums.flops) else sums.flops
 
 
@@ -32,18 +32,18 @@ def backward_macs(counted_run: CountedRun) -> int | None:
 
 
 def recompute_flops(counted_run: CountedRun) -> int | None:
-    """Return the FLOPs of forward work that the backward pass did again; None if no backward pass ran."""
+    """Return the FLOPs of forward work that the backward pass recomputed; None if no backward pass ran."""
     return flops_of(counted_run, "recompute") or (0 if "backward" in counted_run.phases else None)
 
 
 def training_flops(counted_run: CountedRun) -> int | None:
-    """Return the FLOPs of forward and backward; None where those of the backward are."""
+    """Return the FLOPs of forward and backward; None if the backward's are None."""
     backward = backward_flops(counted_run)
     return None if backward is None else counted_run.forward.flops + backward
 
 
 def params(counted_run: CountedRun) -> int | None:
-    """Return the number of the model's parameters; None for a trace, which does not show them."""
+    """Return the model's number of parameters; None for a trace, which does not show them."""
     return None if counted_run.run.params is None else counted_run.run.params.total
 
 
@@ -63,6 +63,6 @@ def block_seconds(counted_run: CountedRun) -> float | None:
 
 
 def nodes_seconds(run: Run) -> float | None:
-    """Return the sum of the median seconds of the graph's nodes; None if none was timed."""
+    """Return the sum of the median seconds of the graph's nodes; None if no node was timed."""
     medians = [node.timing.median for node in run.nodes if node.timing is not None]
     return sum(medians) if medians else None

@@ -1,4 +1,4 @@
-"""Calls without formula, and the lines to paste that count them."""
+"""List calls without a cost, and write the lines to paste that count them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PASTE = "paste where the model is made"
 
 
 class Missing(NamedTuple):
-    """An op without cost: its number of calls; module, shapes and author's line of the first; and the reason."""
+    """An op without cost: its number of calls; module, shapes and author's line of the first call; and the reason."""
 
     op: str
     calls: int
@@ -27,7 +27,7 @@ class Missing(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The reason why it is not counted, "" if it is only the lack of a formula."""
+        """The reason why it is not counted, "" if it only lacks a formula."""
         return "" if self.why.startswith(NO_FORMULA) else self.why
 
 
@@ -43,7 +43,7 @@ def missing_in(counted: Iterable[Counted]) -> tuple[Missing, ...]:
 def _missing(op: str, counted: list[Counted]) -> Missing:
     first = counted[0]
     shapes = f"{', '.join(map(repr, first.call.inputs()))} -> {first.call.out!r}"
-    if op.startswith(TRITON):  # it returns nothing: what it is launched on, and the bytes of all its tensors
+    if op.startswith(TRITON):  # a Triton kernel returns nothing: show its grid and the bytes of all its tensors
         tensors = [*first.call.inputs()]
         nbytes = size(sum(spec.nbytes for spec in tensors))
         shapes = f"{', '.join(map(repr, tensors))}, grid {first.call.kwargs.get('grid')}, {nbytes}"
@@ -51,8 +51,8 @@ def _missing(op: str, counted: list[Counted]) -> Missing:
 
 
 def recipe(counted: Iterable[Counted]) -> str:
-    """Return the lines to paste that count the ops without a formula, each as one operation per output element (a guess);
-    "" if there are none."""
+    """Return the lines to paste that count ops without a formula, as one operation per output element (a guess); "" if there
+    are none."""
     first_calls: dict[str, Call] = {}
     for each in counted:
         if each.missing.startswith(NO_FORMULA):
@@ -61,9 +61,9 @@ def recipe(counted: Iterable[Counted]) -> str:
 
 
 def _recipe_for(call: Call) -> str:
-    """Return the lines to paste after :data:`IMPORT`: a formula that counts one operation per output element, a guess."""
+    """Return the lines to paste after :data:`IMPORT`: a formula with one operation per output element, a guess."""
     name = call.op.rpartition("::")[2].rpartition(".")[2]
-    if call.op.startswith(TRITON):  # it returns nothing: the last tensor that it is given stands for its result
+    if call.op.startswith(TRITON):  # a Triton kernel returns nothing: take its last tensor argument as the result
         given = [parameter for parameter, value in call.kwargs.items() if isinstance(value, Spec)] or ["out"]
         name = call.op.removeprefix(TRITON)
         return (
@@ -83,7 +83,7 @@ def _recipe_for(call: Call) -> str:
 
 
 def incomplete(missing: Iterable[Missing], recipe: str) -> str:
-    """Return the calls that are not counted, one op a line with its reason, and the recipe that counts them."""
+    """Return a text with the calls that are not counted, one line per op with its reason, and the recipe that counts them."""
     missing = list(missing)
     lines = [f"calls that are not counted: {sum(m.calls for m in missing)}"]
     for m in missing:

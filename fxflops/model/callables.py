@@ -1,4 +1,4 @@
-"""The modules and the state of a callable: what a function, a method or an object that can be called leads to."""
+"""Find the modules and the state that a callable (a function, a method, an object with ``__call__``) leads to."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ ATOMS = frozenset(
     {bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, BuiltinFunctionType}
 )
 DEPTH = 8
-"""The levels of objects, containers and functions below a callable that are looked into."""
+"""How many levels of objects, containers and functions below a callable are searched."""
 FEW = 1000
-"""The most items of a container that are looked at: a list of models, not a vocabulary. One with more is restored all the same."""
+"""The most items of a container that are searched: a list of models, not a vocabulary. Larger containers are still restored."""
 MOST = 50_000
-"""The most objects that are looked at."""
+"""The most objects that are searched."""
 INTERNAL = ("torch._", "torch.jit", "torch.fx", "torch.distributed", "torch.utils._", "torch.autograd")
-"""Modules of torch whose objects hold nothing of the user's."""
+"""Modules of torch whose objects hold no user state."""
 TAKES = "it is a torch.nn.Module, or anything that can be called: a function, a method (model.generate), a pipeline"
 
 Path = tuple[str, ...]
@@ -43,11 +43,11 @@ Path = tuple[str, ...]
 def as_model(
     model: Any, models: Any = None, args: Any = (), kwargs: Mapping[str, Any] | None = None, *kinds: type[Exception]
 ) -> nn.Module:
-    """Return a module as it is given, that of a program or a file; of any other callable the :class:`Called` that stands for it.
+    """Return a module unchanged, the module of a program or file, or a :class:`Called` that wraps any other callable.
 
-    The modules of a callable are found in its object, closure, default and partial arguments, in the global variables that
-    its code names, and in the inputs; or they are ``models``: a module, a list of them, or a mapping by name. A method of a module, and
-    a partial of one, has the paths of that module.
+    The modules of a callable are searched in its object, closure, default and partial arguments, in the global variables that
+    its code names, and in the inputs. ``models`` replaces this search: a module, a list of modules, or a mapping by name. For a
+    module's method, or a partial of it, paths start at that module.
 
     Raises InputError for anything that cannot be called, and for a class; it is also of the types ``kinds`` (default: TypeError).
     """
@@ -73,14 +73,14 @@ def as_model(
     known = {id(module) for root in roots.values() for module in all_modules(root)}
     whole = [module for _, root in found.modules for module in all_modules(root)]
     unnamed = unique(module for module in whole if id(module) not in known)
-    # A class of its own, as torch.fx makes for each GraphModule: wherever a model is named by its class, this is named so.
+    # Give it a class named after the callable, as torch.fx does for a GraphModule: reports and errors show a model's class name.
     made = type(name_of(model), (Called,), {})
     stand_in: nn.Module = made(as_function(model), roots, found.reached, unnamed, found.classes)
     return stand_in
 
 
 def given_models(models: Any) -> dict[str, nn.Module]:
-    """Return the modules in ``models=`` by path, "" for a single one. Raises InputError for anything else, and for none."""
+    """Return the modules in ``models=`` by path, "" for a single module. Raises InputError for anything else, and for none."""
     if isinstance(models, nn.Module):
         return {"": checked_model(models)}
     if isinstance(models, str) or not isinstance(models, Iterable):
@@ -93,7 +93,7 @@ def given_models(models: Any) -> dict[str, nn.Module]:
 
 
 def named_models(models: Iterable[Any]) -> dict[str, nn.Module]:
-    """Return the models in a mapping by their names, without its other values; those in a list by class and number.
+    """Return the models of a mapping by key, skipping its other values, or the models of a list by class name and index.
 
     Raises InputError for an item of a list that is no module.
     """
@@ -103,9 +103,9 @@ def named_models(models: Iterable[Any]) -> dict[str, nn.Module]:
 
 
 def as_function(called: Any) -> Callable[..., Any]:
-    """Return the method that a call of an object of the user's runs; anything else as it is.
+    """Return the method that calling a user's object runs; anything else unchanged.
 
-    To ask the object itself for its signature would run the ``__getattr__`` of its class.
+    Reading the signature from the object itself would run its class's ``__getattr__``.
     """
     if type(called) is partial and (own := as_function(called.func)) is not called.func:
         return partial(own, *called.args, **called.keywords)
@@ -115,7 +115,7 @@ def as_function(called: Any) -> Callable[..., Any]:
 
 
 def name_of(called: Any) -> str:
-    """Return the name of a callable, that of a method with its class, ``GPT2LMHeadModel.generate``, of an object that of its class."""
+    """Return the name of a callable: a function's name, ``GPT2LMHeadModel.generate`` for a method, the class name for an object."""
     kind = type(called)
     if issubclass(kind, partial):
         return name_of(called.func)
@@ -128,7 +128,7 @@ def name_of(called: Any) -> str:
 
 
 def reference_to(model: nn.Module) -> Callable[[], nn.Module | None]:
-    """Return a function that returns the model while it lives: of a callable, what stands for it, while its modules live."""
+    """Return a weak reference to the model. For a callable, that returns a new :class:`Called` while all its modules live."""
     if not isinstance(model, Called):
         return weakref.ref(original_of(model))
     roots = {path: weakref.ref(module) for path, module in model.roots.items()}
@@ -145,14 +145,14 @@ def _gone(*args: Any, **kwargs: Any) -> None:
 
 
 def state_of(model: nn.Module) -> tuple[list[nn.Module], list[Any]]:
-    """Return the modules and objects of a callable that are restored, but are not among its modules by path; none of a model."""
+    """Return the modules and objects of a callable that are restored but have no path among its modules; empty for a model."""
     return (model.unnamed, model.reached) if isinstance(model, Called) else ([], [])
 
 
 def modules_of_frame(frame: FrameType | None) -> dict[str, nn.Module]:
-    """Return the modules that the variables of running code lead to, by name: of a frame and its callers, those of the script first.
+    """Return the modules that the variables of a frame and its callers lead to, by name, the outermost frame first.
 
-    The variables of installed packages are left out, and of an object's own, ``self``, its attributes have their bare names.
+    Frames of installed packages are skipped. The attributes of ``self`` are named without the prefix ``self``.
     """
     search = Search(None)
     callers = deque[FrameType]()
@@ -167,7 +167,10 @@ def modules_of_frame(frame: FrameType | None) -> dict[str, nn.Module]:
 
 
 def _variables_of(frame: FrameType) -> dict[str, Any]:
-    """Return the local variables of a frame. Until Python 3.13 a function's frame keeps the copy of them that it gives, and so every tensor in it."""
+    """Return the local variables of a frame.
+
+    Before Python 3.13 a function's frame caches the dict that ``f_locals`` returns, which would keep every tensor in it alive.
+    """
     given = frame.f_locals
     variables = dict(given)
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(given) is dict:
@@ -176,11 +179,11 @@ def _variables_of(frame: FrameType) -> dict[str, Any]:
 
 
 class Search:
-    """A search, nearest first, for what a callable leads to, in which no code of the user's runs.
+    """A breadth-first search for everything a callable leads to. It runs no user code.
 
-    ``modules`` are those found, with their paths: the names of variables, attributes and keys on the way. A function on the way
-    has no name of its own: its variables are where it is. ``reached`` is all else whose state may change: objects, containers,
-    tensors, variables. ``classes`` are the names of the classes of objects by path.
+    ``modules`` are the modules with their paths: the names of variables, attributes and keys on the way. A function adds
+    nothing to the path: its variables stand in its place. ``reached`` is everything else whose state may change: objects,
+    containers, tensors, variables. ``classes`` maps paths of objects to their class names.
     """
 
     def __init__(self, called: Any) -> None:
@@ -196,7 +199,7 @@ class Search:
             self._enter_members(kind, ("__call__",), (), 0)
 
     def look_into_inputs(self, args: Any, kwargs: Mapping[str, Any]) -> None:
-        """Enter modules among the inputs, by the names of the parameters that they are given for."""
+        """Enter modules among the inputs, named by the parameters they are passed to."""
         given = args if type(args) is tuple else (args,)
         names = _names_of_arguments(as_function(self._called), len(given))
         for name, value in (*zip(names, given, strict=True), *kwargs.items()):
@@ -220,7 +223,7 @@ class Search:
             self._visit(*self._queue.popleft())
 
     def roots(self) -> dict[str, nn.Module]:
-        """Return the modules by path; those that are inside others come last, where they are further names of them."""
+        """Return the modules by path. Modules inside others come last, so that their paths here become aliases."""
         inside = {id(part) for _, module in self.modules for part in all_modules(module) if part is not module}
         found: dict[str, nn.Module] = {}
         groups: set[str] = set()
@@ -241,7 +244,7 @@ class Search:
             self._queue.append((path, value, depth, owner))
 
     def _visit(self, path: Path, value: Any, depth: int, owner: type | None) -> None:
-        """Look at an object; ``owner`` is the class that a function is a method of."""
+        """Search an object; ``owner`` is the class whose method a function is."""
         kind = type(value)
         if id(value) in self._seen:
             return
@@ -272,7 +275,7 @@ class Search:
                 self.reached.append(attributes)
 
     def _visit_function(self, path: Path, function: FunctionType, depth: int, owner: type | None) -> None:
-        for name in ("__wrapped__", "_torchdynamo_orig_callable"):  # the function that a decorator was given
+        for name in ("__wrapped__", "_torchdynamo_orig_callable"):  # the decorated function
             self._enter(path, vars(function).get(name), depth, owner)
         code = function.__code__
         if code.co_filename.startswith(TORCH):
@@ -290,7 +293,7 @@ class Search:
         if vars(function):
             self.reached.append(vars(function))
         if depth and is_installed(code.co_filename):
-            return  # a library's own variables are not the user's
+            return  # a library's globals hold no user modules
         names, bound = _names_in(code), function.__globals__
         self.reached += [Variable(bound, name) for name in names_of(code)[1]]
         for name in [name for name, is_global in names.items() if is_global and name in bound]:
@@ -299,7 +302,7 @@ class Search:
             self._enter_members(owner, names, around, depth)
 
     def _enter_global(self, path: Path, value: Any, names: Iterable[str], depth: int) -> None:
-        """Enter the value of a global variable; of a file of the user's and of a class what else the code names."""
+        """Enter the value of a global variable. In a user's Python module or a class, enter only the names that the code uses."""
         kind = type(value)
         if kind is ModuleType:
             if not is_installed(getattr(value, "__file__", None) or "<built-in>"):
@@ -311,7 +314,7 @@ class Search:
             self._enter(path, value, depth + 1)
 
     def _enter_members(self, cls: type, names: Iterable[str], path: Path, depth: int) -> None:
-        """Enter what a class of the user's binds to these names: modules, and the functions that its methods call."""
+        """Enter the attributes of a user's class with these names: modules, and the functions that its methods call."""
         for base in cls.__mro__:
             if base in (object, nn.Module) or str(base.__module__).startswith("torch."):
                 continue
@@ -327,8 +330,8 @@ class Search:
 
 @cache
 def _names_in(code: CodeType) -> dict[str, bool]:
-    """Return the names that code uses, and the functions written in it, in their order: True for global variables, False for
-    those that it reads as attributes alone."""
+    """Return the names that code and its nested functions use, in order: True for global variables, False for names read
+    only as attributes."""
     names = dict.fromkeys(code.co_names, False)
     names |= {each.argval: True for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     for inner in [each for each in code.co_consts if type(each) is CodeType]:
@@ -342,7 +345,7 @@ def _class_of(value: Any) -> type:
 
 
 def _held_by(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what an object holds itself, with names: attributes, slots, the items of Python's own containers."""
+    """Yield an object's direct contents with names: attributes, slots, and the items of Python's own containers."""
     kind = type(value)
     if issubclass(kind, MAPPINGS):
         pairs = pairs_of(value)
@@ -358,7 +361,7 @@ def _held_by(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _names_of_arguments(called: Any, number: int) -> list[str]:
-    """Return the names of the parameters that so many positional arguments of a callable are given for."""
+    """Return the parameter names of a callable's first ``number`` positional arguments."""
     names: list[str] = []
     try:
         for parameter in inspect.signature(called).parameters.values():
@@ -366,18 +369,18 @@ def _names_of_arguments(called: Any, number: int) -> list[str]:
                 names.append(parameter.name)
             elif parameter.kind is parameter.VAR_POSITIONAL:
                 names += [f"{parameter.name}_{i}" for i in range(number - len(names))]
-    except (TypeError, ValueError):  # one of C's
+    except (TypeError, ValueError):  # a C function without a signature
         pass
     return [*names[:number], *(f"input_{i}" for i in range(len(names), number))]
 
 
 def _as_name(name: str) -> str:
-    """Return a name under which torch finds a module: without dots, and not that of an attribute of all modules."""
+    """Return a valid submodule name: without dots, and not an attribute that every module has."""
     name = name.replace(".", "_") or "_"
     return f"{name}_" if hasattr(Called, name) else name
 
 
 def _collides(path: str, found: Mapping[str, nn.Module], groups: set[str]) -> bool:
-    """Return whether a path is taken, by a module or by what holds some, or lies inside a module that was found."""
+    """Return whether a path is already a module or a group of modules, or lies inside a module in ``found``."""
     first = path.partition(".")[0]
     return path in found or path in groups or (first != path and first in found)

@@ -1,4 +1,4 @@
-"""Models by a config of transformers or diffusers, with random weights: nothing is downloaded, and no custom code is run."""
+"""Make models from a transformers or diffusers config, with random weights: downloads nothing, runs no custom code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import InputError, did_you_mean, not_installed
 
 
 class Configured(NamedTuple):
-    """A model with the config that it was made of; ``note`` says in which it may differ from the one that was saved."""
+    """A model with its config; ``note`` says how it may differ from the saved model."""
 
     model: Any
     config: Any
@@ -23,7 +23,7 @@ class Configured(NamedTuple):
 
 
 def model_of_folder(path: Path) -> Configured:
-    """Return the model of the ``config.json`` in a folder, or of a file of this kind, on the default device.
+    """Return the model of a folder's ``config.json``, or of such a file, on the default device.
 
     Raises InputError if the config is not one of transformers or diffusers, or if its model is custom code; and the library's own
     error if it cannot be made.
@@ -38,7 +38,7 @@ def model_of_folder(path: Path) -> Configured:
         made = model_of_config(config, cls, note, transformers)
         if cls is not None:
             return made
-        # Without a head there is no loss, and no product with the vocabulary.
+        # Say so: a model without a head has no loss, and no product with the vocabulary.
         headless = (
             f"its architectures name no model of transformers, so this is {type(made.model).__name__}, without a head"
         )
@@ -47,15 +47,15 @@ def model_of_folder(path: Path) -> Configured:
 
 
 def transformers_package() -> ModuleType:
-    """Import transformers, which then reports errors alone."""
+    """Import transformers and silence everything but its errors."""
     transformers: ModuleType = package("transformers")
     transformers.logging.set_verbosity_error()
     return transformers
 
 
 def config_of(path: Path, values: dict[str, Any], transformers: ModuleType) -> tuple[Any, Any, str]:
-    """Return the config of transformers in a file; the model class that its ``architectures`` name, None if they name none;
-    and a note on what of the config is not followed."""
+    """Return the transformers config in a file, the model class that its ``architectures`` name (None if they name none),
+    and a note on the parts of the config that are ignored."""
     types = importlib.import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
     kind = values.get("model_type")
     if kind is None and "pretrained_cfg" in values and "architecture" in values:
@@ -80,7 +80,7 @@ def config_of(path: Path, values: dict[str, Any], transformers: ModuleType) -> t
 
 
 def model_of_config(config: Any, cls: Any, note: str, transformers: ModuleType) -> Configured:
-    """Return a model of this class, by default of AutoModel's, with random weights in the dtype of its config."""
+    """Return a model of this class, by default AutoModel's choice, with random weights in the config's dtype."""
     import torch
 
     model = transformers.AutoModel.from_config(config) if cls is None else cls(config)
@@ -88,7 +88,7 @@ def model_of_config(config: Any, cls: Any, note: str, transformers: ModuleType) 
 
 
 def architecture(transformers: ModuleType, name: str) -> Any:
-    """Return the model class of this name; None if there is none."""
+    """Return the transformers model class with this name; None if there is none."""
     from torch import nn
 
     found = getattr(transformers, name, None)
@@ -105,7 +105,7 @@ def _of_diffusers(path: Path, values: dict[str, Any]) -> Configured:
 
 
 def parts_of_pipeline(path: Path) -> str:
-    """Return what a folder of a pipeline of diffusers is, with the folders of its models."""
+    """Describe a diffusers pipeline's folder, with the folders of its models."""
     index = read_json(path / "model_index.json")
     models = [
         f"{path.name}/{name} ({part[1]})"
@@ -121,7 +121,7 @@ def _has_config(path: Path) -> bool:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file. Raises InputError if there is none."""
+    """Return the dict in a JSON file. Raises InputError if there is none."""
     try:
         values = json.loads(path.read_text(encoding="utf8"))
     except (ValueError, OSError) as error:
@@ -132,7 +132,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def package(name: str) -> Any:
-    """Import a library; InputError with the line to install it if it is missing."""
+    """Import a library. Raises InputError with the install command if it is missing."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -143,7 +143,7 @@ def package(name: str) -> Any:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Keep libraries from downloading: what they would download is an error."""
+    """Make any download by the Hugging Face libraries an error."""
     before = os.environ.get("HF_HUB_OFFLINE")
     os.environ["HF_HUB_OFFLINE"] = "1"
     try:

@@ -1,8 +1,8 @@
-"""Models in files: what a file or a folder holds, told by its contents, and the model in it.
+"""Detect what a file or folder holds from its contents, and load the model in it.
 
-The kinds are told without torch, whose import takes seconds, and without running anything. A program of torch.export
-(``.pt2``) and TorchScript hold code that torch reads as data; a config of transformers or diffusers names a class of an
-installed library; a pickle runs the code that it names, and is loaded only where the caller says ``unsafe``.
+Detection needs no torch, whose import takes seconds, and runs nothing. Loading a torch.export program (``.pt2``) or
+TorchScript runs no code of the file: torch reads it as data. A transformers or diffusers config names a class of an
+installed library. A pickle runs the code that it names, so it is loaded only with ``unsafe``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..units import size
 from . import configs
 
 PROGRAM, SCRIPT, SAVED, CONFIG = "program", "script", "torch.save", "config"
-"""The kinds of file that may hold a model: by torch.export.save, torch.jit.save, torch.save, and a folder with config.json."""
+"""The kinds of file that may hold a model: from torch.export.save, torch.jit.save or torch.save, or a folder with config.json."""
 NONE = "none"
 HEAD = 4096
 WHAT_IS_READ = (
@@ -31,21 +31,21 @@ WHAT_IS_READ = (
 SAFE = (
     "torch.export.save(torch.export.export(model, args), 'model.pt2') writes a file that is loaded without running code"
 )
-"""How to say that a file is trusted; the command line has an option for it."""
+"""How to save a model so that loading it runs no code."""
 WEIGHTS = (
     "weights without the code that makes a model of them: give that code, FILE.py:NAME; counts do not depend on weights"
 )
 
 
 class Kind(NamedTuple):
-    """What a file holds; ``why`` says of one of the kind "none" why there is no model in it."""
+    """What a file holds; for the kind "none", ``why`` says why it holds no model."""
 
     name: str
     why: str = ""
 
 
 def kind_of(path: str | PathLike[str]) -> Kind:
-    """Return what a file or a folder holds, by its contents. Raises InputError if it cannot be read."""
+    """Detect what a file or a folder holds from its contents. Raises InputError if it cannot be read."""
     path = Path(path).expanduser()
     try:
         if path.is_dir():
@@ -60,7 +60,7 @@ def kind_of(path: str | PathLike[str]) -> Kind:
 
 
 def checked_file(path: str | PathLike[str]) -> Kind:
-    """Return what a file holds; InputError with the reason if that is no model."""
+    """Return what a file holds. Raises InputError with the reason if it is not a model."""
     kind = kind_of(path)
     if kind.name == NONE:
         raise InputError(f"{fspath(path)} is {kind.why}")
@@ -68,18 +68,18 @@ def checked_file(path: str | PathLike[str]) -> Kind:
 
 
 def load_model(path: str | PathLike[str], *, unsafe: bool = False) -> Any:
-    """Load the model in a file or a folder, to be given to :func:`fxflops.count` and the other functions.
+    """Load the model in a file or a folder, for :func:`fxflops.count` and the other functions.
 
     Args:
         path: a program that ``torch.export.save`` wrote (``.pt2``), a model that ``torch.jit.save`` wrote (``.pt``), or a
-            folder with a ``config.json`` of transformers or diffusers, with or without weights. What it is is told by
-            its contents, not by its name.
+            folder with a ``config.json`` of transformers or diffusers, with or without weights. The contents decide which
+            it is, not the name.
         unsafe: also load a module that ``torch.save(model)`` pickled, or a program with pickled objects. Unpickling runs
-            code that the file names: only for files whose origin you trust.
+            code that the file names: use it only for files you trust.
 
     Returns:
-        A ``torch.export.ExportedProgram``, a ``torch.jit.ScriptModule`` or another ``nn.Module``, on the CPU wherever it was
-        saved. The model of a config is on the meta device, and its weights are never read.
+        A ``torch.export.ExportedProgram``, a ``torch.jit.ScriptModule`` or another ``nn.Module``, on the CPU whatever device
+        it was saved on. A config's model is on the meta device, and its weights are never read.
 
     Raises:
         InputError: there is no model in the file, with the reason; it is damaged; or it is a pickle, without ``unsafe``.
@@ -89,7 +89,7 @@ def load_model(path: str | PathLike[str], *, unsafe: bool = False) -> Any:
     return LOADERS[kind.name](place, unsafe)
 
 
-# What there is in a file
+# What a file holds
 
 
 MAGIC: dict[bytes, str] = {
@@ -106,7 +106,7 @@ MAGIC: dict[bytes, str] = {
     b"version https://git-lfs": "a pointer of git-lfs, not the file itself: run git lfs pull",
     b"<": "a page of text that begins with '<', such as an error page saved in place of a download",
 }
-"""The first bytes of files of other kinds, with what such a file is."""
+"""First bytes of files that are not PyTorch models, each with a description of such a file."""
 AT_FOUR = {
     b"TFL3": "a TensorFlow Lite model, not PyTorch's",
     b"ET": "a program of ExecuTorch, lowered for a device: give the torch.export program that it was made of",
@@ -128,12 +128,12 @@ def _kind_of_bytes(path: Path, head: bytes) -> Kind:
         return Kind(SAVED)
     if head[257:262] == b"ustar":
         return Kind(NONE, "a tar archive: unpack it")
-    # A ModelProto has no magic: its first field is ir_version, and the next one that is written a string.
+    # ONNX's ModelProto has no magic number: its first field is ir_version, followed by a string field.
     if head[:1] == b"\x08" and 0 < head[1] < 32 and head[2:3] in (b"\x12", b"\x1a", b"\x22", b"\x32", b"\x3a", b"\x42"):
         return Kind(NONE, "an ONNX model, which torch does not run: give the PyTorch model that it was exported from")
     if _is_text(head):
         return Kind(NONE, f"a text file, not a model: a model in a file is {WHAT_IS_READ}")
-    return Kind(NONE, f"no file of a kind that is known, or damaged: a model in a file is {WHAT_IS_READ}")
+    return Kind(NONE, f"a file of unknown kind, or damaged: a model in a file is {WHAT_IS_READ}")
 
 
 def _is_text(head: bytes) -> bool:
@@ -145,9 +145,9 @@ def _is_text(head: bytes) -> bool:
 
 
 def _of_safetensors(head: bytes, length: int) -> str | None:
-    """Return the number of tensors in a safetensors file, in words; None if it is not one.
+    """Return "" for a whole safetensors file, " (cut off)" for a truncated one; None for any other file.
 
-    It begins with the length of its header in 8 bytes, and a header in JSON (https://huggingface.co/docs/safetensors).
+    The format starts with the header's length in 8 bytes, then a JSON header (https://huggingface.co/docs/safetensors).
     """
     after = int.from_bytes(head[:8], "little")
     if len(head) < 10 or head[8:9] != b"{" or not 2 <= after <= 100_000_000:
@@ -171,7 +171,7 @@ def _kind_of_folder(path: Path) -> Kind:
     if "saved_model.pb" in names:
         return Kind(NONE, "a SavedModel of TensorFlow, not PyTorch's")
     return Kind(
-        NONE, "a directory without a config.json: that of a model has one, and a model of your own is FILE.py:NAME"
+        NONE, "a directory without a config.json: a model's folder has one; give your own model as FILE.py:NAME"
     )
 
 
@@ -210,7 +210,7 @@ def _is_program(name: str) -> bool:
 
 
 def _program(path: Path, unsafe: bool) -> Any:
-    """Load a program of torch.export."""
+    """Load a torch.export program."""
     import torch.export
 
     from ..torch_internals import programs_in
@@ -221,7 +221,7 @@ def _program(path: Path, unsafe: bool) -> Any:
             for name in _pickled_in(archive):
                 with archive.open(name) as member:
                     if (why := _refused(member.read())) is not None:
-                        raise _runs_code(path, f"has objects in it that are pickled ({name}: {why})")
+                        raise _runs_code(path, f"contains pickled objects ({name}: {why})")
     programs = [name.rpartition("/")[2].removesuffix(".json") for name in names] or ["model"]
     with _reading(path, "program of torch.export"):
         if programs == ["model"]:
@@ -244,7 +244,7 @@ def _pickled_in(archive: zipfile.ZipFile) -> Iterator[str]:
         elif inside.startswith(("data/weights/", "data/constants/")) and name.endswith("_config.json"):
             folder = name.rpartition("/")[0]
             for payload in _dicts_in(json.loads(archive.read(name))):
-                # A script object is read by torch's own unpickler, which makes no objects of Python.
+                # Script objects are read by torch's C++ unpickler, which creates no Python objects.
                 if payload.get("use_pickle") and "custom_obj" not in str(payload.get("path_name")):
                     yield f"{folder}/{payload['path_name']}"
 
@@ -260,7 +260,7 @@ def _dicts_in(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _refused(data: bytes) -> str | None:
-    """Return why torch's restricted unpickler, which makes tensors and plain values alone, refuses a pickle; None if it reads it."""
+    """Return why torch's ``weights_only`` unpickler (tensors and plain values) refuses a pickle; None if it reads it."""
     import torch
 
     if not data:
@@ -273,7 +273,7 @@ def _refused(data: bytes) -> str | None:
 
 
 def _script(path: Path, unsafe: bool) -> Any:
-    """Load a model of TorchScript."""
+    """Load a TorchScript model."""
     import torch
 
     with _reading(path, "model of TorchScript"):
@@ -281,7 +281,7 @@ def _script(path: Path, unsafe: bool) -> Any:
 
 
 class _reading:
-    """Turn errors of torch's readers into an InputError that names the file, and keep its warnings from the user."""
+    """Turn errors of torch's readers into an InputError that names the file, and suppress torch's warnings."""
 
     def __init__(self, path: Path, what: str) -> None:
         self._path = path
@@ -305,7 +305,7 @@ class _reading:
 
 
 def _saved(path: Path, unsafe: bool) -> Any:
-    """Load a pickled module, if ``unsafe``; InputError for anything else that torch.save wrote, with what it is."""
+    """Load a pickled module if ``unsafe``. Raises InputError that describes anything else torch.save wrote."""
     import torch
 
     try:
@@ -318,7 +318,7 @@ def _saved(path: Path, unsafe: bool) -> Any:
     else:
         raise InputError(f"{path} is {_described(plain)}")
     if not names:
-        raise InputError(f"{path} is a pickle that cannot be read: it is cut off or damaged, or not of PyTorch")
+        raise InputError(f"{path} is a pickle that cannot be read: it is cut off or damaged, or not from PyTorch")
     if not unsafe:
         raise _runs_code(path, f"is a pickle of {names[0]}")
     with _reading(path, "pickle"):
@@ -330,12 +330,12 @@ def _saved(path: Path, unsafe: bool) -> Any:
 
 
 def _runs_code(path: Path, what: str) -> InputError:
-    said = f"{path} {what}: to load it runs the code that the file names, whoever wrote it. Safe instead: {SAFE}"
+    said = f"{path} {what}: loading it runs the code that the file names, whoever wrote it. Safe instead: {SAFE}"
     return InputError(said, advice="unsafe")
 
 
 def _modules_in(loaded: Any) -> Iterator[Any]:
-    """Yield the module that was saved, or those among the values of a checkpoint."""
+    """Yield the saved module, or the modules among a checkpoint's values."""
     from torch import nn
 
     if isinstance(loaded, nn.Module):
@@ -345,7 +345,7 @@ def _modules_in(loaded: Any) -> Iterator[Any]:
 
 
 def _described(value: Any) -> str:
-    """Return what torch.save was given, if that was not a module."""
+    """Describe a value that was saved with torch.save and is not a module."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -363,7 +363,7 @@ def _described(value: Any) -> str:
 
 
 def _names_in(file: Any) -> Iterator[str]:
-    """Yield the names that a pickle, or the one in an archive, would import, as "module.name", without those of plain data."""
+    """Yield the names that a pickle (or an archive's pickle) would import, as "module.name", except names of plain data."""
     from ..torch_internals import OF_TENSORS
 
     text = file.read()
@@ -377,7 +377,7 @@ def _names_in(file: Any) -> Iterator[str]:
     strings: list[str] = []
     stream = io.BytesIO(text)
     seen = set[str]()
-    while stream.tell() < len(text):  # the old format of torch.save is several pickles in a row, and bytes
+    while stream.tell() < len(text):  # torch.save's old format is several pickles in a row, then raw bytes
         try:
             for opcode, argument, _ in pickletools.genops(stream):
                 name = ""
@@ -395,7 +395,7 @@ def _names_in(file: Any) -> Iterator[str]:
 
 
 def _config(path: Path, unsafe: bool) -> Any:
-    """Make the model of a folder's config, without weights."""
+    """Make the model of a folder's config on meta, without weights."""
     import torch
 
     with _reading(path, "config"), torch.device("meta"):

@@ -18,7 +18,7 @@ class Generator(NamedTuple):
 
 
 def generator_of(value: Any) -> Generator | None:
-    """Return the access to the state of a generator object of torch, Python or numpy; None for anything else."""
+    """Return access to the state of a torch, Python or numpy generator object; None for anything else."""
     kind = type(value)
     if issubclass(kind, torch.Generator):
         return Generator(value.get_state, value.set_state)

@@ -1,7 +1,7 @@
-"""What holds a model's tensors when a run begins, and which of them the run lets go of by replacing them.
+"""Track the holders of a model's tensors, to detect which tensors a run frees by replacing them.
 
-A forward may replace a mask, a cache or a running mean that an attribute, a list or an object holds. From then on its
-memory is free. Python does not say when, since the snapshot of the model keeps the tensor, to put it back after the run.
+A forward may replace a mask, a cache or a running mean that an attribute, a list or an object holds, which frees the old
+tensor's memory. Its reference count does not show this, since the model's snapshot keeps the tensor to restore it after the run.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from ..torch_internals import DisableTorchFunction, use_counts
 from .pytree import attributes_in, is_object, parts
 
 DEPTH = 4
-"""The levels of objects and containers below a module that are looked into, as in a snapshot."""
+"""How many levels of objects and containers below a module are searched, as in a snapshot."""
 ROOT = 0
-"""Stands for the id of what the run does not let go of: a module, an input."""
+"""The owner id of modules and inputs, which a run never frees."""
 STANDARD = frozenset(vars(nn.Module()))
 PLAIN = frozenset({int, float, bool, str, bytes, complex, type(None), torch.Size, torch.dtype, torch.device, type})
 
 
 NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
-"""Layers that write to their running statistics in place, as those do that derive from them."""
+"""Layers that update their running statistics in place; subclasses do the same."""
 
 
 def _writes_in_place(cls: Any) -> bool:
-    """Return whether the modules of a class do not replace their buffers."""
+    """Return whether modules of a class write to their buffers in place instead of replacing them."""
     return cls.__module__.startswith("torch.") or issubclass(cls, NORMS)
 
 
 class Link:
-    """A container's hold on an object, which came about before the run."""
+    """A container's reference to an object from before the run."""
 
     __slots__ = ("container", "held", "is_of_dict", "key", "references")
 
@@ -57,19 +57,19 @@ class Link:
         return issubclass(type(self.container), tuple) or any(part is self.held for _, part in parts(self.container))
 
     def lasts(self) -> bool:
-        """Return whether the container still holds the object, or a variable of a function has taken hold of it."""
+        """Return whether the container, or a local variable, still holds the object."""
         return self.holds() or sys.getrefcount(self.held) >= self.references
 
 
 class Holders:
     """The links from a model's modules and inputs to the tensors that a run may replace.
 
-    ``tensors`` are all that are there when the run begins. Parameters, tensors that are an input themselves, and buffers of
-    torch's own layers and of batch norms stay.
+    ``tensors`` are all tensors at the beginning of the run. Never treated as replaced: parameters, inputs that are tensors,
+    and buffers of torch's own layers and of batch norms.
     """
 
     def __init__(self, modules: Iterable[nn.Module], inputs: Iterable[Any], tensors: Iterable[torch.Tensor]) -> None:
-        # By the id of what is held, with the id of the object that holds it: a variable would be one more reference.
+        # Keyed by the held object's id, with the owner's id: keeping the owner itself would add a reference to it.
         self._links: defaultdict[int, list[tuple[Link, int]]] = defaultdict(list)
         self._groups: list[tuple[list[torch.Tensor], list[tuple[int, int]]]] = []
         self._dicts: list[dict[str, Any]] = []
@@ -107,20 +107,20 @@ class Holders:
             self._group([t for t in tensors if type(t) in ORDINARY and is_dense(t)], loose)
 
     def has_any(self) -> bool:
-        """Return whether there are tensors that the run may replace."""
+        """Return whether the run may replace any tensors."""
         return bool(self._groups)
 
     def begin(self) -> None:
-        """Count the references to all that is held, right before the run."""
+        """Count the references to all held objects, right before the run."""
         depending: dict[Link, list[int]] = {}
         for number, (tensors, _) in enumerate(self._groups):
             keys = [*map(id, tensors)]
-            for key in keys:  # it grows meanwhile
+            for key in keys:  # grows during the loop
                 for link, owner in self._links[key]:
                     depending.setdefault(link, []).append(number)
                     if owner not in keys and owner != ROOT:
                         keys.append(owner)
-        # Lists, for speed: it is asked at each new peak whether they are all as they were.
+        # Lists, for speed: all links are compared at each new memory peak.
         named = [link for link in depending if link.is_of_dict]
         self._dicts = [link.container for link in named]
         self._names = [link.key for link in named]
@@ -138,7 +138,7 @@ class Holders:
         self._links[id(held)].append((Link(container, key, held), owner))
 
     def _enter(self, container: Any, key: Any, held: Any, owner: int, depth: int, seen: set[int]) -> None:
-        """Add the link to an object, and those that lead on from it. ``owner`` is the id of the object whose container it is, ROOT
+        """Add the link to an object, and the links below it. ``owner`` is the id of the object that owns the container, ROOT
         for a module or an input."""
         if type(held) in PLAIN or issubclass(type(held), nn.Module):
             return
@@ -149,12 +149,12 @@ class Holders:
 
     def _enter_parts(self, value: Any, owner: int, depth: int, seen: set[int]) -> None:
         attributes = attributes_in(value) if is_object(value) else None
-        for (kind, key), part in parts(value):  # a dict of somebody's class has attributes, too
+        for (kind, key), part in parts(value):  # a user's dict subclass also has attributes
             is_attribute = kind == "attr" and attributes is not None and key in attributes
             self._enter(attributes if is_attribute else value, key, part, owner, depth, seen)
 
     def _group(self, tensors: list[torch.Tensor], loose: dict[int, torch.Tensor]) -> None:
-        """Keep the tensors that may be replaced by the storage that they share, with none that stays."""
+        """Group the replaceable tensors by storage; skip storages that any other tensor shares."""
         groups: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
         for tensor in tensors:
             groups[tensor.untyped_storage()._cdata].append(tensor)
@@ -163,7 +163,7 @@ class Holders:
                 self._groups.append((group, [use_counts(t) for t in group]))
 
     def let_go(self) -> Iterator[list[torch.Tensor]]:
-        """Yield the tensors of each storage that nothing holds any more, once."""
+        """Yield the tensors of each storage that is no longer held, once."""
         holding = [*map(operator.is_, map(dict.get, self._dicts, self._names), self._values)]
         holding += [link.holds() for link in self._others]
         if holding != self._holding:
@@ -175,9 +175,9 @@ class Holders:
                 else:
                     self._left.discard(number)
             self._holding = holding
-        for number in sorted(self._left):  # a variable of a function, or a view, may hold them for a while longer
+        for number in sorted(self._left):  # a local variable or a view may keep them a little longer
             tensors, uses = self._groups[number]
-            # No variable for a tensor: it would be one more reference to it.
+            # Bind no tensor to a variable here: that would add a reference.
             if any(self._is_held(key, set(), Link.lasts) for key in map(id, tensors)):
                 continue
             with DisableTorchFunction():
@@ -192,7 +192,7 @@ class Holders:
                 yield tensors
 
     def _is_held(self, key: int, asked: set[int], holds: Callable[[Link], bool]) -> bool:
-        """Return whether links that hold lead to the object with this id."""
+        """Return whether a chain of links that still hold leads from a module or an input to the object with this id."""
         if key == ROOT:
             return True
         asked.add(key)

@@ -1,4 +1,4 @@
-"""The model and the inputs that the user gives: checked, and bound to the parameters of ``forward``, never changed."""
+"""Check the user's model and inputs and bind the inputs to ``forward``'s parameters, without changing them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from .programs import Program, is_program, program_module
 from .pytree import attributes_of, fill, template_of, tensors_in, walk
 
 COUNTED_FOR = ("cpu", "cuda")
-"""The types of device that a model anywhere can be counted for."""
+"""The device types that a model on any device can be counted for."""
 CASTS_TO = (torch.bfloat16, torch.float16)
 """The dtypes that autocast computes in."""
 PERIOD = 32_749
-"""The numbers that are drawn for an input: a prime, so that rows differ, and few enough that no threads share the copy."""
+"""How many random numbers an input repeats: a prime, so that rows differ, and too few for torch to copy them with several threads."""
 
 
 def checked_model(model: Any, *kinds: type[Exception]) -> nn.Module:
-    """Return the model without its ``torch.compile`` wrapper, since it is counted as it is written.
+    """Return the model without its ``torch.compile`` wrapper, since the model is counted as written.
 
     Raises InputError, with the line to write, for anything that is not an ``nn.Module`` instance. The error is also of
     the types ``kinds`` (default: TypeError).
@@ -47,10 +47,9 @@ def checked_model(model: Any, *kinds: type[Exception]) -> nn.Module:
 
 
 def as_module(model: Any, *kinds: type[Exception]) -> Any:
-    """Return what people give for a model as a module to count: a program of torch.export, and the model in a file or folder.
+    """Return a torch.export program, or the model in a file or folder, as a module to count; anything else unchanged.
 
-    Anything else is returned as it is. Raises InputError for a path at which there is nothing; it is also of the types ``kinds``
-    (default: TypeError).
+    Raises InputError for a path at which there is nothing; it is also of the types ``kinds`` (default: TypeError).
     """
     if isinstance(model, (str, PathLike)):
         if not Path(model).expanduser().exists():
@@ -61,7 +60,7 @@ def as_module(model: Any, *kinds: type[Exception]) -> Any:
 
 
 def checked_device(device: Any) -> torch.device | None:
-    """Return the device to count for; None if none is given. Raises InputError for one whose kernels are not known."""
+    """Return the device to count for; None for None. Raises InputError for one whose kernels are not known."""
     if device is None:
         return None
     try:
@@ -79,7 +78,7 @@ def checked_device(device: Any) -> torch.device | None:
 
 
 def checked_autocast(dtype: Any) -> torch.dtype | None:
-    """Return the dtype of autocast; None if none is given. Raises InputError for anything but float16 and bfloat16."""
+    """Return the autocast dtype; None for None. Raises InputError for anything but float16 and bfloat16."""
     if dtype is not None and dtype not in CASTS_TO:
         wrong = f"autocast must be torch.bfloat16 or torch.float16, not {dtype!r}"
         raise of_kind(InputError(wrong), *(() if isinstance(dtype, torch.dtype) else (TypeError,)))
@@ -87,8 +86,8 @@ def checked_autocast(dtype: Any) -> torch.dtype | None:
 
 
 def is_compiled(modules: Iterable[nn.Module], classes: Iterable[type] = ()) -> bool:
-    """Return whether ``torch.compile`` wraps one of these modules, a function that is an attribute of one, or the forward of
-    one's class or one of these classes."""
+    """Return whether ``torch.compile`` wraps one of these modules, a function among their attributes, or the forward of
+    their classes or of ``classes``."""
     if COMPILER not in sys.modules:
         return False
     modules = [*modules]
@@ -98,7 +97,7 @@ def is_compiled(modules: Iterable[nn.Module], classes: Iterable[type] = ()) -> b
 
 
 def is_compiled_whole(model: nn.Module) -> bool:
-    """Return whether a call of the model itself, as it is given, runs what ``torch.compile`` made of it."""
+    """Return whether calling the user's model runs code compiled by ``torch.compile`` for the whole model."""
     called = (model._compiled_call_impl, model.forward)
     return original_of(model) is not model or any(hasattr(each, "_torchdynamo_orig_callable") for each in called)
 
@@ -112,7 +111,7 @@ def named_inputs(kwargs: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return ``args`` and ``kwargs`` as they are passed: a tuple is unpacked, anything else is one positional input.
+    """Return ``args`` and ``kwargs`` as passed to the model: a tuple is unpacked, anything else is one positional input.
 
     Raises InputError for ``args`` that is a mapping by the names of forward's parameters, for iterators, and for arguments
     that do not fit the signature of forward.
@@ -145,7 +144,7 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
 
 
 def inputs_of_program(program: Program) -> tuple[Any, Any]:
-    """Return the inputs that a program was exported with, or random ones of its sizes.
+    """Return the inputs that a program was exported with, or random inputs of its sizes.
 
     Raises InputError if some sizes may vary, which are the caller's to choose, and for a program without inputs' sizes.
     """
@@ -165,7 +164,7 @@ def inputs_of_program(program: Program) -> tuple[Any, Any]:
 
 
 def _iterator_in(value: Any) -> Iterator[Any] | None:
-    """Return the first iterator in nested containers, not in objects' attributes; None if there is none."""
+    """Return the first iterator in nested containers (attributes of objects are not searched); None if there is none."""
     for steps, part in walk(value):
         if issubclass(type(part), Iterator) and all(kind == "item" for kind, _ in steps):
             return part  # type: ignore[no-any-return]
@@ -173,7 +172,7 @@ def _iterator_in(value: Any) -> Iterator[Any] | None:
 
 
 def shape_given(args: Any, kwargs: Mapping[str, Any]) -> InputError | None:
-    """Return the error for inputs of which one is a shape instead of a tensor; None if there is no such input."""
+    """Return the error for an input that is a shape instead of a tensor; None if no input is, or if any tensor is among them."""
     if tensors_in((args, kwargs)):
         return None
     for value in (args, *(args if type(args) is tuple else ()), *kwargs.values()):
@@ -185,7 +184,7 @@ def shape_given(args: Any, kwargs: Mapping[str, Any]) -> InputError | None:
 
 
 def signature_of(model: nn.Module) -> inspect.Signature:
-    """Return the signature of forward; ``(*args, **kwargs)`` if it cannot be read (a function of C)."""
+    """Return the signature of forward; ``(*args, **kwargs)`` if it cannot be read (a C function)."""
     if isinstance(model, Program):
         return model.signature
     if isinstance(model, torch.jit.ScriptModule):
@@ -197,7 +196,7 @@ def signature_of(model: nn.Module) -> inspect.Signature:
 
 
 def _signature_of_script(model: nn.Module) -> inspect.Signature:
-    """Return the signature of a forward in TorchScript, as its schema has it; ``(*args, **kwargs)`` without one."""
+    """Return the signature of a TorchScript forward from its schema; ``(*args, **kwargs)`` if it has no schema."""
     schema = getattr(getattr(model, "forward", None), "schema", None)
     if schema is None:
         return inspect.signature(lambda *args, **kwargs: None)
@@ -209,7 +208,7 @@ def _signature_of_script(model: nn.Module) -> inspect.Signature:
                 default=argument.default_value if argument.has_default_value() else inspect.Parameter.empty,
             )
             for argument in schema.arguments
-            if argument.name != "self"  # a function has none
+            if argument.name != "self"  # a function has no self
         ]
     )
 
@@ -223,7 +222,7 @@ def bind(
 ) -> dict[str, Any]:
     """Return the arguments by the names of forward's parameters, with defaults.
 
-    ``signature`` is that of forward, if it is known. Raises InputError if they do not fit, with ``advice``, by default a
+    ``signature`` is forward's, if the caller has it. Raises InputError if they do not fit, with ``advice``, by default a
     line on what was given and how inputs are given.
     """
     signature = signature or signature_of(model)
@@ -241,9 +240,9 @@ def bind(
 
 
 def as_leaves(inputs: Any) -> Any:
-    """Return the inputs with computed tensors and views replaced by leaves on the same memory.
+    """Return the inputs with computed tensors and views replaced by leaves that share their memory.
 
-    A backward pass ends at these, and writing to one does not change the user's autograd graph.
+    A backward pass ends at the leaves, and writing to a leaf does not change the user's autograd graph.
     """
     if all(tensor.is_leaf and not tensor._is_view() for tensor in tensors_in(inputs)):
         return inputs
@@ -252,20 +251,20 @@ def as_leaves(inputs: Any) -> Any:
 
 
 def summary_words(model: nn.Module) -> Mapping[str, str]:
-    """Return the words for the errors of a summary, which name the dtype that the model computes in."""
+    """Return the advice texts for errors of a summary, with the model's dtype filled in."""
     dtype = next(iter(parameters_of(model)), torch.empty(0)).dtype
     return {**SUMMARY, "cast": f"\n  give dtypes=[{dtype}], a dtype for each input"}
 
 
 def batch_dim_note(sizes: Any, batch_dim: int | None) -> str:
-    """Return what ``batch_dim`` did to ``input_size``, for the errors of a summary; "" if it did nothing."""
+    """Return a note for errors of a summary on what ``batch_dim`` did to ``input_size``; "" if it did nothing."""
     if sizes is None or batch_dim is None:
         return ""
     return f"\n  batch_dim={batch_dim} added a dimension of 1 to input_size={sizes}"
 
 
 def shapes_in(sizes: Any) -> list[tuple[int, ...]]:
-    """Return the shapes of inputs that are given as ``(1, 3, 224, 224)`` or ``[(1, 16), (1, 16)]``. InputError for no shapes."""
+    """Return the input shapes in ``(1, 3, 224, 224)`` or ``[(1, 16), (1, 16)]``. Raises InputError for anything else."""
     one = _shape(sizes)
     shapes = [one] if one else [*map(_shape, sizes)] if isinstance(sizes, (tuple, list)) else []
     if shapes and all(shapes):
@@ -278,7 +277,7 @@ def shapes_in(sizes: Any) -> list[tuple[int, ...]]:
 
 
 def _shape(sizes: Any) -> tuple[int, ...]:
-    """Return the sizes as a shape; () if they are none."""
+    """Return the sizes as a shape; () if they are not positive integers."""
     try:
         shape = tuple(map(operator.index, sizes)) if isinstance(sizes, (tuple, list)) else ()
     except TypeError:
@@ -292,9 +291,9 @@ def inputs_of_sizes(
     batch_dim: int | None,
     device: torch.device,
 ) -> tuple[torch.Tensor, ...]:
-    """Return the :func:`random_inputs` of these sizes, ``(1, 3, 224, 224)`` or ``[(1, 16), (1, 16)]``.
+    """Return :func:`random_inputs` of these sizes, ``(1, 3, 224, 224)`` or ``[(1, 16), (1, 16)]``.
 
-    ``dtypes`` has one for each, or is one for all (default torch.float32). Raises InputError for what is no shape, and for
+    ``dtypes`` is one dtype per input, or one for all (default torch.float32). Raises InputError for what is no shape, and for
     dtypes of another number.
     """
     shapes = shapes_in(sizes)
@@ -334,9 +333,9 @@ def _batched(shape: tuple[int, ...], batch_dim: int) -> tuple[int, ...]:
 def random_input(
     shape: Sequence[int], dtype: torch.dtype, device: torch.device, generator: torch.Generator
 ) -> torch.Tensor:
-    """Return random numbers from 0 to 1, so that integers are 0 and booleans True, as torchinfo's inputs are.
+    """Return random numbers from 0 to 1; integers are therefore 0 and booleans True, as in torchinfo's inputs.
 
-    They repeat after :data:`PERIOD`: a count seldom reads them, and to draw all would take longer than the count.
+    They repeat after :data:`PERIOD` numbers: a count seldom reads them, and drawing all would take longer than counting.
     """
     made = torch.empty(shape, dtype=dtype, device=device)
     if device.type != "meta":
@@ -347,11 +346,11 @@ def random_input(
 
 
 def place_of(dtype: torch.dtype, device: torch.device) -> torch.device:
-    """Return where an input for a model on this device is: integers and booleans for one on meta are on the CPU, so that
-    masks and positions have values."""
+    """Return the device to put an input on. For a model on meta, integers and booleans go to the CPU, so that masks and
+    positions have values."""
     return device if device.type != "meta" or is_inexact(dtype) else torch.device("cpu")
 
 
 def is_inexact(dtype: torch.dtype) -> bool:
-    """Return True for real and complex numbers."""
+    """Return whether a dtype is floating-point or complex."""
     return dtype.is_floating_point or dtype.is_complex

@@ -1,4 +1,4 @@
-"""Whose a file of code is: the user's, or that of Python or an installed package. It needs no torch."""
+"""Tell the user's source files from files of Python and installed packages, without importing torch."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 from ..errors import PACKAGE
 
 PACKAGES = "/site-packages/", "/dist-packages/"
-"""The folders of installed packages, also those of another environment."""
+"""The folders of installed packages, in any environment."""
 
 
 def is_installed(file: str) -> bool:
-    """Return whether a file belongs to Python, an installed package, torch or fxflops, or is generated code, and not the user's."""
+    """Return whether a file belongs to Python, an installed package, torch or fxflops, or is generated code."""
     if file.startswith("<"):
         return file.startswith(("<frozen", "<built-in", "<string>", "<eval"))
     return file.startswith(FOLDERS) or any(folder in file for folder in PACKAGES)
 
 
 def _folder_of(package: str) -> str:
-    """Return the folder of a package, which may be installed from a checkout."""
+    """Return the folder of a package, also one installed from a checkout; fxflops's own if the package is missing."""
     spec = find_spec(package)
     return f"{Path(spec.origin).parent}/" if spec is not None and spec.origin else f"{PACKAGE}/"
 

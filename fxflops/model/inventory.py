@@ -1,4 +1,4 @@
-"""The modules of a model with their paths, and its parameters and buffers by name, found in one walk."""
+"""Collect a model's modules with their paths, and its parameters and buffers by name, in one walk."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
 NOTED = FUNCTIONS | {torch.ScriptObject}
 NONE: frozenset[Any] = frozenset()
 UNQUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
-"""Plain dtypes of the same width as quantized ones."""
+"""Quantized dtypes, each with the plain dtype of the same width."""
 
 
 class Inventory:
     """The modules of a model, and its parameters and buffers by their full names, each once.
 
-    ``aliases`` are further paths of modules, each with the first; the paths of what is in these modules follow from it.
-    ``packed`` are meta tensors for the weights that quantized layers keep in objects of their kernels, and the weights
-    that TorchScript keeps as constants of a graph, as ``torch.jit.freeze`` makes them; ``constants`` are its other ones. ``keeps`` has the
-    functions among the attributes of the modules that have some. ``shapeless`` are the lazy modules with parameters that have
-    no shape yet. Of a function (:class:`~fxflops.model.modules.Called`) the modules are those that were found. Raises InputError if there are any, unless ``lazy``.
+    ``aliases`` maps further paths of modules to their first path; aliases of submodules are not listed.
+    ``packed`` are meta tensors for the weights in packed-parameter objects of quantized layers, and the weights that
+    TorchScript keeps as graph constants, e.g. after ``torch.jit.freeze``; ``constants`` are its other constants. ``keeps`` has,
+    for modules with functions among their attributes, these functions. A function
+    (:class:`~fxflops.model.modules.Called`) has the modules that it leads to. ``shapeless`` are the lazy modules with parameters
+    that have no shape yet. Raises InputError if there are any, unless ``lazy``.
     """
 
     def __init__(self, model: nn.Module, lazy: bool = False) -> None:
@@ -48,7 +49,7 @@ class Inventory:
         self._met: list[int] = []
         found, of_graphs = set[int](), set[int]()
         for module, path in self.paths.items():
-            attributes = [*module.__dict__.values()]  # at once: other threads may set some meanwhile
+            attributes = [*module.__dict__.values()]  # a copy: other threads may set attributes meanwhile
             if not NOTED.isdisjoint(map(type, attributes)):
                 self.keeps[module] = frozenset(value for value in attributes if type(value) in FUNCTIONS)
                 self.packed += [(path, weight) for value in attributes for weight in _packed(value)]
@@ -56,7 +57,7 @@ class Inventory:
                 self.packed += [(path, weight) for value in packed_in_script(module) for weight in _packed(value)]
                 for name, constant, is_weight in constants_of(module, path):
                     if (storage := constant.untyped_storage()._cdata) in of_graphs:
-                        continue  # a graph has those of the graphs that are put into it
+                        continue  # an inlined graph's constants are also in the outer graph
                     of_graphs.add(storage)
                     (self.packed if is_weight else self.constants).append((name, constant))
             self._met.append(len(self.params))
@@ -84,7 +85,7 @@ class Inventory:
 
     @cached_property
     def contents(self) -> tuple[tuple[Module, ...], Params]:
-        """The contents of the model that a report shows: its modules, and the sums of its parameters."""
+        """The modules and the parameter totals that a report shows."""
         sizes = [_held(parameter) for _, parameter in self.params]
         trained = [size if p.requires_grad else 0 for size, (_, p) in zip(sizes, self.params, strict=True)]
         new, modules = tuple.__new__, self._root()
@@ -103,14 +104,14 @@ class Inventory:
         return tuple(modules), Params(total, sum(trained), total - sum(trained), buffers, nbytes, sharded)
 
     def _root(self) -> list[Module]:
-        """Return the record of a root that is none of the modules: a function, from which these were found."""
+        """Return the record of a root that is not itself a module: the function that leads to the modules."""
         return [] if "" in self.paths.values() else [Module("", self._name)]
 
 
 def _is_global(function: Any) -> bool:
-    """Return whether a function belongs to a Python module or a class, and lives anyway.
+    """Return whether a function belongs to a Python module or a class, and so outlives the model.
 
-    A report must not have any other: a closure may hold the model, and a bound method its object.
+    A report must keep no other function: a closure may hold the model, and a bound method its object.
     """
     if isinstance(function, BuiltinFunctionType):
         return isinstance(function.__self__, ModuleType | type | None)
@@ -119,7 +120,7 @@ def _is_global(function: Any) -> bool:
 
 
 def _held(parameter: torch.Tensor) -> int:
-    """Return how many elements of a parameter this process holds; not all, if it is a DTensor."""
+    """Return how many elements of a parameter this process holds: of a DTensor, its local shard's."""
     if type(parameter) in ORDINARY or not hasattr(parameter, "device_mesh"):
         return parameter.numel()
     return sum(part.numel() for part in stored(parameter))
@@ -130,10 +131,10 @@ def _is_shapeless(tensor: torch.Tensor | None) -> bool:
 
 
 def constants_of(module: ScriptModule, path: str) -> list[tuple[str, torch.Tensor, bool]]:
-    """Return the tensors that the graphs of a scripted module's methods hold as constants, with their names in them, and
-    whether each is a weight: of floats, and used by a node.
+    """Return the constant tensors in the graphs of a scripted module's methods, each with its name there, and whether it is a
+    weight: a floating-point tensor that a node uses.
 
-    Numbers, which tracing makes tensors of too, are left out.
+    Skips 0-d tensors, since tracing turns plain numbers into these.
     """
     found = dict[int, tuple[str, torch.Tensor, bool]]()
     for graph in graphs_of(module):
@@ -156,6 +157,6 @@ def constants_of(module: ScriptModule, path: str) -> list[tuple[str, torch.Tenso
 
 
 def _packed(value: Any) -> list[torch.Tensor]:
-    """Return meta tensors for the weights in an object of a quantized kernel."""
+    """Return meta tensors for the weights in a quantized layer's packed-parameter object."""
     with torch.no_grad():
         return [torch.empty(w.shape, dtype=UNQUANTIZED.get(w.dtype, w.dtype), device="meta") for w in unpacked(value)]

@@ -1,10 +1,10 @@
-"""The modules of a model, and their parameters and buffers, read without calling a method that a user's class may override.
+"""Read a model's modules, parameters and buffers without calling a method that a user's class may override.
 
-A model may have an attribute ``modules``, a ``parameters`` that returns a list, a ``__len__`` that raises. What counts here
-are the records that ``torch.nn.Module`` itself keeps (``_modules``, ``_parameters``, ``_buffers``), and a module is known
-by its identity: its ``__hash__`` and ``__eq__`` may depend on its state, as those of a torchmetrics metric do.
+A model may have an attribute ``modules``, a ``parameters`` that returns a list, a ``__len__`` that raises. So this reads the
+dicts that ``torch.nn.Module`` itself keeps (``_modules``, ``_parameters``, ``_buffers``), and compares modules by identity:
+``__hash__`` and ``__eq__`` may depend on a module's state, as in a torchmetrics metric.
 
-A function, a method or an object that is called has modules, too: :class:`Called` stands for it, and holds them.
+A function, a method or a callable object has modules, too: :class:`Called` wraps it, and holds them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ V = TypeVar("V")
 
 
 class ByIdentity(MutableMapping[Any, V]):
-    """A mapping whose keys, modules, are known by their identity. It keeps them alive."""
+    """A mapping whose keys, modules, are compared by identity. It keeps them alive."""
 
     def __init__(self, items: Iterable[tuple[Any, V]] = ()) -> None:
         self._items: dict[int, tuple[Any, V]] = {id(key): (key, value) for key, value in items}
@@ -51,11 +51,11 @@ class ByIdentity(MutableMapping[Any, V]):
         return self._items.get(id(key), (None, default))[1]
 
     def items(self) -> ItemsView[Any, V]:
-        return self._items.values()  # type: ignore[return-value]  # pairs as well, without a call for each
+        return self._items.values()  # type: ignore[return-value]  # stored as pairs: no call per item
 
 
 def class_name(module: nn.Module) -> str:
-    """Return the name of a module's class; of TorchScript that of the class that it was made of."""
+    """Return the name of a module's class; for TorchScript, the name of the original class."""
     scripted = class_of_script(module) if isinstance(module, torch.jit.ScriptModule) else ""
     return scripted.rpartition(".")[2] or type(module).__name__
 
@@ -66,14 +66,14 @@ def unique(objects: Iterable[Any]) -> list[Any]:
 
 
 class Called(nn.Module):
-    """Stands for a function, a bound method or any other callable that is counted as a model is: a call of this calls it.
+    """A module that wraps a function, a bound method or any other callable, so that it can be counted like a model.
 
-    ``roots`` are the modules that it leads to, by path. The one at the path "", if there is one, is that whose method is called:
-    all paths are as of that module itself. This object is none of the model's modules (:func:`modules_of` leaves it out), so it
-    has no hooks and no calls of its own; what the callable does outside of all modules has the path "".
+    ``roots`` are the modules that the callable leads to, by path. If the callable is a module's method, this module is at the
+    path "", and all paths start at it. The wrapper is not one of the model's modules (:func:`modules_of` skips it), so it
+    has no hooks and no calls of its own; operations outside all modules have the path "".
 
-    ``reached`` is what else the callable leads to, whose state a run may change: its object and closure, an optimizer.
-    ``unnamed`` are modules it leads to that are not among the roots, because others were given.
+    ``reached`` is everything else that the callable leads to and whose state a run may change: its object and closure, an
+    optimizer. ``unnamed`` are modules it leads to that are not below the roots, because the user passed ``models``.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Called(nn.Module):
         """``classes`` are the names of the classes of objects that hold modules, by path."""
         super().__init__()
         self.roots, self.reached, self.unnamed = roots, [*reached], [*unnamed]
-        held = vars(self)  # not by assignment, which would enter a module as a child
+        held = vars(self)  # assigning an attribute would register a module as a child
         held["forward"] = function
         if (whole := roots.get("")) is not None:
             held.update({kind: dict(getattr(whole, kind).items()) for kind in ("_parameters", "_buffers", "_modules")})
@@ -104,20 +104,20 @@ class Called(nn.Module):
         held["training"] = any(bool(getattr(module, "training", False)) for module in roots.values())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return vars(self)["forward"](*args, **kwargs)  # past the hooks that someone has for all modules
+        return vars(self)["forward"](*args, **kwargs)  # skips the hooks registered for all modules
 
 
 class Group(nn.Module):
-    """Holds the modules that an object, a list or a mapping leads to, under the name of that; it is never called."""
+    """Holds the modules of an object, a list or a mapping under its name; it is never called."""
 
 
 def label_of(model: nn.Module) -> str:
-    """Return the name of what is called, for an error message: ``Net.forward``, or that of a function."""
+    """Return the callable's name for an error message: ``Net.forward``, or the function's name."""
     return type(model).__name__ if isinstance(model, Called) else f"{class_name(model)}.forward"
 
 
 def modules_of(model: nn.Module) -> tuple[ByIdentity[str], dict[str, str]]:
-    """Return all modules with their first path, in the order of ``named_modules()``; and the other paths, each with the first."""
+    """Return all modules with their first path, in the order of ``named_modules()``; and a map from other paths to the first."""
     paths, aliases = dict[int, tuple[nn.Module, str]](), dict[str, str]()
     if not isinstance(model, Called):
         _visit(model, "", paths, aliases)
@@ -133,7 +133,7 @@ def modules_of(model: nn.Module) -> tuple[ByIdentity[str], dict[str, str]]:
 
 
 def _visit(module: nn.Module, path: str, paths: dict[int, tuple[nn.Module, str]], aliases: dict[str, str]) -> None:
-    # Not nested in modules_of: a function that calls itself there is a reference cycle, which would hold the model.
+    # Not nested in modules_of: a recursive closure is a reference cycle, which would keep the model alive.
     paths[id(module)] = module, path
     for name, child in module._modules.items():
         if child is None:
@@ -156,7 +156,7 @@ def named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def named_children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules directly in a module, each once, with their first names."""
+    """Yield a module's direct children, each once, with their first names."""
     seen = set[int]()
     for name, child in _entries(module):
         if id(child) not in seen:
@@ -165,12 +165,12 @@ def named_children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _entries(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules directly in a module, also one that has several names, with each."""
+    """Yield a module's direct children with their names; a child with several names comes once per name."""
     return ((name, child) for name, child in module._modules.items() if child is not None)
 
 
 def children_of(module: nn.Module) -> list[nn.Module]:
-    """Return the modules directly in a module, each once."""
+    """Return a module's direct children, each once."""
     return [child for _, child in named_children(module)]
 
 
@@ -180,12 +180,12 @@ def submodule(model: nn.Module, path: str) -> nn.Module:
 
 
 def named_parameters(model: nn.Module, each_once: bool = True) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters of all modules with their names; those that modules share ``each_once``, or at each place."""
+    """Yield the parameters of all modules with their names; shared parameters once if ``each_once``, else at each place."""
     return _named(model, "_parameters", each_once)
 
 
 def named_buffers(model: nn.Module, each_once: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the buffers of all modules with their names; those that modules share ``each_once``, or at each place."""
+    """Yield the buffers of all modules with their names; shared buffers once if ``each_once``, else at each place."""
     return _named(model, "_buffers", each_once)
 
 

@@ -1,4 +1,4 @@
-"""A step of the user's optimizer on stand-ins for its tensors: its parameters and its state stay as they are."""
+"""Run a step of the user's optimizer on stand-ins for its tensors, so that its parameters and state do not change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INSTEAD = "count a step of your own instead: with fxflops.profile(model, optimiz
 
 
 def is_optimizer(value: Any) -> bool:
-    """Return whether a value is an optimizer, rather than a class or function that makes one."""
+    """Return whether a value is an optimizer, not a class or function that makes an optimizer."""
     return isinstance(value, Optimizer) or callable(getattr(None if isinstance(value, type) else value, "step", None))
 
 
@@ -50,15 +50,15 @@ def checked_optimizer(optimizer: Any, backward: bool) -> OptimizerLike | None:
 
 
 def _closure_of(step: Any) -> inspect.Parameter | None:
-    """Return the parameter of a step that is the closure; None if it has none, or if that cannot be read."""
+    """Return the ``closure`` parameter of a step function; None if it has none, or if its signature cannot be read."""
     try:
         return inspect.signature(inspect.unwrap(step)).parameters.get("closure")
-    except (TypeError, ValueError):  # no function, or one of C
+    except (TypeError, ValueError):  # not a function, or a C function
         return None
 
 
 def of_another(optimizer: OptimizerLike | None, model: nn.Module) -> str:
-    """Return a sentence if the model has parameters, and the optimizer none of them; "" otherwise."""
+    """Return a sentence if the model has parameters but the optimizer has none of them; "" otherwise."""
     own = {id(parameter) for parameter in parameters_of(model)} if is_optimizer(optimizer) else ()
     if not own or any(id(each) in own for _, each in reached(optimizer)):
         return ""
@@ -68,7 +68,7 @@ def of_another(optimizer: OptimizerLike | None, model: nn.Module) -> str:
 
 
 def made_optimizer(optimizer: OptimizerLike, parameters: Sequence[torch.Tensor]) -> Any:
-    """Return the optimizer, made of these parameters if it is a class or function. InputError if that makes none."""
+    """Return the optimizer; call a class or function with these parameters. Raises InputError if that makes no optimizer."""
     if is_optimizer(optimizer):
         return optimizer
     made = optimizer(parameters)  # type: ignore[operator]
@@ -84,16 +84,16 @@ class Storages(Protocol):
         """Return whether a call of the run made a tensor's storage."""
 
     def share(self, tensor: torch.Tensor, stand_in: torch.Tensor) -> None:
-        """Count the storage of a stand-in as that of its tensor, if the model holds this."""
+        """Count a stand-in's storage as the original tensor's, if the model holds the tensor."""
 
 
 class StandIns:
-    """Tensors that take the place of an optimizer's for a run.
+    """Tensors that replace an optimizer's tensors during a run.
 
-    ``mirrors`` are pairs: a tensor of the model, and the one that stands for it in the run. All other tensors get a copy,
-    without values on meta if the run ``is_on_meta`` and they are on the model's ``device``; scalars, such as the number of
-    steps, keep theirs. Tensors that share memory get stand-ins that do. Tensors that the run itself has made, as
-    ``storages`` know, need none: gradients of single examples, noted on the parameters.
+    ``mirrors`` are pairs: a tensor of the model, and its stand-in in the run. All other tensors get a copy: on meta, without
+    values, if the run ``is_on_meta`` and they are on the model's ``device``. Scalars, such as the number of
+    steps, keep their values. Tensors that share memory get stand-ins that share memory. Tensors that the run itself allocated,
+    as ``storages`` records, need no stand-in, e.g. per-example gradients stored as attributes of parameters.
     """
 
     def __init__(
@@ -108,13 +108,13 @@ class StandIns:
         self._device = device
         self._live = storages
         self._storages: dict[int, Any] = {}
-        self._bases: list[Any] = []  # kept alive, so that no other storage gets the address of one
+        self._bases: list[Any] = []  # kept alive, so that no new storage reuses an address
         for tensor, mirror in self._made.values():
             if _is_plain(tensor) and tensor.untyped_storage().nbytes() == mirror.untyped_storage().nbytes():
                 self._storages[tensor.untyped_storage()._cdata] = mirror.untyped_storage()
 
     def put_into(self, holders: Iterable[Any]) -> None:
-        """Put the stand-ins in the place of all tensors that these objects hold themselves; drop the hooks of steps."""
+        """Replace all tensors that these objects hold directly by their stand-ins; drop step hooks."""
         for holder in holders:
             kind = type(holder)
             if issubclass(kind, dict):
@@ -132,7 +132,7 @@ class StandIns:
                     set_at(place, holder, made)
         for tensor, mirror in [*self._made.values()]:
             if tensor is not mirror:
-                vars(mirror).update(vars(tensor))  # what users note on a parameter
+                vars(mirror).update(vars(tensor))  # attributes that users set on a parameter
 
     def _put_into_dict(self, holder: Any) -> None:
         base: Any = OrderedDict if issubclass(type(holder), OrderedDict) else dict
@@ -147,13 +147,13 @@ class StandIns:
                 base.__setitem__(holder, key, item)
 
     def _key(self, key: Any) -> Any:
-        """Return the key under which a stand-in is looked up; some optimizers use the ``id`` of a parameter."""
+        """Return the dict key for a stand-in; some optimizers use the ``id`` of a parameter as key."""
         if type(key) is int and key in self._made:
             return id(self._made[key][1])
         return self.of(key)
 
     def of(self, value: Any) -> Any:
-        """Return the stand-in for a tensor, a tuple with those in it, or anything else itself."""
+        """Return the stand-in for a tensor, a tuple with stand-ins for its tensors, or anything else unchanged."""
         kind = type(value)
         if issubclass(kind, torch.Tensor):
             if id(value) not in self._made:
@@ -170,9 +170,7 @@ class StandIns:
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         is_empty = self._is_on_meta and tensor.ndim > 0 and tensor.device.type in (self._device.type, "meta")
         made = tensor.detach()
-        if hasattr(
-            tensor, "__tensor_flatten__"
-        ):  # a wrapper, such as quantized state, which need not know how to be copied
+        if hasattr(tensor, "__tensor_flatten__"):  # a wrapper, e.g. quantized state, which may not support clone()
             names, context = tensor.__tensor_flatten__()
             parts = {name: self.of(getattr(tensor, name)) for name in names}
             unflatten: Any = type(tensor)
@@ -194,28 +192,28 @@ class StandIns:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is a view of a storage and nothing else."""
+    """Return whether a tensor is just a view of a storage: not a wrapper, quantized, sparse or lazily negated."""
     return type(tensor) in ORDINARY and is_dense(tensor) and not (tensor.is_quantized or tensor.is_neg())
 
 
 def states_of(optimizer: Any, parameters: Iterable[torch.Tensor] = ()) -> list[tuple[str, torch.Tensor]]:
-    """Return the tensors of an optimizer but for parameters, by the names that it gives them: "exp_avg".
+    """Return an optimizer's state tensors by the names that it gives them, such as "exp_avg".
 
-    They may be held in mappings, lists or objects. ``parameters`` are tensors that are no state.
+    They may be in mappings, lists or objects. Module parameters, and the tensors in ``parameters``, are not state.
     """
     apart = {*map(id, parameters)}
     return [
         (name, each)
         for name, each in reached(optimizer, into_modules=False)
-        # A fake tensor says by an attribute that it is a parameter.
+        # isinstance, since a fake tensor is a parameter by its attribute _is_param alone.
         if issubclass(type(each), torch.Tensor) and not isinstance(each, nn.Parameter) and id(each) not in apart
     ]
 
 
 @contextmanager
 def gradients_kept(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Restore, after the block, the gradients of parameters and what was noted on these, such as gradients of single examples, or
-    a mark that a step takes away. What the block newly notes, a state, stays."""
+    """Restore, after the block, the gradients and attributes of parameters, e.g. per-example gradients, or a flag that a step
+    removes. Attributes that the block adds, such as optimizer state, stay."""
     before = [(parameter, parameter.grad, dict(vars(parameter))) for parameter in parameters]
     tensors = [each for _, gradient, noted in before for each in (gradient, *noted.values())]
     marks = [(vars(each), dict(vars(each))) for each in tensors if issubclass(type(each), torch.Tensor)]
@@ -225,13 +223,13 @@ def gradients_kept(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
         for parameter, gradient, noted in before:
             parameter.grad = gradient
             vars(parameter).update(noted)
-        for marked, attributes in marks:  # opacus marks those that a step has used
+        for marked, attributes in marks:  # opacus flags the gradients that a step has used
             marked.clear()
             marked.update(attributes)
 
 
 def zero_gradients(optimizer: Any, parameters: Iterable[torch.Tensor]) -> None:
-    """Let an optimizer drop the gradients, and whatever else it drops with them. It finds none that it could set to zero."""
+    """Drop the gradients, then call the optimizer's ``zero_grad`` for whatever else it drops. It finds no gradients to zero."""
     for parameter in parameters:
         parameter.grad = None
     if callable(zero := getattr(optimizer, "zero_grad", None)):
@@ -239,12 +237,12 @@ def zero_gradients(optimizer: Any, parameters: Iterable[torch.Tensor]) -> None:
 
 
 def holders_in(optimizer: OptimizerLike | None) -> list[Any]:
-    """Return the objects of an optimizer that a step may change; none for a class or function that makes one."""
+    """Return the objects of an optimizer that a step may change; [] for a class or function that makes an optimizer."""
     return [each for _, each in reached(optimizer)] if is_optimizer(optimizer) else []
 
 
 def held_by_hooks(parameters: Iterable[Any]) -> Optimizer | None:
-    """Return an optimizer that hooks of parameters, or attributes noted on them, lead to: they step it in a backward pass."""
+    """Return an optimizer that parameters' hooks or attributes lead to, since hooks may step it in a backward pass; else None."""
     hooks = [(vars(p), p._post_accumulate_grad_hooks, p._backward_hooks) for p in parameters]
     held = [each for group in hooks for each in group if each]
     found = reached(held, into_modules=False) if held else ()

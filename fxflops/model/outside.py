@@ -1,7 +1,7 @@
-"""What a forward may leave outside of its model: attributes of classes, globals of its file, variables of closures.
+"""Restore state outside the model that a forward changed: class attributes, globals of its file, closure variables.
 
-A forward that notes there what it sees, or counts its calls, has noted it: that stays. But a tensor of the run, on meta or a proxy
-of a trace, would come up in the model's next real run, out of a cache: what holds one is as before.
+Plain values that a forward stores there, e.g. a count of its calls, stay. But a tensor of the run, on meta or a trace's
+proxy, would turn up in the model's next real run, e.g. from a cache: whatever holds such a tensor is restored.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from .reach import CELL, ENDS, LONGEST, set_at
 
 CONTAINERS = frozenset({dict, list, set})
 DEPTH = 3
-"""The levels of containers and objects in which a tensor is looked for."""
+"""How many levels of containers and objects are searched for tensors."""
 FEW = 1000
-"""The most items of a container in which tensors are looked for."""
+"""The most items of a container that is searched for tensors."""
 REBINDS = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 REBINDING = frozenset(map(dis.opmap.__getitem__, REBINDS))
 PLAIN = frozenset(
     {ModuleType, BuiltinFunctionType, type(None), bool, int, float, str, bytes, torch.dtype, torch.device}
 )
-"""The classes of most values that functions use, in which nothing else is held."""
+"""Common classes of values in functions that hold no other objects."""
 
 
 class Outside:
-    """What the classes of modules, their methods, hooks and the functions of the same files bind, as it is now.
+    """The current bindings of the modules' classes, their methods, hooks, and the functions of the same files.
 
-    ``tensors`` are those that these lead to. ``containers`` are lists, dicts and sets that these name; it is up to the caller to restore what is in them, where that
-    :func:`holds_tensors`. :meth:`restore` binds names again as they were that now hold tensors. Torch's own classes change nothing.
+    ``tensors`` are the tensors that these lead to. ``containers`` are the lists, dicts and sets that these name; the caller
+    must restore the items of containers that afterwards :func:`holds_tensors`. :meth:`restore` rebinds names that now hold
+    tensors. Torch's own classes are skipped, since they change nothing.
     """
 
     def __init__(self, classes: Iterable[type], hooks: Iterable[Any] = ()) -> None:
@@ -64,7 +65,7 @@ class Outside:
             if issubclass(type(value), torch.Tensor):
                 self.tensors.append(value)
             value = value.fget if type(value) is property else getattr(value, "__func__", value)
-            if type(value) is FunctionType:  # also one put in from elsewhere
+            if type(value) is FunctionType:  # also functions defined elsewhere
                 self._enter_users(value)
 
     def _enter_container(self, value: Any) -> None:
@@ -111,14 +112,14 @@ class Outside:
                 self._enter_class(value)
 
     def _enter_held(self, value: Any, depth: int) -> None:
-        """Enter what a closure, a default argument or an attribute of a function holds."""
+        """Enter the value of a closure variable, a default argument or a function's attribute."""
         kind = type(value)
         if kind in PLAIN:
             return
         if issubclass(kind, torch.Tensor):
             self.tensors.append(value)
             return
-        if issubclass(kind, nn.Module):  # of another model: a hook's
+        if issubclass(kind, nn.Module):  # another model, e.g. one that a hook holds
             own = [*chain.from_iterable(map(tensors_of, all_modules(value)))]
             self.tensors += own
             return
@@ -128,7 +129,7 @@ class Outside:
             self.generators.append(generator)
         elif str(kind.__module__).startswith("torch."):
             return
-        elif kind is FunctionType:  # one that a decorator wraps
+        elif kind is FunctionType:  # e.g. a decorated function
             self._enter_users(value)
         elif kind is MethodType:
             self._enter_held(value.__func__, depth)
@@ -150,7 +151,7 @@ class Outside:
                 self._enter_held(held, depth - 1)
 
     def restore(self) -> None:
-        """Bind the names as they were that now hold tensors, or nothing."""
+        """Rebind, as before, the names that now hold tensors or are unbound."""
         for cls, before in self._classes:
             added = [name for name in vars(cls) if name not in before and not name.startswith("__")]
             for name in [name for name in added if holds_tensors(vars(cls)[name])]:
@@ -170,20 +171,20 @@ class Outside:
 
 
 def holds_tensors(value: Any) -> bool:
-    """Return whether a value is or holds a tensor, or the proxy of one in a trace."""
+    """Return whether a value is or holds a tensor or an fx proxy."""
     return any(issubclass(type(part), (torch.Tensor, fx.Proxy)) for _, part in walk(value, DEPTH))
 
 
 def _is_lost(now: Any, before: Any) -> bool:
-    """Return whether a name is to be bound as before: it is bound to something else, that holds tensors, or no longer bound."""
+    """Return whether a name must be rebound: it is now unbound, or bound to another value that holds tensors."""
     return now is not before and (now is NOTHING or holds_tensors(now))
 
 
 @cache
 def names_of(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names that code uses, of globals or attributes, and the globals that it binds."""
+    """Return the names of globals and attributes that code uses, and the globals that it binds."""
     codes = [*_codes_in(code)]
-    # Every second byte is an operation. To disassemble all code would take a third of a model's first count.
+    # Every second byte is an opcode. Disassembling all code would take a third of a model's first count.
     rebinding = [each for each in codes if not REBINDING.isdisjoint(each.co_code[::2])]
     rebound = {i.argval for each in rebinding for i in dis.get_instructions(each) if i.opname in REBINDS}
     return tuple({name for each in codes for name in each.co_names}), tuple(rebound)

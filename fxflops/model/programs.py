@@ -1,14 +1,14 @@
-"""A program of ``torch.export`` as a module to count: a tree of the modules that the program remembers.
+"""Turn a ``torch.export`` program into a module to count: a tree of the modules that the program's metadata names.
 
     Program                       the root; its forward takes what the exported model took
       Body                        the steps of one call of a module, in order
         Step                      one operator of the program, called as from the author's line
-        Step whose target is ...  a Part: a module that the exported model had, with a Body for each of its calls
+        Step whose target is ...  a Part: a module of the exported model, with a Body for each of its calls
 
-``torch.export`` writes the calls of all modules into one flat graph, and notes for each node the modules that were open
-(``node.meta["nn_module_stack"]``: call -> (path, class)) and the author's lines (``node.meta["stack_trace"]``). Nodes
-that follow each other in the same call of a module are put back into a module of this path and class name, so that hooks
-see it called, with what it took and gave. Nothing is copied: parameters and buffers are the program's own tensors.
+``torch.export`` writes the calls of all modules into one flat graph, and records for each node the enclosing module calls
+(``node.meta["nn_module_stack"]``: call -> (path, class)) and the author's lines (``node.meta["stack_trace"]``). Consecutive
+nodes of one module call are put back into a module with this path and class name, so that hooks
+see the call with its inputs and outputs. Nothing is copied: parameters and buffers are the program's own tensors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..errors import InputError
 from ..torch_internals import children_of, expression_of, is_persistent, tree_flatten, tree_unflatten
 
 UNTRACKED = "_empty_nn_module_stack_from_metadata_hook"
-"""The key by which torch notes that it has no stack for a node."""
+"""The key that marks a node for which torch has no module stack."""
 INDEX = re.compile(r"\[['\"]?([^'\"\]]*)['\"]?\]")
 LINE = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$', re.M)
 OF_TORCH = re.compile(
@@ -41,16 +41,16 @@ POSITIONAL, NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.K
 
 
 def is_program(model: Any) -> bool:
-    """Return whether this is an ``ExportedProgram``; torch.export, whose import takes a second, need not be loaded."""
+    """Return whether this is an ``ExportedProgram``, without importing torch.export, which takes a second."""
     exported = sys.modules.get("torch.export.exported_program")
     return exported is not None and isinstance(model, exported.ExportedProgram)
 
 
 class ProgramInput(NamedTuple):
-    """A leaf of the inputs of a program.
+    """A leaf of a program's inputs.
 
-    ``sizes`` are those of a tensor, None for anything else, whose value ``constant`` was written into the program. A size
-    that may vary is an expression of sympy.
+    ``sizes`` are a tensor's sizes. For any other input they are None, and its value ``constant`` was written into the
+    program. A size that may vary is a sympy expression.
     """
 
     name: str
@@ -59,7 +59,7 @@ class ProgramInput(NamedTuple):
     constant: Any = None
 
     def example(self, ranges: Mapping[str, tuple[int | None, int | None]] | None = None) -> tuple[int, ...]:
-        """Return sizes that fit, with the least one of 2 or more for each that may vary."""
+        """Return sizes that fit; a size that may vary gets its least allowed value, but at least 2."""
         chosen = {}
         for symbol in {symbol for size in self.sizes or () for symbol in _symbols(size)}:
             least, most = (ranges or {}).get(str(symbol), (None, None))
@@ -78,14 +78,14 @@ class ProgramInput(NamedTuple):
 
 
 def _shown(spec: Any, names: Sequence[str] = ()) -> str:
-    """Return how args and kwargs are nested, by the names of their leaves."""
+    """Return the nesting of args and kwargs as text, with the names of the leaves."""
     names = names or ["tensor"] * spec.num_leaves
     args, kwargs = tree_unflatten([*map(_Name, names)], spec)
     return ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]).join("()")
 
 
 class _Name(str):
-    """A name that shows itself without quotes."""
+    """A string whose ``repr`` has no quotes."""
 
     __slots__ = ()
     __repr__ = str.__str__
@@ -128,9 +128,9 @@ class _Next:
 
 
 class _Step(NamedTuple):
-    """Call ``target``; what it ``gives`` is one value or a tuple of them; the values ``done`` are not needed any more.
+    """Call ``target`` and store its result in ``gives``, a place or a tuple of places; then drop the values ``done``.
 
-    A part runs ``body``.
+    If ``target`` is a part, it runs ``body``.
     """
 
     target: Any
@@ -143,7 +143,7 @@ class _Step(NamedTuple):
 
 
 class _Body(NamedTuple):
-    """The steps that give ``out`` from the values ``takes``."""
+    """The steps that compute ``out`` from the values ``takes``."""
 
     takes: tuple[int, ...]
     steps: tuple[_Step, ...]
@@ -167,7 +167,7 @@ class _Body(NamedTuple):
 
 
 class Part(nn.Module):
-    """A module that a program remembers. Its class is a subclass of the name that it had."""
+    """A module of the exported model. Its class is a subclass with the original class's name."""
 
     def __init__(self, upcoming: _Next) -> None:
         super().__init__()
@@ -178,12 +178,12 @@ class Part(nn.Module):
 
 
 class _Subgraph:
-    """A graph that a higher-order operator is given: a branch of ``cond``, the code under ``no_grad``."""
+    """A graph that is an argument of a higher-order operator: a branch of ``cond``, the code under ``no_grad``."""
 
     def __init__(self, body: _Body, upcoming: _Next, names: Iterable[str]) -> None:
         self._run = body.run
         self._upcoming = upcoming
-        # flex_attention reads it, to tell a change of scores from a mask.
+        # flex_attention reads the signature, to distinguish a score_mod from a mask_mod.
         self.__signature__ = inspect.Signature([inspect.Parameter(name, POSITIONAL) for name in names])
 
     def __call__(self, *values: Any) -> Any:
@@ -191,10 +191,10 @@ class _Subgraph:
 
 
 class Program(nn.Module):
-    """A program of ``torch.export``, to be counted as the model that it was made of.
+    """A ``torch.export`` program as a module, to be counted like the exported model.
 
     ``inputs`` are the leaves of its inputs, ``ranges`` the least and the largest value of each symbol in their sizes;
-    ``examples`` are the args and kwargs that it was exported with, None where a file does not have them.
+    ``examples`` are the args and kwargs of the export, None if the file has none.
     """
 
     def __init__(self, program: Any) -> None:
@@ -213,12 +213,12 @@ class Program(nn.Module):
         self._body = _Builder(self, module).body()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the program. Inputs are nested, positional and named as those that it was exported with."""
+        """Run the program. Inputs must be nested, positional and named as in the export."""
         out = self._body.run(self.leaves(args, kwargs), self.upcoming)
         return tree_unflatten(out, self.out_spec)
 
     def leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Return the leaves of inputs that fit the signature. Raises InputError if they are nested in another way."""
+        """Return the leaves of the inputs. Raises InputError if they are nested in another way."""
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         leaves, spec = tree_flatten((bound.args, bound.kwargs))
@@ -230,12 +230,12 @@ class Program(nn.Module):
         return _shown(self.in_spec, [each.name for each in self.inputs])
 
     def nested(self, leaves: Sequence[Any]) -> tuple[Any, Any]:
-        """Return args and kwargs made of the leaves."""
+        """Nest the leaves into args and kwargs."""
         args, kwargs = tree_unflatten([*leaves], self.in_spec)
         return args, kwargs
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raise InputError for inputs that the program was not written for: of other sizes, or other constants."""
+        """Raise InputError for inputs that do not fit the program: other sizes or other constants."""
         sizes: dict[Any, int] = {}
         expressions: list[tuple[ProgramInput, int, Any, int]] = []
         for wanted, value in zip(self.inputs, self.leaves(args, kwargs), strict=True):
@@ -277,7 +277,7 @@ class Program(nn.Module):
         return f"the program takes {wanted.text()}, not {list(value.shape)}"
 
     def varying(self) -> str:
-        """Return which sizes of the inputs may vary, and in which range; "" if none."""
+        """Return a sentence on which sizes of the inputs may vary, and their ranges; "" if none may."""
         symbols = {str(s): s for each in self.inputs for size in each.sizes or () for s in _symbols(size)}
         if not symbols:
             return ""
@@ -295,20 +295,20 @@ class Program(nn.Module):
         return len(self.inputs) != len(self.signature.parameters)
 
     def is_batch_alone(self) -> bool:
-        """Return whether the first sizes of the inputs are one symbol, and no other size may vary."""
+        """Return whether only the batch size may vary: one symbol, the first size of all tensor inputs."""
         symbols = {s for each in self.inputs for size in each.sizes or () for s in _symbols(size)}
         tensors = [each.sizes for each in self.inputs if each.sizes]
         return len(symbols) == 1 and all(sizes[0] in symbols and not any(map(_symbols, sizes[1:])) for sizes in tensors)
 
     def example_call(self) -> str:
-        """Return args and kwargs as they are written in Python, of sizes that fit."""
+        """Return args and kwargs of fitting sizes as Python code."""
         args, kwargs = self.nested([_Name(each.example_text(self.ranges)) for each in self.inputs])
         text = repr(args[0]) if len(args) == 1 and not isinstance(args[0], tuple) else repr(args)
         return f"{text}, kwargs={kwargs!r}" if kwargs else text
 
     def _signature(self, written: list[str]) -> inspect.Signature:
-        """Return the signature of forward, with the names that the exported model's had. What the program has as a constant
-        has this for a default."""
+        """Return the signature of forward, with the exported model's parameter names. An input that the program has as a
+        constant gets it as default."""
         positional, named = children_of(self.in_spec)
         names = written if len(written) == positional.num_children + named.num_children else []
         names = names or [f"arg{i}" for i in range(positional.num_children)]
@@ -329,7 +329,7 @@ class Program(nn.Module):
 
 
 def program_module(program: Any) -> Program:
-    """Return an exported program as a module, of a class of the name that its model's class had."""
+    """Return an exported program as a module whose class has the name of the model's class."""
     classes = (name for node in program.graph.nodes for path, name in _stack(node).values() if not path)
     made: Program = _class_of(next(classes, "ExportedProgram"), Program)(program)
     return made
@@ -337,17 +337,17 @@ def program_module(program: Any) -> Program:
 
 @cache
 def _class_of(name: str, base: type[nn.Module]) -> Any:
-    """Return a class of this name for the modules that stand for one of that name."""
+    """Return a subclass with this name."""
     return type(name, (base,), {"__doc__": base.__doc__})
 
 
 Calls = list[tuple[str, tuple[str, str]]]
 Stack = Mapping[str, tuple[str, str]]
-"""For each call of a module that was open at a node, the outermost first: its key, the module's path and the name of its class."""
+"""The module calls that enclose a node, the outermost first: from the call's key to the module's path and class name."""
 
 
 class _Builder:
-    """Puts a flat graph back into the modules that its nodes remember, below a root."""
+    """Rebuilds the module tree from the module stacks of a flat graph's nodes, below a root."""
 
     def __init__(self, root: Program, module: fx.GraphModule) -> None:
         self.root = root
@@ -356,7 +356,7 @@ class _Builder:
         self._tensors: dict[Any, torch.Tensor] = {}
 
     def body(self) -> _Body:
-        """Make the parts with their tensors; return the body of the whole graph."""
+        """Create the parts and their tensors; return the body of the whole graph."""
         classes = {path: name for stack in _all_stacks(self.module) for path, name in stack.values()}
         held = {path: module for path, module in self.module.named_modules() if type(module) is nn.Module or not path}
         for path in (*classes, *held):
@@ -370,7 +370,7 @@ class _Builder:
         return self._body_of_graph(self.module, {})
 
     def _make(self, path: str, classes: Mapping[str, str]) -> nn.Module:
-        """Return the part of this path. Those that hold others and were not called have no class that is known."""
+        """Return the part at this path. The class of a container that was never called is unknown; it becomes "Module"."""
         if path not in self._parts:
             above, _, name = path.rpartition(".")
             holder = self._make(above, classes)
@@ -379,14 +379,14 @@ class _Builder:
         return self._parts[path]
 
     def _first(self, tensor: Any) -> Any:
-        """Return the first tensor that is the same memory in the same way: a file may have tied weights twice."""
+        """Return the first tensor with the same memory, layout and dtype: a file may list tied weights twice."""
         if tensor is None or tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
             return tensor
         lies = tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride()
         return self._tensors.setdefault((*lies, tensor.dtype, type(tensor)), tensor)
 
     def _body_of_graph(self, module: fx.GraphModule, around: Stack) -> _Body:
-        """Return the body of a graph. That of a higher-order operator runs within the calls ``around``."""
+        """Return the body of a graph. A higher-order operator's graph runs within the calls ``around``."""
         nodes = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
         called = [node for node in nodes if node.op != "get_attr" and not _is_guard(node)]
         stacks = dict(zip(called, _completed(map(_stack, called)), strict=True))
@@ -402,7 +402,7 @@ class _Builder:
         return _Layout(places, self._parts).body(inside, module.graph.find_nodes(op="placeholder"), out.args[0], 0)
 
     def _attribute(self, module: fx.GraphModule, target: str, around: Stack) -> Any:
-        """Return a place for a tensor of the program; any other attribute itself."""
+        """Return a place for a tensor of the program, a :class:`_Subgraph` for a graph, or any other attribute itself."""
         path, _, name = target.rpartition(".")
         value = reduce(getattr, target.split("."), module)
         if isinstance(value, fx.GraphModule):
@@ -413,21 +413,21 @@ class _Builder:
 
 
 class _Layout:
-    """Lays nodes out as steps: ``places`` is where the result of each is, ``parts`` are the modules by their paths."""
+    """Turns nodes into steps: ``places`` maps each node to the place of its result, ``parts`` are the modules by path."""
 
     def __init__(self, places: Mapping[fx.Node, Any], parts: Mapping[str, nn.Module]) -> None:
         self._places = places
         self._parts = parts
 
     def body(self, nodes: list[tuple[fx.Node, Calls]], takes: Iterable[fx.Node], out: Any, depth: int) -> _Body:
-        """Return the body that runs these nodes with their open calls, of which ``depth`` are open before.
+        """Return the body that runs these nodes; the first ``depth`` of their enclosing calls are already open.
 
-        ``out`` is what it gives, made of nodes.
+        ``out`` is the result, nodes in containers.
         """
         takes = [*takes]
         units = [*self._units(nodes, depth)]
         kept = {*_nodes_in(out)}
-        # A value is let go of after the last step that uses it, as by a local variable that is not used any more.
+        # Drop a value after the last step that uses it, as Python drops temporaries.
         last = {node: i for i, (used, _, _) in enumerate(units) for node in used}
         steps = []
         for i, (used, made, step) in enumerate(units):
@@ -439,7 +439,7 @@ class _Layout:
     def _units(
         self, nodes: list[tuple[fx.Node, Calls]], depth: int
     ) -> Iterator[tuple[list[fx.Node], list[fx.Node], _Step]]:
-        """Yield the nodes that a step uses, those that it makes, and the step."""
+        """Yield the nodes whose values a step uses, the nodes that it computes, and the step."""
         for calls, group in groupby(nodes, lambda each: each[1][depth : depth + 1]):
             members = [*group]
             if not calls:
@@ -457,7 +457,7 @@ class _Layout:
             yield used, made, step._replace(body=self.body(members, used, out, depth + 1))
 
     def _operator(self, node: fx.Node) -> _Step:
-        """Return the step that calls what a node calls."""
+        """Return the step for an operator node."""
         target, args = node.target, node.args
         if node.op == "call_method":
             target = _Method(str(target))
@@ -467,11 +467,11 @@ class _Layout:
         return _Step(target, self._template(args), self._template(node.kwargs), self._places[node], (), call)
 
     def _used(self, node: fx.Node) -> list[fx.Node]:
-        """Return the nodes whose values a node takes; not those that are tensors of the program."""
+        """Return the nodes whose values a node uses, except tensors of the program."""
         return [each for each in node.all_input_nodes if isinstance(self._places[each], _Value)]
 
     def _template(self, value: Any) -> Any:
-        """Return arguments with a place for each node among them."""
+        """Return arguments with each node replaced by its place."""
         if isinstance(value, fx.Node):
             return self._places[value]
         if isinstance(value, (tuple, list)):
@@ -485,7 +485,7 @@ class _Layout:
 
 
 def _filled(template: Any, values: Mapping[int, Any]) -> Any:
-    """Return arguments with the values in their places."""
+    """Return arguments with each place replaced by its value."""
     kind = type(template)
     if kind is _Value:
         return values[template.number]
@@ -513,7 +513,7 @@ class _Method:
 
 
 def _stack(node: fx.Node) -> Stack:
-    """Return the calls that were open at a node; none where torch does not know them."""
+    """Return the module calls that enclose a node; {} where torch recorded none."""
     written = node.meta.get("nn_module_stack") or {}
     if UNTRACKED in written:
         return {}
@@ -521,7 +521,7 @@ def _stack(node: fx.Node) -> Stack:
 
 
 def _path(written: str) -> str:
-    """Return a module's path. Dynamo writes it as ``L['self'].layers[0]``, in a branch of ``cond`` below ``_export_root``."""
+    """Return a module's path. Dynamo writes ``L['self'].layers[0]``; in a branch of ``cond`` it adds ``_export_root``."""
     return INDEX.sub(r".\1", written.removeprefix("L['self']").removeprefix("_export_root")).strip(".")
 
 
@@ -531,7 +531,7 @@ def _class_name(cls: Any) -> str:
 
 
 def _completed(stacks: Iterable[Stack]) -> list[Stack]:
-    """Return the stacks, with those that are not known taken for the calls that are open both before and after."""
+    """Return the stacks, with each unknown stack replaced by the calls that are open both before and after it."""
     known = [*stacks]
     before: Stack = {}
     for i, stack in enumerate(known):
@@ -543,7 +543,7 @@ def _completed(stacks: Iterable[Stack]) -> list[Stack]:
 
 
 def _all_stacks(module: fx.GraphModule) -> Iterator[Stack]:
-    """Yield the stacks of the nodes of a graph, and of those that its higher-order operators are given."""
+    """Yield the module stacks of a graph's nodes, and of the graphs that its higher-order operators take."""
     for node in module.graph.nodes:
         yield _stack(node)
         if node.op == "get_attr":
@@ -559,19 +559,19 @@ def _nodes_in(value: Any) -> list[fx.Node]:
 
 
 def _is_guard(node: fx.Node) -> bool:
-    """Return whether a node checks the inputs, which :func:`program_inputs` does."""
+    """Return whether a node checks the inputs; :meth:`Program.check` does this instead."""
     return node.op == "call_module" and node.target == "_guards_fn"
 
 
 def _author_line(trace: str) -> tuple[str, int, str]:
-    """Return the file, line and function of the innermost frame outside torch in the text of a stack; ("", 1, "") if none."""
+    """Return file, line and function of the innermost frame outside torch in a stack trace; ("", 1, "") if there is none."""
     lines = [(file, int(line), name) for file, line, name in LINE.findall(trace)]
     return next((each for each in reversed(lines) if not OF_TORCH.search(each[0])), ("", 1, ""))
 
 
 @cache
 def _caller(file: str, line: int, name: str) -> Callable[[Any, Any, Any], Any]:
-    """Return a function that calls its first argument as from this line: places in a report, and tracebacks, are the author's."""
+    """Return a function that calls its first argument as if from this line, so that reports and tracebacks show the author's."""
     call = lambda target, args, kwargs: target(*args, **kwargs)  # noqa: E731
     if not file:
         return call

@@ -1,4 +1,4 @@
-"""Nested values with tensors inside: tuples, lists, mappings, dataclasses, and plain objects such as a KV cache."""
+"""Walk nested values with tensors inside: tuples, lists, mappings, dataclasses, and plain objects such as a KV cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..records.tensors import ORDINARY, is_wrapper, parts_of_sparse
 from ..torch_internals import C_MODULE, class_of_script_object
 
 Step = tuple[str, Any]
-"""The access to a part of its container: ``("item", key)`` or ``("attr", name)``."""
+"""How to access a part from its container: ``("item", key)`` or ``("attr", name)``."""
 
 
 class Hole(NamedTuple):
@@ -35,19 +35,18 @@ class Filling(NamedTuple):
     parts: list[tuple[Step, Any]]
 
 
-HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a class statement made, whose members are its slots
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class from a class statement, whose member descriptors are its slots
 Place = MemberDescriptorType | GetSetDescriptorType
 NOTHING = object()
-"""What a place holds that is not set."""
+"""The content of a place that is not set."""
 OPAQUE = torch.Tensor, nn.Module, ModuleType, type, enum.Enum
 
 
 def parts(value: Any) -> list[tuple[Step, Any]]:
-    """Return the parts of a container with their steps; none for a tensor, plain value, module, class or function.
+    """Return the parts of a container with their steps; [] for a tensor, plain value, module, class or function.
 
-    Only Python's own containers are walked, and those of their subclasses by Python's own methods; of any other object the
-    attributes and slots are read. No code of the object's class runs: a mapping of somebody else's may load a file for each of its
-    items, or raise.
+    Python's own containers and their subclasses are walked with Python's own methods. For any other object, the attributes
+    and slots are read. No code of the object's class runs: a third-party mapping may load a file per item, or raise.
     """
     kind = type(value)
     if issubclass(kind, SEQUENCES):
@@ -63,13 +62,13 @@ def parts(value: Any) -> list[tuple[Step, Any]]:
 
 
 def slots_in(kind: type) -> list[MemberDescriptorType]:
-    """Return the slots of a class that a class statement made, and of its bases."""
+    """Return the slots of a class and its bases, except of classes defined in C."""
     classes = [cls for cls in kind.__mro__ if cls.__flags__ & HEAP_TYPE and "__slots__" in vars(cls)]
     return [place for cls in classes for place in vars(cls).values() if type(place) is MemberDescriptorType]
 
 
 def value_at(place: Place, owner: Any) -> Any:
-    """Return the content of a place, :data:`NOTHING` if it has none."""
+    """Return the content of a place, :data:`NOTHING` if it is not set."""
     try:
         return place.__get__(owner)
     except (AttributeError, ValueError):
@@ -77,17 +76,17 @@ def value_at(place: Place, owner: Any) -> Any:
 
 
 def vars_of(value: Any) -> dict[str, Any]:
-    """Return the ``__dict__`` of an object, which must have one, read by no code of its class."""
+    """Return the ``__dict__`` of an object, which must have one, without running code of its class."""
     attributes = attributes_in(value)
     assert attributes is not None
     return attributes
 
 
 def attributes_in(value: Any) -> dict[str, Any] | None:
-    """Return the ``__dict__`` of an object, read by no code of its class; None if it has none."""
+    """Return the ``__dict__`` of an object, without running code of its class; None if it has none."""
     for base in type(value).__mro__:
         own = vars(base).get("__dict__")
-        if type(own) in (GetSetDescriptorType, MemberDescriptorType):  # the latter of SimpleNamespace, which C defines
+        if type(own) in (GetSetDescriptorType, MemberDescriptorType):  # a member descriptor in SimpleNamespace
             return own.__get__(value)  # type: ignore[no-any-return, union-attr]
     return None
 
@@ -126,13 +125,13 @@ def reader_of(names: Sequence[str]) -> Reader:
 
 
 def is_training(module: nn.Module) -> bool:
-    """Return whether a module is in train mode; False for a frozen one of TorchScript, which has none."""
+    """Return whether a module is in train mode; False for a frozen TorchScript module, which has no mode."""
     return bool(getattr(module, "training", False))
 
 
 def attributes_of(modules: Iterable[nn.Module]) -> list[Any]:
-    """Return the values of all attributes of modules. No bytecode runs between two of a module's, since other threads may
-    set some meanwhile."""
+    """Return the values of all attributes of modules. Each module is read without running bytecode in between, since other
+    threads may set attributes meanwhile."""
     return [*chain.from_iterable(map(VALUES, map(vars, modules)))]
 
 
@@ -144,15 +143,15 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def device_of(value: Any) -> torch.device | None:
-    """Return the device of the first tensor in a value that is not on meta, the meta device if all are; None for no tensor."""
+    """Return the device of the first tensor in a value that is not on meta; meta if all are, None if there are no tensors."""
     devices = [tensor.device for tensor in tensors_in(value)]
     return next((device for device in devices if device.type != "meta"), devices[0] if devices else None)
 
 
 def caches_in(value: Any) -> list[tuple[str, torch.Tensor]]:
-    """Return the tensors of the KV caches in a model's output by their places in these: ``layers.0.keys``.
+    """Return the tensors of the KV caches in a model's output by their paths in the caches, e.g. ``layers.0.keys``.
 
-    A cache is an object whose class is called so, as the ``DynamicCache`` of transformers.
+    A cache is an object whose class name ends with "Cache", e.g. transformers' ``DynamicCache``.
     """
     caches = [part for _, part in walk(value, depth=2) if type(part).__name__.endswith("Cache")]
     inside = [each for cache in caches for each in walk(cache)]
@@ -162,8 +161,8 @@ def caches_in(value: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors that have a tensor's data: itself, the indices and values of a sparse one, or those that a wrapper
-    class (quantized, sharded, masked) holds."""
+    """Return the tensors that store a tensor's data: itself, the indices and values of a sparse tensor, or the inner tensors
+    of a wrapper class (quantized, sharded, masked)."""
     if type(tensor) in ORDINARY:
         return [tensor] if tensor.layout is torch.strided else parts_of_sparse(tensor)
     if hasattr(tensor, "__tensor_flatten__"):
@@ -176,15 +175,17 @@ def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def unpacked(value: Any) -> list[torch.Tensor]:
-    """Return copies of the weights in an object of a quantized kernel, as wide as it holds them; none for anything else.
+    """Return copies of the weights in a quantized layer's packed-parameter object, in its stored width; [] for anything else.
 
-    A kernel in half precision (``quantize_dynamic(..., dtype=torch.float16)``) packs f16 and gives back f32. Its bias stays f32.
+    A half-precision layer (``quantize_dynamic(..., dtype=torch.float16)``) stores f16 but unpacks to f32. Its bias stays f32.
     """
     if not issubclass(type(value), torch.ScriptObject):
         return []
     read: Any = getattr(value, "unpack", None) or getattr(value, "__getstate__", tuple)
     parts = [part for _, part in walk(read())]
-    inner = [weight for part in parts if part is not value for weight in unpacked(part)]  # with the biases of a cell
+    inner = [
+        weight for part in parts if part is not value for weight in unpacked(part)
+    ]  # includes an RNN cell's biases
     if inner:
         return inner
     tensors = [part for part in parts if issubclass(type(part), torch.Tensor)]
@@ -193,7 +194,7 @@ def unpacked(value: Any) -> list[torch.Tensor]:
         and tensors[0].dtype is torch.float32
         and class_of_script_object(value).endswith(".LinearPackedParamsBase")
     ):
-        tensors[0] = tensors[0].half()  # the weight comes first; one in integers comes back quantized
+        tensors[0] = tensors[0].half()  # the weight comes first; an integer weight would unpack as quantized, not f32
     return tensors
 
 
@@ -228,7 +229,7 @@ def template_of(value: Any) -> tuple[Any, list[torch.Tensor]]:
 
 
 def fill(template: Any, *tensors: Any) -> Any:
-    """Return the value of a template with these tensors in its holes."""
+    """Return a template's value with these tensors in its holes."""
 
     def filled(part: Any) -> Any:
         if isinstance(part, Hole):
@@ -270,7 +271,7 @@ def replaced(
 ) -> Any:
     """Return a copy of the value with its leaves replaced; parts without leaves stay the same objects.
 
-    ``copied(container, changed)`` copies a container, ``memo`` has the containers that were met.
+    ``copied(container, changed)`` copies a container with its changed parts; ``memo`` has the containers visited so far.
     """
     if is_leaf(value):
         return replace(value)

@@ -1,4 +1,4 @@
-"""What an object leads to, an optimizer say, found without running any of its code."""
+"""Find everything that an object, e.g. an optimizer, leads to, without running any of its code."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ..records.containers import MAPPINGS, SEQUENCES, SETS, items_of, pairs_of
 from .pytree import NOTHING, Place, attributes_in, slots_in, value_at
 
 ENDS = ModuleType, type, logging.Logger, Dataset, DataLoader
-"""What belongs to more than the object that leads to it."""
+"""Objects where the search ends, since they do not belong to the object that leads to them."""
 PLAIN_TENSORS = torch.Tensor, nn.Parameter, nn.Buffer
 DEPTH = 12
 LONGEST = 2**17
-"""The most items of a container that is looked into: a parameter's states, not a data set."""
+"""The most items of a container that is searched: a parameter's states, not a dataset."""
 CELL = vars(CellType)["cell_contents"]
 
 
 class Variable:
-    """A global variable of a file: ``content`` is its value, as a cell has that of a closure's variable."""
+    """A global variable of a file: ``content`` is its value, like a closure cell's ``cell_contents``."""
 
     def __init__(self, bound: dict[str, Any], name: str) -> None:
         self._bound = bound
@@ -52,9 +52,9 @@ CONTENT: Any = vars(Variable)["content"]
 
 
 def reached(root: Any, into_modules: bool = True) -> list[tuple[str, Any]]:
-    """Return all objects that an object leads to: by attributes, slots, items, keys, closures and arguments of partial functions.
+    """Return all objects that an object leads to by attributes, slots, items, keys, closures and arguments of partial functions.
 
-    Each comes once, with the name of the attribute or key that leads to it or to what it is in; the root is the first.
+    Each comes once, the root first, with the name of the last attribute or key on the way to it.
     """
     found: dict[int, tuple[str, Any]] = {}
     queue = deque([("", root, 0)])
@@ -69,7 +69,7 @@ def reached(root: Any, into_modules: bool = True) -> list[tuple[str, Any]]:
 
 
 def _inner(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what an object holds itself, with the names of it."""
+    """Yield an object's direct contents with their names."""
     kind = type(value)
     if issubclass(kind, ENDS) or is_torchs_subclass(kind):
         return
@@ -94,12 +94,12 @@ def _inner(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_torchs_subclass(kind: type) -> bool:
-    """Return whether a class of tensors is torch's own, such as DTensor and FakeTensor: their attributes are parts of the tensor."""
+    """Return whether a tensor class is torch's own, e.g. DTensor or FakeTensor, whose attributes are parts of the tensor."""
     return issubclass(kind, torch.Tensor) and kind not in PLAIN_TENSORS and kind.__module__.startswith("torch.")
 
 
 def places_in(value: Any) -> list[Place]:
-    """Return the slots of an object, and the content of a closure's or a global variable: what it holds outside of containers."""
+    """Return the places outside containers that hold values: an object's slots, a closure cell's content, a global's value."""
     kind = type(value)
     if kind is CellType:
         return [CELL]

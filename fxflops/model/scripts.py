@@ -1,8 +1,8 @@
-"""TorchScript whose modules are seen called.
+"""Make the submodule calls inside TorchScript visible to hooks.
 
-TorchScript's interpreter calls submodules itself, so that no hook of Python sees them. In a copy of a script each call of
-a submodule's forward stands between two operators that do nothing but call the hooks of this submodule. The copy shares
-the parameters and buffers of the script that the user gave, whose own graphs stay as they are.
+TorchScript's interpreter calls submodules itself, so Python hooks do not run. In a copy of the script, each call of a
+submodule's forward is put between two operators that only call the submodule's hooks. The copy shares the user's
+parameters and buffers; the user's own graphs do not change.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ..torch_internals import class_of_script, composite_name, graphs_by_name, i
 from .modules import modules_of
 
 MARKS = set[Any]()
-"""The operators that enter and leave a submodule, which are no calls of the model's; none until a script is counted."""
+"""Operators that this file adds to scripts, which are not calls of the model; empty until a script is counted."""
 
 
 class _Calls:
-    """The open calls of the submodules of one script. A module that its caller does not hold by a name is None."""
+    """The open submodule calls of one script. A module is None if its caller does not hold it by a name."""
 
     def __init__(self, root: nn.Module) -> None:
         self.number = next(SCRIPTS)
@@ -39,7 +39,7 @@ class _Calls:
     def enter(self, name: str) -> None:
         module: Any = self._open[-1] if self._open else self._root
         for step in name.split("."):
-            # A script's modules are in no dict: it has no get().
+            # A script's _modules is not a dict: it has no get().
             module = module._modules[step] if module is not None and step in module._modules else None
         self._open.append(module)
         for hook, with_kwargs in _hooks_of(module, "_forward_pre_hooks"):
@@ -78,7 +78,7 @@ def _marks() -> torch.library.Library:
 
 
 def with_calls_seen(script: ScriptModule) -> ScriptModule:
-    """Return a copy of a script that calls the hooks of its submodules, or the script itself if it has none or cannot be copied."""
+    """Return a copy of a script that calls its submodules' hooks; the script itself if it has no submodules or cannot be copied."""
     if not script._modules or script._forward_hooks or script._forward_pre_hooks:
         return script
     _marks()
@@ -89,7 +89,7 @@ def with_calls_seen(script: ScriptModule) -> ScriptModule:
             torch.jit.save(script, written)
             written.seek(0)
             copy: Any = torch.jit.load(written, map_location="cpu")
-    except RuntimeError:  # code that is not TorchScript's: torch.jit.ignore, objects of custom classes
+    except RuntimeError:  # not pure TorchScript: torch.jit.ignore, objects of custom classes
         return script
     originals, copies = modules_of(script)[0], modules_of(copy)[0]
     if [*originals.values()] != [*copies.values()]:
@@ -102,13 +102,13 @@ def with_calls_seen(script: ScriptModule) -> ScriptModule:
     seen = set[tuple[str, str]]()
     for module in copies:
         for name, graph in graphs_by_name(module).items():
-            of_class = class_of_script(module), name  # its instances share the graphs of a class
+            of_class = class_of_script(module), name  # instances of a class share its graphs
             if of_class not in seen:
                 seen.add(of_class)
                 _mark(graph, calls.number)
     forward = graphs_by_name(copy).get("forward")
     if forward is not None:
-        inline(forward)  # functions of torch that are written in TorchScript are graphs of their own
+        inline(forward)  # torch functions written in TorchScript have separate graphs
         _call_from_python(forward)
     copy.__dict__["_calls_seen"] = calls
     copy._forward_pre_hooks[BEGIN] = calls.begin
@@ -117,11 +117,11 @@ def with_calls_seen(script: ScriptModule) -> ScriptModule:
 
 BEGIN = "fxflops: begin"
 FORWARD = re.compile(r"forward(\d+|__\d+)?")
-"""The names of forward; in a trace each further call of a module is a method of its own, and each overload of one is."""
+"""The names of forward methods: in a trace each further call of a module, and each overload, is a separate method."""
 
 
 def _mark(graph: Any, script: int) -> None:
-    """Put the two operators around each call of a submodule's forward in the graph of a method."""
+    """Put the two operators around each call of a submodule's forward in a method's graph."""
     own = next(iter(graph.inputs())).debugName()
     blocks: list[Any] = [graph]
     for block in blocks:
@@ -134,7 +134,7 @@ def _mark(graph: Any, script: int) -> None:
 
 
 def _constant(graph: Any, value: str | int, node: Any) -> Any:
-    """Return a constant of a graph, made before a node. The graph's insertion point stays where it is."""
+    """Insert a constant before a node without moving the graph's insertion point; return its value."""
     constant = graph.create("prim::Constant")
     if isinstance(value, str):
         constant.s_("value", value)
@@ -147,7 +147,7 @@ def _constant(graph: Any, value: str | int, node: Any) -> Any:
 
 
 def _call_from_python(graph: Any) -> None:
-    """Let the composite operators of a graph be called from Python, as a forward in Python does."""
+    """Replace a graph's composite operators by operators that call them from Python, as a Python forward does."""
     blocks: list[Any] = [graph]
     for block in blocks:
         for node in [*block.nodes()]:
@@ -166,9 +166,9 @@ def _call_from_python(graph: Any) -> None:
 
 @cache
 def _seen(schema: str) -> str | None:
-    """Return an operator by which Python calls the composite one of this schema; None for any other, or one with aliases.
+    """Return an operator that calls the composite operator with this schema from Python; None if it is not composite or has aliases.
 
-    Under it, functions of torch are seen as in a forward in Python: attention is one call, whatever its device's kernels.
+    torch functions are then seen as in a Python forward: attention is one call, whatever kernels the device uses.
     """
     name = composite_name(schema)
     if name is None or "(a" in schema or "!" in schema or "Tensor" not in schema.rpartition("->")[2]:
@@ -183,7 +183,7 @@ def _seen(schema: str) -> str | None:
 
 
 def _composite(node: Any) -> str | None:
-    """Return the operator that stands for a node's; None if that is not composite."""
+    """Return the operator to replace a node's operator with; None if that is not composite."""
     if not node.kind().startswith("aten::") or node.schema() == "(no schema)":
         return None
     return _seen(node.schema())
@@ -195,7 +195,7 @@ AS_TENSOR = 3
 
 @cache
 def _made_of(kind: str) -> str:
-    """Return an operator by which Python makes a tensor of numbers; TorchScript writes them into memory unseen."""
+    """Return an operator that makes a tensor of numbers from Python; TorchScript would write them to memory unseen."""
     library, own = _marks(), f"tensor_of_{kind.strip('[]')}{'s' * kind.endswith('[]')}"
     library.define(f"{own}({kind} data, ScalarType? dtype, Device? device, bool requires_grad) -> Tensor")
     library.impl(
@@ -210,7 +210,7 @@ def _made_of(kind: str) -> str:
 
 
 def _of_numbers(node: Any) -> str | None:
-    """Return the operator that stands for a node that makes a tensor of numbers; None if it does not."""
+    """Return the operator to replace a node that makes a tensor of numbers; None for any other node."""
     if node.kind() not in ("aten::tensor", "aten::as_tensor"):
         return None
     given = NUMBERS_IN.get(str(node.inputsAt(0).type()))
@@ -226,11 +226,11 @@ NUMBERS_IN = {
     "List[bool]": "bool[]",
 }
 NUMBERS_IN |= {kind: kind for kind in ("float[]", "int[]", "bool[]")}
-"""The types of numbers in TorchScript, as they stand in a schema."""
+"""TorchScript's types of numbers, as written in a schema."""
 
 
 def _name(call: Any, own: str) -> str:
-    """Return the name by which a method's own module, ``own``, holds the one that is called; "" if it does not."""
+    """Return the called module's path in the method's own module, ``own``; "" if it is not part of it."""
     value, steps = call.inputsAt(0), list[str]()
     while value.node().kind() == "prim::GetAttr":
         steps.append(value.node().s("name"))

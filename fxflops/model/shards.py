@@ -1,4 +1,4 @@
-"""Modules whose parameters FSDP2 shards: it gathers them for a forward, and frees them in the backward."""
+"""Reshard FSDP2 modules whose parameters are gathered: FSDP2 gathers for a forward, and frees in the backward."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .modules import all_modules, parameters_of
 
 @contextmanager
 def resharded(model: nn.Module) -> Iterator[None]:
-    """Shard the parameters of a model that are gathered, as after an evaluation, and gather them again at the end."""
+    """Reshard a model's gathered parameters, e.g. after an evaluation, and gather them again at the end of the block."""
     gathered = reshard(all_modules(model))
     try:
         yield
@@ -24,9 +24,9 @@ def resharded(model: nn.Module) -> Iterator[None]:
 
 
 def reshard(modules: Iterable[nn.Module]) -> list[Any]:
-    """Shard the parameters that are gathered; return the modules that had some.
+    """Reshard gathered parameters; return the modules that had any.
 
-    FSDP does it: its own records of a parameter would not follow one that is only put back into its module.
+    FSDP itself must do it: its own records would not follow if a parameter were only put back into its module.
     """
     cls = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
     modules = [*modules]
@@ -36,7 +36,7 @@ def reshard(modules: Iterable[nn.Module]) -> list[Any]:
 
 
 def _changes(module: Any) -> bool:
-    """Shard the parameters of one such module; return whether they were gathered."""
+    """Reshard an FSDP module's parameters; return whether they were gathered."""
     before = [*map(id, parameters_of(module))]
     module.reshard()
     return before != [*map(id, parameters_of(module))]

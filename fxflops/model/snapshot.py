@@ -52,21 +52,21 @@ ATOMS = frozenset({
 CONTAINERS = frozenset({dict, OrderedDict, list, set})
 KEPT = (dict, list, set, deque, bytearray)
 DEPTH = 4
-"""The levels of objects and containers below a module that are kept: a scheduler's tables, not a trainer's datasets."""
+"""How many levels of objects and containers below a module are saved: a scheduler's tables, not a trainer's datasets."""
 LARGEST_ARRAY = 2**26
-"""The most bytes of an array that an object leads to and that is kept: a table of noise, not a dataset."""
+"""The most bytes of an array, reached through an object, that is saved: a noise table, not a dataset."""
 
 
 class Snapshot:
     """The current state of a model and its inputs; :meth:`rewind` restores it, any number of times.
 
-    It has the class and attributes of every module, a few levels deep, and the inputs, with all containers, objects,
-    arrays, random generators and tensors in them, what its classes and the globals of its files bind, and the states of the global generators. A parameter's bytes are copied
-    only when :meth:`before_write` is called with it, before a call writes to its memory or shares it. With ``lazy`` this
-    holds for all tensors, until :meth:`keep_all`.
+    It saves the class and attributes of every module, a few levels deep, and the inputs, with all containers, objects,
+    arrays, random generators and tensors in them; the bindings of the modules' classes and of the globals of their files; and
+    the states of the global generators. A parameter's bytes are copied only when :meth:`before_write` gets it, before a call
+    writes to its memory or shares it. With ``lazy`` this applies to all tensors, until :meth:`keep_all`.
 
-    ``others`` are further objects whose attributes and items are restored, each without the objects that it leads to, and
-    without the values of tensors. ``reached`` are objects as these, and tensors that are restored if a call writes to them.
+    ``others`` are further objects whose attributes and items are restored, but not the objects below them or the values of
+    tensors. ``reached`` are more such objects, and tensors that are restored if a call writes to them.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Snapshot:
         others: Iterable[Any] = (),
         reached: Iterable[Any] = (),
     ) -> None:
-        # Flat lists for speed: all attributes are compared in one pass, and the garbage collector has few objects to visit.
+        # Flat lists for speed: one pass compares all attributes, and the garbage collector visits few objects.
         self._modules = [*modules]
         self._classes = [*map(type, self._modules)]
         self._dicts: list[dict[str, Any]] = []
@@ -171,23 +171,23 @@ class Snapshot:
         self._tensors.keep(self._others.values())
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor, not a parameter, was there: a buffer, an input, one that the model had cached."""
+        """Return whether a tensor that is not a parameter belonged to the state: a buffer, an input, a tensor the model cached."""
         return id(tensor) in self._others
 
     def others(self) -> list[torch.Tensor]:
-        """Return the tensors that :meth:`holds` tells of."""
+        """Return the tensors for which :meth:`holds` is True."""
         return [*self._others.values()]
 
     def before_write(self, value: Any, is_new: Callable[[torch.Tensor], bool] = lambda tensor: True) -> None:
         """Copy the tensors in ``value``, parameters too, before a call writes to them or shares their memory.
 
-        Of tensors that the model and its inputs do not hold ``is_new`` tells whether the run made them; others that were there (:meth:`was_there`)
-        are restored, too. A tensor that was loaded from a file meanwhile is neither.
+        For tensors that neither the model nor its inputs hold, ``is_new`` says whether the run created them. If not, but they
+        existed before (:meth:`was_there`), they are restored, too. A tensor loaded from a file meanwhile is neither.
         """
         self._tensors.before_write(value, lambda tensor: is_new(tensor) or not self.was_there(tensor))
 
     def was_there(self, tensor: torch.Tensor) -> bool:
-        """Return whether a closure, a global, a class or an object there held the memory of this tensor when the snapshot was taken."""
+        """Return whether a closure, a global, a class or an object in them held this tensor's memory at the time of the snapshot."""
         if self._outside_storages is None:
             with DisableTorchFunction(), disable_current_modes():
                 parts = [part for each in self._outside.tensors for part in stored(each) if is_dense(part)]
@@ -195,21 +195,21 @@ class Snapshot:
         return any(is_dense(p) and p.untyped_storage()._cdata in self._outside_storages for p in stored(tensor))
 
     def record(self) -> None:
-        """Record the storage, shape and strides of all tensors now, rather than before the first write."""
+        """Record the storage, shape and strides of all tensors now instead of before the first write."""
         self._tensors.record()
 
     def meet_leaf(self, tensor: torch.Tensor) -> None:
-        """Keep the gradient of a tensor that the run has met and that the model does not hold."""
+        """Save the gradient of a tensor that the run uses and the model does not hold."""
         self._tensors.meet_leaf(tensor)
 
     def begin_backward(self) -> None:
-        """Drop the gradients of the tensors that earlier runs have met."""
+        """Drop the gradients of tensors passed to :meth:`meet_leaf` in earlier runs."""
         self._tensors.begin()
 
     def before_step(self, optimizer: Any, holders: Iterable[Any]) -> None:
-        """Keep an optimizer that steps within a run, before its first step there: ``holders`` are what it leads to.
+        """Save an optimizer that steps within a run, before its first step: ``holders`` are the objects it leads to.
 
-        Hooks of the model's parameters step optimizers of which the model knows nothing.
+        Parameter hooks may step optimizers that the model does not reference.
         """
         if id(optimizer) in self._stepped:
             return
@@ -219,7 +219,7 @@ class Snapshot:
             self._stepped[id(optimizer)] = optimizer, Snapshot((), state, others=holders)
 
     def rewind(self) -> None:
-        """Restore the state in which the snapshot was taken."""
+        """Restore the state at the time of the snapshot."""
         for _, stepped in self._stepped.values():
             stepped.rewind()
         reshard(self._modules)
@@ -273,9 +273,8 @@ class Snapshot:
 def holding(modules: Iterable[nn.Module], mode: str, reentrant: bool = False) -> Iterator[bool]:
     """Lock all modules of a model for this thread, and set their mode: "eval", "train" or "as_is".
 
-    Flags are set without calling ``.eval()``, and restored at the end. Yields whether this thread has another model
-    locked, that is, whether it runs inside a forward that is counted. With ``reentrant`` this thread may lock the same
-    modules again.
+    Flags are set without calling ``.eval()``, and restored at the end. Yields whether this thread has already locked another
+    model, i.e. runs inside a forward that is being counted. With ``reentrant`` this thread may lock the same modules again.
     """
     modules, wanted = [*modules], mode == "train"
     parameters = [parameter for module in modules for parameter in module._parameters.values()]
@@ -293,13 +292,13 @@ def holding(modules: Iterable[nn.Module], mode: str, reentrant: bool = False) ->
 
 
 def _mode(module: Any, default: bool) -> bool:
-    """Return the flag of a module's mode; ``default`` for a frozen one of TorchScript, which has none."""
+    """Return a module's ``training`` flag; ``default`` for a frozen TorchScript module, which has none."""
     held = module.__dict__
     return held["training"] if "training" in held else getattr(module, "training", default)
 
 
 def _set_mode(module: Any, flag: bool) -> None:
-    """Set the flag of a module's mode; its ``train``, and a ``__setattr__`` of its class, may do more."""
+    """Set a module's ``training`` flag directly: its ``train`` or its class's ``__setattr__`` may do more."""
     if "training" in module.__dict__:
         module.__dict__["training"] = flag
     else:
@@ -307,7 +306,7 @@ def _set_mode(module: Any, flag: bool) -> None:
 
 
 class _Lock:
-    """The objects that a thread locks, by ``id()``; ``random`` are the random states at its first snapshot."""
+    """The objects that a thread locks, by ``id()``; ``random`` has the random states at its first snapshot."""
 
     def __init__(self, objects: Iterable[Any], reentrant: bool) -> None:
         self.thread = threading.get_ident()
@@ -316,26 +315,26 @@ class _Lock:
         self._objects = {id(each): each for each in objects if each is not None}
 
     def owners(self) -> set[int]:
-        """Return the threads that hold any of the objects, and all threads that these wait for."""
+        """Return the threads that hold a lock on any of the objects, and all threads that these wait for."""
         others = [lock for lock in _HELD if not (lock.reentrant and lock.thread == self.thread)]
         owners = {lock.thread for lock in others if not self._objects.keys().isdisjoint(lock._objects)}
         return owners.union(*(_AWAITED[owner].owners() for owner in owners if owner in _AWAITED))
 
 
 def threads_counting(module: nn.Module) -> set[int]:
-    """Return the threads that count a module, or a model that it is in: a profiler's hooks should let these calls pass."""
+    """Return the threads that count a module or a model that contains it; a profiler's hooks should ignore their calls."""
     return {lock.thread for lock in [*_HELD] if not lock.reentrant and id(module) in lock._objects}
 
 
 _HELD: list[_Lock] = []
 _AWAITED: dict[int, _Lock] = {}
-"""The locks for which threads are waiting."""
+"""The lock that each waiting thread waits for."""
 _RELEASED = threading.Condition()
 
 
 @contextmanager
 def locked(objects: Iterable[Any], reentrant: bool = False) -> Iterator[bool]:
-    """Wait until no thread holds any of these objects, then hold them. Yields whether this thread holds others.
+    """Wait until no thread has locked any of these objects, then lock them. Yields whether this thread holds other locks.
 
     Raises InputError instead of a deadlock: when this thread holds one of them, or waits for a thread that waits for it.
     """
@@ -363,7 +362,7 @@ def locked(objects: Iterable[Any], reentrant: bool = False) -> Iterator[bool]:
 
 
 def _is_same(value: Any, before: Any) -> bool:
-    """Return whether two values of a scripted module are one: the same tensors and objects in containers, and equal numbers."""
+    """Return whether two values of a scripted module are the same: identical tensors and objects, equal numbers."""
     if type(value) is not type(before):
         return False
     if type(value) in (list, tuple):
@@ -374,7 +373,7 @@ def _is_same(value: Any, before: Any) -> bool:
 
 
 def _users(hooks: dict[Any, Any]) -> dict[Any, Any]:
-    """Return the user's hooks, whose keys are numbers. Observers, also those of other threads, use other keys."""
+    """Return the user's hooks, whose keys are numbers. Our observers, also in other threads, use other keys."""
     return {key: hook for key, hook in [*hooks.items()] if isinstance(key, int)}
 
 
@@ -396,7 +395,7 @@ STANDARD = {*OWN, *HOOKS}
 
 
 def _same(container: Any, items: Any) -> bool:
-    """Return whether a container has these items, compared by identity: tensors cannot be compared with ==."""
+    """Return whether a container has these items, by identity, since ``==`` on tensors is elementwise."""
     kind = type(container)
     if issubclass(kind, dict):
         now, before = pairs_of(container), pairs_of(items)
@@ -412,7 +411,7 @@ def _same(container: Any, items: Any) -> bool:
 
 
 def _copied(container: Any) -> Any:
-    """Return the items of a container in one of Python's own."""
+    """Return the items of a container in a plain Python container."""
     kind = type(container)
     if kind in CONTAINERS or kind is bytearray:
         return container.copy()
@@ -420,7 +419,7 @@ def _copied(container: Any) -> Any:
 
 
 def _refill(container: Any, items: Any) -> None:
-    """Restore the items of a container. No item is missing meanwhile, since other threads may look at the model."""
+    """Restore the items of a container. Only a deque is cleared first, since other threads may read the model meanwhile."""
     kind = type(container)
     base: Any = next(base for base in (OrderedDict, *KEPT) if issubclass(kind, base))
     if base in (list, bytearray):
@@ -442,7 +441,7 @@ def _refill(container: Any, items: Any) -> None:
 
 
 def _parts(value: Any, depth: int = 1000) -> Iterator[Any]:
-    """Yield all parts of a value, with the attributes of mappings that are objects of their own."""
+    """Yield all parts of a value, including the attributes of containers that are user objects."""
     for _, part in walk(value, depth):
         yield part
         if issubclass(type(part), (*SEQUENCES, dict)) and is_object(part):
@@ -452,8 +451,8 @@ def _parts(value: Any, depth: int = 1000) -> Iterator[Any]:
 
 
 def held_by_callable(value: Any) -> list[Any]:
-    """Return what an object that can be called holds itself: its attributes, the object of a method, the arguments of a
-    ``functools.partial``. Functions and what torch's own hold are left out."""
+    """Return a callable object's direct contents: its attributes, a method's object, the arguments of a
+    ``functools.partial``. Skips functions and torch's own objects."""
     kind = type(value)
     if issubclass(kind, partial):
         return [value.func, value.args, value.keywords]
@@ -464,7 +463,7 @@ def held_by_callable(value: Any) -> list[Any]:
 
 
 def attributes_to_keep(value: Any) -> dict[str, Any] | None:
-    """Return the ``__dict__`` of an object of the user's, also of one that can be called; None for any other value."""
+    """Return the ``__dict__`` of a user's object, callable or not; None for any other value."""
     if is_object(value):
         return vars_of(value)
     kind = type(value)
@@ -473,7 +472,7 @@ def attributes_to_keep(value: Any) -> dict[str, Any] | None:
 
 
 def attribute_tensors(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
-    """Return the tensors that modules hold by plain attributes, as deep as a :class:`Snapshot` looks for them."""
+    """Return the tensors in plain attributes of modules, as deep as a :class:`Snapshot` searches."""
     readers = cache(_readers_of)
     held = [value for module in modules for value in readers(tuple(vars(module)))[2](vars(module))]
     looked_into = [value for value in held if type(value) not in ATOMS and not _is_plain(value)]
@@ -494,7 +493,7 @@ def _bring_back(array: Any, kept: Any) -> None:
 
 
 def _states_before() -> list[tuple[Generator, Any]]:
-    """Return the random states before this thread's count, and before any count in another thread that overlaps with it."""
+    """Return the random states before this thread's count and before any overlapping count in another thread."""
     with _RELEASED:
         own = [lock for lock in _HELD if lock.thread == threading.get_ident()]
         others = [lock.random for lock in _HELD if lock.random is not None and lock not in own]

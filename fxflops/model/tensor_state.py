@@ -1,4 +1,4 @@
-"""The state of tensors: ``requires_grad``, gradients, hooks, storage, shape and strides, bytes, and version counters."""
+"""Save and restore tensors: ``requires_grad``, gradients, hooks, storage, shape, strides, bytes and version counters."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from ..torch_internals import DisableTorchFunction, disable_current_modes, set_v
 from .pytree import stored, tensors_given
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
-"""The dtypes as which elements of this many bytes are compared bit by bit."""
+"""The dtype for comparing elements of this many bytes bit by bit."""
 REQUIRES_GRAD, GRADIENT, HOOKS, VERSION = map(attrgetter, ("requires_grad", "grad", "_backward_hooks", "_version"))
 
 
 _STATES: weakref.WeakSet[TensorState] = weakref.WeakSet()
-"""All that live: one may be kept within another, as of a model that an analysis runs in several ways."""
+"""All live instances. They may nest, e.g. when an analysis runs a model in several ways."""
 
 
 def aliases_of(cdata: int) -> int:
-    """Return how many tensors refer to the storage at this address only to restore others."""
+    """Return how many of our own aliases, kept to restore tensors, refer to the storage at this address."""
     return sum(state._aliases[cdata] for state in [*_STATES])
 
 
 class TensorState:
     """The current state of tensors; :meth:`rewind` restores it, any number of times.
 
-    The first :meth:`before_write` or :meth:`keep` records the storage, shape and strides of all of them. Bytes are copied
-    only of tensors that a call may change (:meth:`before_write`), or that are to be kept in any case (:meth:`keep`).
+    The first :meth:`before_write` or :meth:`keep` records the storage, shape and strides of all tensors. Bytes are copied
+    only for tensors that a call may change (:meth:`before_write`) or that must be copied anyway (:meth:`keep`).
 
-    Version counters are restored with the bytes: the user may have a backward pass pending that saved these tensors.
+    Version counters are restored, too: a pending backward pass of the user's may have saved these tensors.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -57,18 +57,18 @@ class TensorState:
         self._met: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor | None]] = {}
         self._sparse: list[
             tuple[torch.Tensor, torch.Tensor]
-        ] = []  # with an alias that has the indices and values of now
+        ] = []  # with an alias that keeps the current indices and values
 
     def meet_leaf(self, tensor: torch.Tensor) -> None:
-        """Keep the gradient of another tensor, which a backward pass may change; its gradient is None in the run."""
+        """Save and clear the gradient of another tensor, which a backward pass of the run may change."""
         known = self._met.get(id(tensor))
         if (known is None or known[0]() is not tensor) and not any(tensor is each for each in self._tensors):
-            # The run may have made it, as a leaf that shares an older memory: nothing here may keep it alive.
+            # A weak reference: the run may have created this leaf on older memory, and must be able to free it.
             self._met[id(tensor)] = weakref.ref(tensor), tensor.grad
             tensor.grad = None
 
     def begin(self) -> None:
-        """Drop the gradients of tensors that were met in an earlier run."""
+        """Drop the gradients of tensors passed to :meth:`meet_leaf` in an earlier run."""
         for known, _ in self._met.values():
             if (tensor := known()) is not None:
                 tensor.grad = None
@@ -78,7 +78,7 @@ class TensorState:
         with _unobserved():
             self._record()
             for tensor in _whole(tensors):
-                # The parts of a sparse tensor are other objects each time, so these are known by their memory.
+                # The parts of a sparse tensor are new objects at each access, so match them by address.
                 known = id(tensor) in self._recorded or not _has_memory(tensor)
                 for key in (id(tensor),) if known else self._at.get(_address(tensor), ()):
                     self._copy(key)
@@ -86,8 +86,8 @@ class TensorState:
     def before_write(self, value: Any, is_new: Callable[[torch.Tensor], bool] = lambda tensor: True) -> None:
         """Copy the bytes of all tensors that share a storage with one in ``value``, before a call may change it.
 
-        Of other tensors ``is_new`` tells whether the run made them. If not, a closure, a global or a slot holds them, and they are
-        kept from now on.
+        For other tensors, ``is_new`` says whether the run created them. If not, a closure, a global or a slot holds them, and
+        they are saved from now on.
         """
         with _unobserved():
             self._record()
@@ -140,7 +140,7 @@ class TensorState:
             set_versions([*compress(self._counted, raised)], [*compress(self._versions, raised)])
 
     def record(self) -> None:
-        """Record all tensors before anything changes them."""
+        """Record the storage, shape and strides of all tensors now."""
         with _unobserved():
             self._record()
 
@@ -167,12 +167,12 @@ class TensorState:
 
 
 def _versions(tensors: Sequence[Any]) -> tuple[Sequence[torch.Tensor], list[int]]:
-    """Return the tensors with a version counter, and these; for one of a wrapper class also those that it holds."""
+    """Return the tensors that have a version counter, with the counts. Includes a wrapper's inner tensors."""
     if not ORDINARY.issuperset(map(type, tensors)):
         tensors = [*tensors, *(part for tensor in tensors if type(tensor) not in ORDINARY for part in stored(tensor))]
     try:
         return tensors, [*map(VERSION, tensors)]
-    except RuntimeError:  # tensors made in inference mode have none
+    except RuntimeError:  # inference tensors have no version counter
         counted = [tensor for tensor in tensors if not tensor.is_inference()]
         return counted, [*map(VERSION, counted)]
 
@@ -185,7 +185,7 @@ def _unobserved() -> Iterator[None]:
 
 
 def _whole(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield the tensors, or for one of a wrapper class those that it holds."""
+    """Yield the tensors, with a wrapper's or sparse tensor's inner tensors in its place."""
     for tensor in tensors:
         yield from stored(tensor)
 
@@ -199,7 +199,7 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _addresses(tensor: torch.Tensor) -> list[int]:
-    """Return the addresses of the memory of a sparse tensor's parts."""
+    """Return the memory addresses of a sparse tensor's parts."""
     return [_address(part) for part in stored(tensor)]
 
 
@@ -209,9 +209,9 @@ def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor's memory as numbers that are equal if the bits are.
+    """Return a tensor's memory reinterpreted as integers, for bitwise comparison.
 
-    If elements overlap, as in an expanded tensor, this is the memory from the first element to the last.
+    If elements overlap, as in an expanded tensor, this is the memory from the first to the last element.
     """
     storage, itemsize = tensor.untyped_storage(), tensor.dtype.itemsize
     reach, overlaps = 0, False
@@ -219,7 +219,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
         overlaps |= size > 1 and step <= reach
         reach += step * (size - 1)
     offset = tensor.storage_offset()
-    if (offset + reach + 1) * itemsize > storage.nbytes():  # elements smaller than a byte, or no elements
+    if (offset + reach + 1) * itemsize > storage.nbytes():  # sub-byte elements, or no elements
         return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
     shape, strides = ((reach + 1,), (1,)) if overlaps else (tensor.shape, tensor.stride())
     bits = torch.empty(0, dtype=INTEGERS[itemsize], device=tensor.device).set_(storage, offset, shape, strides)
@@ -231,5 +231,5 @@ def _bring_back(tensor: torch.Tensor, copy: torch.Tensor, nbytes: int) -> None:
     if storage.nbytes() != nbytes:
         storage.resize_(nbytes)
     bits = _bits(tensor)
-    if not torch.equal(bits.to("cpu"), copy):  # unchanged memory is not written to: it may be read-only
+    if not torch.equal(bits.to("cpu"), copy):  # write only changed memory: it may be read-only
         bits.copy_(copy)

@@ -1,1 +1,1 @@
-"""Rooflines: the ceilings of devices, and how near each call of a run came to them."""
+"""Rooflines: the ceilings of devices, and how close each call of a run comes to them."""

@@ -1,15 +1,15 @@
 """The ceilings of devices as their makers state them: FLOP/s by dtype, bytes/s, and bytes of memory.
 
-The bandwidth is the memory's: bounds of listed GPUs are those of data that is in memory. A call whose data an earlier one has
-left in the L2 cache may be faster (an H100 adds 8 MB of bf16 in 4.2 us there, from memory it takes at least 7.5 us), but no
-datasheet says how fast an L2 cache is, and weights that are read once a step are not in it.
+The bandwidth is the memory's, so bounds of listed GPUs assume that data comes from memory. A call whose data is still in the L2
+cache may be faster (an H100 adds 8 MB of bf16 in 4.2 us from L2, in at least 7.5 us from memory), but no datasheet gives the
+speed of an L2 cache, and weights that are read once a step are not in it.
 
-Peaks are dense ones: half of the figures that a datasheet gives "with sparsity". "f32" is without TF32, which is "tf32";
-"f16" and "bf16" accumulate in f32, as is PyTorch's default; "i8" is in operations/s. If a device has matrix units for a
-dtype, the figure is theirs, since no operation can be faster.
+Peaks are dense: half of a datasheet's figures "with sparsity". "f32" is without TF32, which is "tf32"; "f16" and "bf16"
+accumulate in f32, as is PyTorch's default; "i8" is in operations/s. If a device has matrix units for a dtype, the figure is
+theirs, since no operation can be faster.
 
-The memory is what a process can have of it, ``total_memory`` as torch reports it, where such a reading is public: a datasheet's
-size is up to 8% more, as the driver and error correction take their part.
+The memory is what a process can use, torch's ``total_memory``, if such a reading is public: a datasheet's size is up to 8%
+more, since the driver and error correction take a part.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from ..errors import InputError, did_you_mean
 from ..units import read_count, read_size
 
 LAUNCH = 0.9e-6
-"""Seconds that a GPU needs for the smallest kernel, where the host keeps its queue full. No datasheet says it. An H100 SXM
+"""Seconds that a GPU needs for the smallest kernel while the host keeps its queue full. No datasheet gives it. An H100 SXM
 (driver 580.159.04, torch 2.11.0+cu130) takes 1.13 us for a copy of 1 KB in a stream, and 1.00 us for a kernel in a CUDA graph;
-benchmarks/gpu measures it. A tenth below that, as it is to be a lower bound for other cards too."""
+benchmarks/gpu measures it. This is a tenth less, so that it is a lower bound for other cards too."""
 
 STANDS_IN = {
     "c32": "f16", "c64": "f32", "c128": "f64", "f64": "f32", "bf16": "f32", "f16": "f32", "tf32": "f32", "f8": "f16",
 }  # fmt: skip
-"""The dtype in which a device computes one that it has no peak for."""
+"""For a dtype without a peak, the dtype whose peak is used instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
     """The ceilings of a device.
 
-    ``peaks`` are FLOP/s by dtype ("f32", "bf16" ...); ``bandwidth`` is that of its memory in bytes/s; ``launch`` is the
-    least seconds of any kernel; ``source`` says where the figures are from; ``caches`` are pairs of a size in bytes and
+    ``peaks`` are FLOP/s by dtype ("f32", "bf16" ...); ``bandwidth`` is its memory's, in bytes/s; ``launch`` is the least
+    seconds of any kernel; ``source`` says where the figures are from; ``caches`` are pairs of a size in bytes and
     the bandwidth for data of that size, ascending; ``known_as`` are other names of the device; ``measured`` is True if
-    the figures were measured on this machine, ``reproducible`` False if other work ran there meanwhile. ``memory`` are the
-    bytes that a process can have, None if they are not known, and ``memory_source`` says where that is from; ``workspace`` are the bytes
-    that torch keeps for cuBLAS (hipBLAS) in each thread that multiplies matrices, by default those of most cards; 0 for none.
+    the figures were measured on this machine, ``reproducible`` False if other work ran there meanwhile. ``memory`` is the
+    bytes that a process can use, None if unknown, and ``memory_source`` says where the figure is from; ``workspace`` is the
+    bytes that torch keeps for cuBLAS (hipBLAS) in each thread that multiplies matrices, by default as on most cards; 0 for none.
 
     >>> Device("mine", peaks={"f32": 1e12, "bf16": 4e12}, bandwidth=2e11).peak("bf16")
     4000000000000.0
@@ -68,27 +68,27 @@ class Device:
             )
 
     def peak(self, dtype: str) -> float:
-        """Return FLOP/s in a dtype; if none is stated, those of the dtype in :data:`STANDS_IN`, else the highest of all."""
+        """Return FLOP/s in a dtype; without a peak, use the dtype in :data:`STANDS_IN`, else the highest peak."""
         known: str | None = dtype
         while known is not None and known not in self.peaks:
             known = STANDS_IN.get(known)
         return max(self.peaks.values()) if known is None else self.peaks[known]
 
     def bandwidth_of(self, nbytes: int) -> float:
-        """Return the most bytes/s for a call that moves ``nbytes``: those of the largest cache they fill, or of memory."""
+        """Return the most bytes/s for a call that moves ``nbytes``: of the largest cache that they fill, or of memory."""
         if not self.caches or nbytes > self.caches[-1][0]:
             return self.bandwidth
         filled = [speed for size, speed in self.caches if size <= nbytes]
         return filled[-1] if filled else self.caches[0][1]
 
     def is_called(self, name: str) -> bool:
-        """Return True if ``name`` is one of the device's names, in any spelling: ``"NVIDIA A100-SXM4-80GB"``."""
+        """Return whether ``name`` is one of the device's names, in any spelling: ``"NVIDIA A100-SXM4-80GB"``."""
         return _plain(name) in {_plain(known) for known in (self.name, *self.known_as)}
 
 
 def find_device(name: str | Device) -> Device:
-    """Return the device of this name from the table; InputError if it is not listed. Case, maker and "RTX" may be left out: "4090",
-    "a100-sxm4-80gb", "NVIDIA H100 NVL". A Device is returned as it is."""
+    """Return the device with this name from the table; raise InputError if it is not listed. Case does not matter; maker and "RTX"
+    may be omitted: "4090", "a100-sxm4-80gb", "NVIDIA H100 NVL". A Device is returned unchanged."""
     if isinstance(name, Device):
         return name
     name = str(name)  # a number: a peak is not enough
@@ -104,14 +104,14 @@ def find_device(name: str | Device) -> Device:
 
 
 def near_or_all(name: str) -> str:
-    """Return the names of the table that are near this one, for an error; if there are none, all of them."""
+    """Return the names in the table that are similar to this one, for an error; all names if there are none."""
     names = [each.name for each in DEVICES]
     return did_you_mean(name, names) or f"; it has {', '.join(names)}"
 
 
 def listed(name: str) -> Device | None:
-    """Return the device of this name from the table, with the memory of the variant that the name is of; None if it is not
-    listed. Of any other device the figures may be given: "bf16=400T,bandwidth=2TB,memory=96GB"; InputError for ones that are wrong."""
+    """Return the device with this name from the table, with the named variant's memory; None if it is not listed. ``name`` may
+    also be figures of an unlisted device, "bf16=400T,bandwidth=2TB,memory=96GB"; raise InputError if they are wrong."""
     if "=" in name:
         return of_figures(name)
     found = next((device for device in DEVICES if device.is_called(name)), None)
@@ -124,7 +124,7 @@ def listed(name: str) -> Device | None:
 
 
 def of_figures(text: str) -> Device:
-    """Return the device of figures such as "name=Mine,bf16=400T,f32=100T,bandwidth=2TB,memory=96GB": FLOP/s by dtype, bytes/s, bytes."""
+    """Return the device with figures such as "name=Mine,bf16=400T,f32=100T,bandwidth=2TB,memory=96GB": FLOP/s by dtype, bytes/s, bytes."""
     given = dict(part.strip().partition("=")[::2] for part in text.split(","))
     name = given.pop("name", "the given device")
     readers = {"bandwidth": read_size, "memory": read_size, **dict.fromkeys(PEAKS, read_count)}
@@ -143,18 +143,18 @@ def of_figures(text: str) -> Device:
 
 
 PEAKS = "f64", "f32", "tf32", "f16", "bf16", "f8", "i8"
-"""The dtypes of which a device's peak can be given in words."""
+"""The dtypes whose peaks can be given as text."""
 MEMORY = re.compile(r"[ _-]*\b(\d+) ?Gi?B\b *$", re.IGNORECASE)
 
 
 def _without_memory(name: str) -> str | None:
-    """Return a name without the memory that it ends with; None if it has none."""
+    """Return a name without the memory size at its end; None if it has none."""
     bare, taken = MEMORY.subn("", name)
     return bare if taken and bare else None
 
 
 def _has_memory(device: Device, name: str) -> bool:
-    """Return whether a device has the memory that a name ends with, but for what the driver keeps."""
+    """Return whether a device has the memory size at the end of a name, up to the driver's part."""
     said = MEMORY.search(name)
     return said is not None and device.memory is not None and 0.9 <= device.memory / (int(said[1]) * 2**30) <= 1.01
 
@@ -173,8 +173,8 @@ def _device(
     read: str = "",
     workspace: int = 8_519_680,
 ) -> Device:
-    """Make a row of the table: peaks in tera-operations per second ("f32 67 bf16 989.5"), bandwidth in GB/s, memory in MiB, which
-    was ``read`` somewhere, or else is the datasheet's."""
+    """Make a row of the table: peaks in tera-operations per second ("f32 67 bf16 989.5"), bandwidth in GB/s, memory in MiB.
+    ``read`` says where the memory was read; by default it is the datasheet's."""
     words = tera.split()
     peaks = {dtype: float(peak) * 1e12 for dtype, peak in zip(words[::2], words[1::2], strict=True)}
     return Device(
@@ -224,7 +224,7 @@ TURING = "NVIDIA Turing GPU Architecture whitepaper, appendices"
 PASCAL = "NVIDIA Tesla P100 datasheet"
 CDNA4 = "AMD Instinct MI350 series data sheets"
 
-# The other names of a device are those that torch.cuda.get_device_name gives, and the usual short ones.
+# The other names of a device are the names from torch.cuda.get_device_name, and usual short names.
 DEVICES = (
     _device(
         "H100 SXM",
@@ -750,18 +750,18 @@ DEVICES = (
         mebibytes=64 * 1024,
     ),
 )
-"""The table of devices. torch calls every Orin "Orin", whatever its memory: its ceilings are measured instead."""
+"""The table of devices. torch calls every Orin "Orin", whatever its memory, so an Orin's ceilings are measured instead."""
 
 VARIANTS = {"V100-SXM2-32GB": 32 * 1024, "V100 32GB": 32 * 1024, "V100-SXM3-32GB": 32 * 1024, "V100-PCIE-32GB": 32 * 1024, "RTX 4060 Ti 16GB": 16 * 1024}  # fmt: skip
-"""Names of devices that differ in their memory alone, with MiB."""
+"""Names of devices that differ only in their memory, with its MiB."""
 
 
 def listed_at(place: str) -> Device | None:
-    """Return the device of a run made at ``place`` if the table lists it, as no device has to be measured for that."""
+    """Return the device of a run at ``place`` if the table lists it; never measure one."""
     return listed(parts_of(place)[1])
 
 
 def parts_of(place: str) -> tuple[str, str]:
-    """Return the device that torch calls so, and the name of its hardware."""
+    """Split a place into torch's device string and the name of its hardware."""
     where, _, described = place.partition(" (")
     return where, where if where == "cpu" else described.removesuffix(")") or where

@@ -1,4 +1,4 @@
-"""Measure the ceilings of a device that no table lists, once per process; and choose the device for a run."""
+"""Choose the device for a run, and measure the ceilings of unlisted devices, once per process."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from .devices import Device, find_device, listed, parts_of
 
 SECONDS_PER_SIZE = 0.03
 SIDE = 16
-"""Pixels of the convolutions that are measured, in height and width."""
+"""The height and width in pixels of the measured convolutions."""
 GEMM_SIZES = tuple(n for k in range(7, 14) for n in (2**k, 3 * 2 ** (k - 1)))
 ALWAYS = 384
-"""Matrices up to this size are always tried, larger ones as long as they take :data:`SECONDS_PER_SIZE` at most."""
+"""Matrices up to this size are always tried, larger matrices while they take at most :data:`SECONDS_PER_SIZE`."""
 SECONDS_CAP, STEADY, NEAR = 1.5, 4, 0.95
 """A peak is reproducible if 4 measurements, of several sizes, reach 95% of the best; the search ends after 1.5 s."""
 FOOTPRINTS = {"cpu": tuple(2**k for k in range(18, 29, 2)), "accelerator": (2**30,)}
-"""Bytes that the bandwidth measurements touch: on a CPU from the caches' sizes up to the memory's."""
+"""Bytes that the bandwidth measurements touch: on a CPU from cache sizes up to sizes that only fit in memory."""
 REPEATS = 4
 BURST = {"cpu": 1, "accelerator": 20}
-"""Operations that are timed together: an accelerator is given the next one while the last one runs."""
+"""How many operations are timed together: on an accelerator, the next is queued while the last one runs."""
 
 DTYPES = {
     "f64": torch.float64, "f32": torch.float32, "tf32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
 }  # fmt: skip
 KERNELS = 20
-"""Kernels of which the least time of one is measured."""
+"""How many kernels are timed together to measure the least time per kernel."""
 
 
 class Peak(NamedTuple):
-    """A measured peak in FLOP/s; ``is_reproducible`` if several measurements came near to it."""
+    """A measured peak in FLOP/s; ``is_reproducible`` if several measurements came close to it."""
 
     flops_per_second: float
     is_reproducible: bool
@@ -50,28 +50,30 @@ _PEAKS: dict[tuple[str, int, str], Peak] = {}
 
 
 class TF32(NamedTuple):
-    """torch's settings: may f32 be computed in TF32 in products of matrices, and in cuDNN's operations?"""
+    """torch's settings: whether f32 may be computed in TF32 in matrix products, and in cuDNN's operations."""
 
     matmul: bool
     cudnn: bool
 
 
 def tf32_allowed() -> TF32:
-    """Return torch's present settings. By default PyTorch allows TF32 for convolutions, not for products of matrices."""
+    """Return torch's current settings. By default PyTorch allows TF32 for convolutions, not for matrix products."""
     backends: Any = torch.backends
-    if hasattr(backends.cudnn, "conv"):  # since torch 2.9, where the older attributes raise if the newer ones were set
+    if hasattr(
+        backends.cudnn, "conv"
+    ):  # since torch 2.9, which raises for the older attributes once the newer ones are set
         return TF32(backends.cuda.matmul.fp32_precision == "tf32", backends.cudnn.conv.fp32_precision == "tf32")
     return TF32(backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32)
 
 
 @contextmanager
 def computed_in_tf32(allowed: bool) -> Iterator[None]:
-    """Let products of matrices compute f32 in TF32, or not, while a peak is measured."""
+    """Allow or forbid TF32 in f32 matrix products while a peak is measured."""
     matmul: Any = torch.backends.cuda.matmul
     name: str
     wanted: Any
     try:
-        # The older name if it can be read: once the newer one is set, reading this one raises, and other libraries do.
+        # Use the older name if it can be read: setting the newer one makes it raise, and other libraries read it.
         name, wanted, before = "allow_tf32", allowed, matmul.allow_tf32
     except RuntimeError:
         name, wanted, before = "fp32_precision", "tf32" if allowed else "ieee", matmul.fp32_precision
@@ -83,11 +85,11 @@ def computed_in_tf32(allowed: bool) -> Iterator[None]:
 
 
 def device_for(wanted: str | Device, place: str, dtypes: Iterable[str] = ("f32",)) -> tuple[Device, bool]:
-    """Return the device that is ``wanted``, and True if a run made at ``place`` was made on it.
+    """Return the ``wanted`` device, and whether a run at ``place`` ran on it.
 
-    ``place`` is the device of an Environment: ``"cuda:0 (NVIDIA H100 80GB HBM3)"``. "auto" wants the device of the run;
-    if no table lists it, its ceilings are measured for ``dtypes``. A Device given by the user is the device of the run if
-    it has the name that the device's module gives, as torch.cuda.get_device_name does ("cpu" for the CPU).
+    ``place`` is the device of an Environment: ``"cuda:0 (NVIDIA H100 80GB HBM3)"``. "auto" means the device of the run;
+    if no table lists it, its ceilings are measured for ``dtypes``. A user's Device is the device of the run if it has the
+    name that torch reports, e.g. by torch.cuda.get_device_name ("cpu" for the CPU).
 
     Raises InputError for a name that no table lists, and for "auto" if the device is neither listed nor in this machine.
     """
@@ -103,7 +105,7 @@ def device_for(wanted: str | Device, place: str, dtypes: Iterable[str] = ("f32",
 
 
 def is_cpu(wanted: str | Device) -> bool:
-    """Return whether the CPU is wanted, whose ceilings are measured."""
+    """Return whether the wanted device is the CPU, whose ceilings are measured."""
     return str(wanted).lower() == "cpu"
 
 
@@ -123,15 +125,15 @@ def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
     """Measure this machine's device ``where``: FLOP/s of the fastest square GEMM (on a CPU, or 3 x 3 convolution), bytes/s of
     sums and copies of vectors.
 
-    f32 is measured in any case. Results are cached for the process, by number of threads. It takes about 0.5 s for each
-    dtype (up to 2 s on a busy machine) and 0.5 s for the bandwidths. On a GPU TF32 has a peak of its own, if torch's settings
-    allow it anywhere: by default it does for convolutions.
+    f32 is always measured. Results are cached for the process, by number of threads. Measuring takes about 0.5 s per dtype
+    (up to 2 s on a busy machine) and 0.5 s for the bandwidths. On a GPU, TF32 gets a separate peak if torch's settings allow
+    it anywhere, as they do for convolutions by default.
     """
     threads, kind, accelerator = torch.get_num_threads(), _kind(where), accelerator_of(where)
     also = ["tf32"] if where.startswith("cuda") and any(tf32_allowed()) else []
     known = [dtype for dtype in dict.fromkeys(["f32", *also, *dtypes]) if dtype in DTYPES]
     sizes = FOOTPRINTS[kind]
-    # A smaller footprint is never slower than a larger one: take the maximum from the largest footprint down.
+    # A smaller footprint cannot be slower than a larger one, so take the running maximum from the largest down.
     slowest_first = accumulate((_bandwidth(where, threads, size) for size in reversed(sizes)), max)
     speeds = list(zip(sizes, reversed(list(slowest_first)), strict=True))
     peaks = {}
@@ -159,10 +161,10 @@ def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
 def _gemm(where: str, threads: int, dtype: str) -> Peak:
     """Measure the peak of n x n x n GEMMs over all n that take little time (bf16 is slow on many CPUs).
 
-    On a CPU also that of 3 x 3 convolutions of n channels: there torch takes another library, which on some is twice as fast.
+    On a CPU also 3 x 3 convolutions of n channels: torch uses another library for them, which is twice as fast on some CPUs.
 
-    It is measured until it is reproducible. Other work on the machine can only slow it down, up to 100 times where threads
-    wait for one that has no core. A peak that is not reproducible is measured again at the next call.
+    Measurements repeat until the peak is reproducible. Other work on the machine can only slow them down, up to 100 times if
+    threads wait for a thread without a core. A peak that is not reproducible is measured again at the next call.
     """
     best, is_reproducible = _PEAKS.get((where, threads, dtype), Peak(0.0, False))
     speeds: list[tuple[float, int]] = []
@@ -188,13 +190,13 @@ def _gemm(where: str, threads: int, dtype: str) -> Peak:
 
 
 def distrust_peaks() -> None:
-    """Measure peaks again at the next call: a run was faster, so other work slowed them all down alike."""
+    """Measure peaks again at the next call, after a run exceeded one: other work must have slowed down all measurements."""
     _PEAKS.update({key: peak._replace(is_reproducible=False) for key, peak in _PEAKS.items()})
 
 
 @cache
 def _bandwidth(where: str, threads: int, footprint: int) -> float:
-    """Measure bytes/s, read and written, of the faster of a sum and a copy that touch ``footprint`` bytes."""
+    """Measure bytes/s, reads plus writes, of the faster of a sum and a copy that touch ``footprint`` bytes."""
     vectors = torch.ones(footprint // 4, dtype=torch.float32, device=where)
     a, b, c = vectors[: footprint // 12 * 3].chunk(3)
     x, y = vectors.chunk(2)
@@ -203,7 +205,7 @@ def _bandwidth(where: str, threads: int, footprint: int) -> float:
 
 @cache
 def _launch(where: str, threads: int) -> float:
-    """Measure the seconds of the smallest possible operation; of an accelerator its own, without its waiting for the host."""
+    """Measure the seconds of the smallest possible operation; on an accelerator, without waiting for the host."""
     x = torch.ones(1, dtype=torch.float32, device=where)
     run, accelerator = partial(torch.neg, x, out=x), accelerator_of(where)
     by_host, queue = _fastest(where, run, 500), FullQueue.of(accelerator)
@@ -211,10 +213,10 @@ def _launch(where: str, threads: int) -> float:
 
 
 def _on_device(queue: FullQueue, run: Callable[[], object], host_seconds: float) -> float:
-    """Return the device's seconds per kernel of several, all of them queued before the first starts."""
+    """Return the device's seconds per kernel, for several kernels that are all queued before the first starts."""
     accelerator = queue.accelerator
     start, end = accelerator.event(), accelerator.event()
-    # The host is slower where the queue was empty before: hold the device for twice as long.
+    # The host is slower right after the queue was empty: hold the device for twice as long.
     queue.hold(2 * KERNELS * host_seconds)
     accelerator.record(start)
     with torch.no_grad():
@@ -226,7 +228,7 @@ def _on_device(queue: FullQueue, run: Callable[[], object], host_seconds: float)
 
 
 def _fastest(where: str, run: Callable[[], object], times: int = REPEATS) -> float:
-    """Return the seconds of the fastest of several runs, after one for warm-up."""
+    """Return the seconds of the fastest of several runs, after a warm-up run."""
     burst, wait = BURST[_kind(where)], waiter(where)
     seconds = []
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The result of a roofline: for each call, the times that a device's ceilings allow and the time it took; and its table."""
+"""The result of a roofline: for each call, the least times under a device's ceilings and the measured time; and its table."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ SHOWN = (
     Column("binds", "binds"),
 )
 SAME_IN_ALL = {"call": "calls", "kind": "", "operator": "where", "module": "op"}
-"""The column that has the same value in all rows, for each way to sum: it is left out."""
+"""For each way to sum, the column that is hidden since all rows have the same value."""
 DETAILS = ("dtype", "FLOP/B", "GFLOP/s", "GB/s")
-"""Columns that a notebook has no room for, nor a narrow terminal."""
+"""Columns hidden in notebooks and narrow terminals."""
 MORE_DETAILS = ("peak%", "bytes", "flops")
-"""Those that the narrowest has no room for."""
+"""Further columns hidden in the narrowest terminals."""
 TIMED = (
     Column("time", "time(ms)", "ms"),
     Column("GFLOP/s", "GFLOP/s", "number"),
@@ -69,10 +69,10 @@ COLUMNS = (
 class Row(NamedTuple):
     """One call, or the sum of several.
 
-    ``compute_seconds``, ``memory_seconds`` and ``launch_seconds`` are the least that each ceiling allows. For one call
+    ``compute_seconds``, ``memory_seconds`` and ``launch_seconds`` are the least time that each ceiling allows. For one call
     ``bound_seconds`` is the largest of them and ``binds`` names it: "compute", "memory", "launch", or "nothing" if all
-    are 0; for several calls it is the sum of their bounds. ``flops`` are 2 x MACs and all other operations, without those
-    on integers. ``seconds`` are measured on this device, or None.
+    are 0; for several calls it is the sum of their bounds. ``flops`` are 2 x MACs plus all other operations, except integer
+    operations. ``seconds`` are measured on this device, or None.
     """
 
     op: str
@@ -95,7 +95,7 @@ class Row(NamedTuple):
 
     @property
     def intensity(self) -> float | None:
-        """FLOPs for each byte moved; None if no byte is."""
+        """FLOPs per byte moved; None if no bytes are moved."""
         return self.flops / self.bytes if self.bytes else None
 
     @property
@@ -115,7 +115,7 @@ class Row(NamedTuple):
 
     @property
     def efficiency(self) -> float | None:
-        """The lower bound divided by the time it took: 1 is as fast as the device allows. None if not timed."""
+        """The lower bound divided by the measured time: 1 is as fast as the device allows. None if not timed."""
         return self.bound_seconds / self.seconds if self.seconds else None
 
 
@@ -125,8 +125,8 @@ class Roofline(Tabular):
 
     ``latency`` is the model's own seconds in this phase; ``mfu`` is the time of 2 x MACs at the peak as a share of it.
     Both are None if the run was not timed on this device; the result is then a prediction, a lower bound. ``missing`` is
-    the number of calls without a formula, of which only the bytes are known. ``unread`` is that of calls of attention whose mask
-    had no values to read: it may leave no pairs at all, so only their bytes are in the bounds.
+    the number of calls without a formula, of which only the bytes are known. ``unread`` is the number of attention calls whose
+    mask had no values to read: it may leave no pairs, so only the calls' bytes are in the bounds.
     """
 
     device: Device
@@ -140,7 +140,7 @@ class Roofline(Tabular):
 
     @property
     def is_prediction(self) -> bool:
-        """True if no call in it was timed."""
+        """True if no call was timed."""
         return all(row.seconds is None for row in self.rows)
 
     @property
@@ -149,7 +149,7 @@ class Roofline(Tabular):
 
     @property
     def bound_seconds(self) -> float:
-        """The least latency of the calls one after the other: the sum of their lower bounds."""
+        """The least latency if calls run one after the other: the sum of their lower bounds."""
         return self.total.bound_seconds
 
     def by_bound(self) -> Rows[Row]:
@@ -158,7 +158,7 @@ class Roofline(Tabular):
         return _as_rows({kind: rows[kind] for kind in (*KINDS, NOTHING) if kind in rows}, "kinds", self.provenance)
 
     def by_operator(self) -> Rows[Row]:
-        """Return the sums of each operator's calls, the longest first."""
+        """Return the sums of each operator's calls, the slowest first."""
         rows = _grouped(self.rows, lambda row: [row.op])
         return _as_rows(
             dict(sorted(rows.items(), key=lambda item: _longest_first(item[1]))), "operators", self.provenance
@@ -188,10 +188,10 @@ class Roofline(Tabular):
         units: str | None = "auto",
         tablefmt: str = "simple",
     ) -> str:
-        """Return the rows as text, ``by`` "call", "kind" (the calls of an operator in modules whose paths differ in numbers
-        alone), "operator" or "module"; rows that take no time are left out.
+        """Return the rows as text, ``by`` "call", "kind" (the calls of an operator in modules whose paths differ only in
+        numbers), "operator" or "module"; rows that take no time are omitted.
 
-        The longest come first unless ``sort_by`` names a column; ``top``, ``columns``, ``units`` and ``tablefmt`` are as
+        The slowest come first unless ``sort_by`` names a column; ``top``, ``columns``, ``units`` and ``tablefmt`` are as
         for :func:`~fxflops.render.table.grid`.
         """
         from ..render.table import grid
@@ -204,7 +204,7 @@ class Roofline(Tabular):
         ))  # fmt: skip
 
     def _longest(self, by: str) -> tuple[list[Column], list[list[object]]]:
-        """Return the columns and the cells of the rows that take time, the longest first."""
+        """Return the columns and the cells of the rows that take time, the slowest first."""
         if by not in SAME_IN_ALL:
             raise InputError(f"cannot sum by {by!r}: one of {', '.join(map(repr, SAME_IN_ALL))}")
         sums = {"kind": self._by_kind, "operator": self.by_operator, "module": self.by_module}
@@ -266,10 +266,10 @@ def _grouped(
 
 
 def _together(op: str, path: str, rows: Sequence[Row]) -> Row:
-    """Sum several calls; the ceiling that binds them is the one that binds calls for the largest part of the bound."""
+    """Sum several calls; ``binds`` is the ceiling whose calls make up the largest part of the bound."""
     columns: Any = zip(*rows, strict=True) if rows else [()] * len(Row._fields)
     _, _, calls, dtypes, flops, read, written, compute, memory, launch, bounds, binds, seconds = columns
-    # Calls run one after the other: the bound of several is the sum of theirs, not the largest of the summed ceilings.
+    # Calls run one after the other, so their bounds add up; the largest of the summed ceilings would be too low.
     times = {kind: sum(least for least, by in zip(bounds, binds, strict=True) if by == kind) for kind in KINDS}
     taken = [each for each in seconds if each is not None]
     return Row(

@@ -1,8 +1,8 @@
-"""The least bytes that a call has to read from memory and write to it: each of its tensors once.
+"""The least bytes that a call must read from and write to memory: each of its tensors once.
 
-Intermediate results of a call are taken to stay in caches; a view moves nothing, a lookup reads only the rows it takes, and
-windows only what they touch. A spec has no strides and no identity: an argument that is expanded, or given twice, is counted
-in full, and ``contiguous`` and ``to`` that keep shape and dtype as if they had nothing to do, also where they copy.
+A call's intermediate results are assumed to stay in caches; a view moves nothing, a lookup reads only the rows it takes, and
+windows read only the elements they touch. A spec has no strides and no identity: an argument that is expanded, or passed
+twice, counts in full, and ``contiguous`` and ``to`` that keep shape and dtype count as 0, even where they copy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..records import COMMUNICATION, Call, Counted, Spec, specs_in
 from .windows import unread_bytes
 
 UNREAD = {"num_batches_tracked"}
-"""Buffers of modules that are not read."""
+"""Module buffers that do not count as read."""
 
 
 class Traffic(NamedTuple):
@@ -28,21 +28,21 @@ class Traffic(NamedTuple):
 
 
 def traffic_of(counted: Counted, each_row: bool = False) -> Traffic:
-    """Return the bytes of one call; none for a view, a query, and an op that may have returned its argument.
+    """Return the bytes of one call; 0 for a view, a query, and an op that may have returned its argument.
 
-    A lookup reads no more than the whole table; with ``each_row`` each index its row, however many there are.
+    A lookup reads at most the whole table; with ``each_row`` it reads one row per index.
     """
     call, reason = counted.call, counted.rule if isinstance(counted.rule, str) else ""
     out, inputs = list(specs_in(call.out)) or _written_lists(call), inputs_of(call)
     if reason == COMMUNICATION:
-        # Some read their second argument and write the first; the others read their argument and return the result.
+        # Some collectives read their second argument and write the first; others read their argument and return the result.
         first, second = ([*specs_in(argument)] for argument in (*call.args, (), ())[:2])
         return Traffic(_sum(second), _sum(first)) if second else Traffic(_sum(first), _sum(out))
     if (lookup := looked_up(call)) is not None:
         table, taken = lookup
         indices = _sum(spec for spec in inputs if spec is not table)
         return Traffic(indices + (taken if each_row else min(taken, nbytes(table))), _sum(out))
-    if call.op in OVERWRITES:  # the first argument is not read; the elements that a number fills are not known
+    if call.op in OVERWRITES:  # the first argument is not read; how many elements a number fills is unknown
         return Traffic(_sum(inputs[1:]), _sum(out) or _sum(specs_in(call.args[-1])))
     if reason == "create":
         return Traffic() if call.op in EMPTY else Traffic(0, _sum(out))
@@ -56,7 +56,7 @@ def traffic_of(counted: Counted, each_row: bool = False) -> Traffic:
 
 
 def _written_lists(call: Call) -> list[Spec]:
-    """Return what an operator on lists writes to, which it does not return: its first list, and a fused optimizer's states, but no gradients."""
+    """Return the tensors that an operator on lists writes in place: its first list, and a fused optimizer's states, not gradients."""
     name = getattr(call.target, "__name__", "").partition(".")[0]
     if name.startswith("_foreach_") and name.endswith("_"):
         return [*specs_in(call.args[:1])]
@@ -66,15 +66,15 @@ def _written_lists(call: Call) -> list[Spec]:
 
 
 def inputs_of(call: Call) -> list[Spec]:
-    """Return the tensors that a call is given, without one that it writes to."""
+    """Return a call's input tensors, without ``out=``."""
     given = [spec for key, value in call.kwargs.items() if key != "out" for spec in specs_in(value)]
     return [*specs_in(call.args), *given]
 
 
 def looked_up(call: Call) -> tuple[Spec, int] | None:
-    """Return the table of a lookup, and the bytes of what its indices take, each its own; None for any other call.
+    """Return the table of a lookup, and the bytes of the rows taken, one per index; None for any other call.
 
-    The table is the first input; of an embedding, the first matrix that is not of integers.
+    The table is the first input; for an embedding, the first matrix that is not of integers.
     """
     inputs = inputs_of(call) if call.op in LOOKUPS else []
     if not any(spec.is_integral for spec in inputs[call.op == "getitem" :]):
@@ -90,7 +90,7 @@ def looked_up(call: Call) -> tuple[Spec, int] | None:
 
 
 def nbytes(spec: Spec) -> int:
-    """Return the bytes of a tensor's elements: of its values if it is sparse, of its parts if it is nested."""
+    """Return the bytes of a tensor's elements: a sparse tensor's values, a nested tensor's parts."""
     if "parts" in spec.facts:
         return _sum(spec.facts["parts"])
     held = int(spec.facts["nnz"]) if "nnz" in spec.facts else spec.numel()
@@ -98,10 +98,10 @@ def nbytes(spec: Spec) -> int:
 
 
 def compute_dtype(call: Call) -> str:
-    """Return the dtype that decides the speed of a call: the narrowest of its real and complex tensors, "f16" for example.
+    """Return the dtype that decides the speed of a call: the narrowest of its real and complex tensors, e.g. "f16".
 
-    Under autocast that is the dtype of the output; the arguments are still f32. "i8" stands for quantized tensors, and
-    for 8-bit integers if there are no others; "" for neither.
+    Under autocast this is the output's dtype, since the arguments are still f32. Return "i8" for quantized tensors, and for
+    8-bit integers if there are no real or complex tensors; "" for other integers.
     """
     one_of = {spec.dtype: spec for spec in (*call.inputs(), *specs_in(dict(call.settings)), *specs_in(call.out))}
     dtypes = [dtype for dtype, spec in one_of.items() if not spec.is_integral]

@@ -1,7 +1,7 @@
-"""The least time that a device needs for each call, beside the time that the call took; MFU and HFU.
+"""Compare each call's measured time with the least time that a device needs for it; compute MFU and HFU.
 
 The roofline model (Williams, Waterman, Patterson 2009, https://doi.org/10.1145/1498765.1498785): a call takes at least as
-long as its FLOPs take at the peak of its dtype, as its bytes take at the bandwidth, and as a kernel takes to start.
+long as its FLOPs take at its dtype's peak, as its bytes take at the bandwidth, and as a kernel takes to start.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ def roofline(
 ) -> Roofline:
     """Compare the calls of a phase with the ceilings of a device.
 
-    ``counted`` are the calls with the model's work, for the MFU. ``least`` are the same calls with the least that a device has to
-    compute, of attention only the pairs that its mask leaves. ``place`` is the device of the run's Environment; ``timing`` is the latency of the phase.
+    ``counted`` are the calls with the model's work, for the MFU. ``least`` are the same calls with the least work that a device
+    must do, for attention only the pairs that its mask leaves. ``place`` is the device of the run's Environment; ``timing`` is
+    the latency of the phase.
 
     Raises InputError if the run had no such phase.
     """
@@ -64,12 +65,15 @@ def mfu(
     """Return the model FLOPs utilization (https://arxiv.org/abs/2204.02311, appendix B).
 
     It is the time that 2 x MACs of forward and backward need at the peaks of their dtypes, as a share of the time they
-    took. Measured peaks that were exceeded are measured again. ``timings`` are those of the forward and the backward. None
-    if one of them ran and was not timed, or ran on another device; a warning says so if it was ``asked`` for. ``block`` are the seconds of a profiled block, loading
-    data and the optimizer's step included, to which its work is then compared. A value above 1 is not cut off, but
-    warned of; above a peak that was measured, the utilization is None, with a warning. ``executed`` adds the forward work that gradient checkpointing computes again: the hardware FLOPs utilization.
+    took. ``timings`` are the forward's and the backward's. ``block`` is the seconds of a profiled block, including data
+    loading and the optimizer's step; the work is then compared with it. ``executed`` adds the forward work that gradient
+    checkpointing recomputes, which gives the hardware FLOPs utilization.
+
+    Return None if a phase ran but was not timed, or ran on another device; with ``asked``, a warning says so. A value above 1
+    is returned with a warning. If the peak was measured, it is measured again; if the value still exceeds 1, return None, with
+    a warning.
     """
-    if block is not None:  # calls without a time were captured into a graph, and did not run in the block
+    if block is not None:  # calls without a time were captured into a graph and did not run in the block
         counted = [each for each in counted if each.call.seconds is not None]
     by_phase = [[each for each in counted if each.call.phase in PARTS[phase]] for phase in PHASES[: len(timings)]]
     ran = [timing for made, timing in zip(by_phase, timings, strict=True) if made]
@@ -78,7 +82,7 @@ def mfu(
     if executed:
         work += [each for each in counted if each.call.phase == "recompute"]
     found, is_its_own = _device(device, place, work) if work else (None, False)
-    # A part of the time would make the share too large: all that ran has to be timed.
+    # Every phase that ran must be timed: with only a part of the time, the share would be too large.
     is_timed = block is not None or len(known) == len(ran)
     if found is None or not is_its_own or not is_timed:
         if asked:
@@ -100,16 +104,16 @@ def mfu(
 
 
 def _unknown(device: Device | None, place: str, is_timed: bool) -> str:
-    """Return the reason for which no time on the device is known."""
+    """Return the reason why no time on the device is known."""
     if device is None:
         return "no operation was counted"
     if not is_timed:
-        return "the run was not timed; fxflops.analyze(model, args) and fxflops.profile time"
+        return "the run was not timed; use fxflops.analyze(model, args) or fxflops.profile"
     return f"the run was timed on {place}, not on {device.name}; report.roofline(device) has the least time there"
 
 
 def warn_if_busy(device: Device) -> None:
-    """Warn of utilizations of a device whose peak was measured while other work slowed it down."""
+    """Warn about utilizations if the device's peak was measured while other work slowed it down."""
     if not device.reproducible:
         said = f"the peak of {device.name} may be measured too low, and utilizations too high: the machine is busy"
         warn(f"{said}; name a device, or measure while nothing else runs")
@@ -120,22 +124,22 @@ def _utilization(counted: Iterable[Counted], device: Device, latency: float) -> 
 
 
 def seconds_at_peak(counted: Iterable[Counted], device: Device) -> float:
-    """Return the seconds that 2 x MACs need on a device, each at the peak of its dtype."""
+    """Return the seconds that 2 x MACs need on a device, each call at its dtype's peak."""
     tf32 = tf32_allowed()
     return sum(2 * each.macs / device.peak(_dtype(each, device, tf32)) for each in counted if each.macs)
 
 
 def _device(device: str | Device, place: str, counted: Sequence[Counted]) -> tuple[Device, bool]:
-    """Return the device, measured for the calls' dtypes if need be, and True if the run was made on it."""
+    """Return the device, measured for the calls' dtypes if necessary, and whether the run was on it."""
     return device_for(device, place, (compute_dtype(each.call) for each in counted if each.flops))
 
 
 def _row(counted: Counted, device: Device, tf32: TF32) -> Row:
-    """Return what the device needs for this call; the row's path and seconds are left open."""
+    """Return a row with the device's least times for this call, without path and seconds."""
     traffic = traffic_of(counted)
     dtype, moved = _dtype(counted, device, tf32), sum(traffic)
-    work = _work(counted) if moved else 0  # a call that touches no tensor is computed by Python, not by the device
-    # Except in products of matrices, a narrow dtype may be computed as f32.
+    work = _work(counted) if moved else 0  # Python computes a call that touches no tensors, not the device
+    # Except in matrix products, a narrow dtype may be computed as f32.
     peak = device.peak(dtype) if counted.macs else max(device.peak(dtype), device.peak("f32"))
     compute, memory = work / peak, moved / device.bandwidth_of(moved)
     launch = device.launch if moved else 0.0
@@ -146,8 +150,8 @@ def _row(counted: Counted, device: Device, tf32: TF32) -> Row:
 
 
 def _work(counted: Counted) -> int:
-    """Return the operations to divide by the peak: the FLOPs, or 2 for each MAC where that is more (the MACs of quantized
-    and integer contractions)."""
+    """Return the operations to divide by the peak: the FLOPs, or 2 x MACs if that is more (quantized and integer
+    contractions)."""
     return max(2 * counted.macs, counted.flops)
 
 

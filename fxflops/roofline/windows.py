@@ -1,6 +1,6 @@
-"""The bytes of its arguments that a call leaves unread: a stride above the kernel's size leaves gaps, and so do few rows among many experts.
+"""The bytes of its arguments that a call does not read: a stride above the kernel size leaves gaps, few rows leave experts unused.
 
-A 1 x 1 convolution with stride 2 reads a quarter of its input. So do pools, and resampling to a smaller size.
+A 1 x 1 convolution with stride 2 reads a quarter of its input. Pools and resampling to a smaller size may leave gaps, too.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from ..records import Call, Spec, specs_in
 
 POOLS = frozenset({"avg_pool", "max_pool", "lp_pool"})
 POOL_NAMES = ("input", "kernel_size", "stride", "padding", "dilation")
-"""The first parameters of F.max_pool2d and the like, of which torch hides the signature."""
+"""The first parameters of F.max_pool2d and similar functions, whose signature torch hides."""
 OF_GRADIENTS = frozenset(
     {"avg_pool_backward", "max_pool_backward", "adaptive_avg_pool_backward", "adaptive_max_pool_backward"}
 )
-"""Ops that take the input of their forward for its sizes alone: the gradients, and the indices of maxima, have the rest."""
+"""Ops that use their forward's input only for its sizes, and compute from the gradients and the indices of maxima."""
 TAPS = {"nearest": 1, "nearest-exact": 1, "linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4}
-"""Elements of each dim that an output of an interpolation is made of, by its mode; "area" reads all."""
+"""Elements per dim that an interpolation reads for each output, by mode; "area" reads all."""
 
 
 def unread_bytes(call: Call) -> int:
-    """Return the bytes of a call's arguments that it does not have to read, as none of its windows touches them."""
+    """Return the bytes of a call's arguments that it need not read, e.g. since no window touches them."""
     if call.op == "conv" or call.op in POOLS:
         given = _arguments(call)
         return _gaps(given, _input(given), next(specs_in(call.out), None))
@@ -39,7 +39,7 @@ def unread_bytes(call: Call) -> int:
 
 
 def _unread_groups(given: Mapping[str, Any]) -> int:
-    """Return the bytes of the matrices, such as experts' weights, that no row can be multiplied by: there are fewer rows than matrices."""
+    """Return the bytes of matrices, e.g. experts' weights, that must stay unused, since there are fewer rows than matrices."""
     rows, matrices = _input(given), given.get("mat2", given.get("mat_b"))
     if not (isinstance(rows, Spec) and isinstance(matrices, Spec)) or rows.ndim != 2 or matrices.ndim != 3:
         return 0
@@ -58,8 +58,8 @@ def _input(given: Mapping[str, Any]) -> Any:
 
 
 def _unread_by_gradients(given: Mapping[str, Any]) -> int:
-    """Return the unread bytes of a convolution's backward: its weight's gradient alone needs the input, and the input's the
-    weight."""
+    """Return the unread bytes of a convolution's backward: only the weight's gradient needs the input, only the input's needs
+    the weight."""
     whole, weight = _input(given), given.get("weight")
     to_input, to_weight, *_ = given.get("output_mask", (True, True))
     if not isinstance(whole, Spec) or not isinstance(weight, Spec):
@@ -67,12 +67,12 @@ def _unread_by_gradients(given: Mapping[str, Any]) -> int:
     unread = 0 if to_input else weight.nbytes
     if not to_weight:
         return unread + whole.nbytes
-    # Where the input's gradient is asked for too, it is written whole, with zeros in the gaps.
+    # If the input's gradient is computed too, it is written in full, with zeros in the gaps.
     return unread + (0 if given.get("transposed") else _gaps(given, whole, given.get("grad_output")))
 
 
 def _gaps(given: Mapping[str, Any], whole: Any, out: Any) -> int:
-    """Return the bytes of the input ``whole`` that lie in no window, of which there is one for each place of ``out``."""
+    """Return the bytes of the input ``whole`` outside all windows; ``out`` has one position per window."""
     weight = given.get("weight")
     kernel = given.get("kernel_size") or (weight[2:] if isinstance(weight, Spec) else None)
     known = all(isinstance(spec, Spec) and not spec.facts for spec in (whole, out))
@@ -80,7 +80,7 @@ def _gaps(given: Mapping[str, Any], whole: Any, out: Any) -> int:
         return 0
     if given.get("transposed") or given.get("padding_mode", "zeros") != "zeros" or given.get("padding") == "same":
         return 0
-    # An int as kernel size of a pool means that length in every dim: the dims are those that shrink with the strides.
+    # A pool's int kernel size applies to every pooled dim: infer from the shapes how many dims are pooled.
     dims = len(kernel) if isinstance(kernel, tuple) else _dims_of(whole, out)
     padding = 0 if given.get("padding") == "valid" else given.get("padding") or 0
     touched = [
@@ -100,7 +100,7 @@ def _gaps(given: Mapping[str, Any], whole: Any, out: Any) -> int:
 
 
 def _dims_of(whole: Spec, out: Spec) -> int:
-    """Return the number of dims with windows: those before them are the same in both."""
+    """Return the number of dims with windows, which follow the dims that are equal in both; at most 3."""
     same = 0
     while same < len(whole) and whole[same] == out[same]:
         same += 1
@@ -113,7 +113,7 @@ def _each(value: Any, dims: int) -> tuple[int, ...]:
 
 
 def _touched(s: int, m: int, k: int, step: int, gap: int, pad: int) -> int:
-    """Return how many of ``s`` elements ``m`` windows touch, of ``k`` elements each ``gap`` after the other."""
+    """Return how many of ``s`` elements are touched by ``m`` windows of ``k`` elements each, spaced by ``gap``."""
     starts = range(-pad, m * step - pad, step)
     if gap > 1 and k > 1:
         return len({start + gap * j for start in starts for j in range(k)} & set(range(s)))

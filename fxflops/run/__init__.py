@@ -1,1 +1,1 @@
-"""The runs of a model and of its graph, and the record that they leave."""
+"""Run a model and its graph, and record the runs."""

@@ -1,4 +1,4 @@
-"""The watch of a block of code under ``profile``, by the clock of the device that its models are on."""
+"""Watch a block of code under ``profile``, timed by the clock of its models' device."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from .outcome import Run
 from .watch import Watch, run_from_watch
 
 OPERATIONS, MODULES, STEPS = DETAILS = ("operations", "modules", "steps")
-"""What is observed of a block, each with what follows it."""
+"""Levels of detail of a block's profile, from most to least."""
 
 
 class BlockWatch(Watch):
-    """The instruments of a block; ``device`` is that of its models' first parameter, the CPU for none.
+    """The instruments of a block; ``device`` is the device of its models' first parameter, the CPU if there is none.
 
-    A model whose parameters are all on meta may load them for each call, as accelerate's offloading does. Only the results
-    of its calls show where it runs; until then it is timed by the CPU's clock.
+    A model whose parameters are all on meta may load them for each call, e.g. with accelerate's offloading. Only the results
+    of its calls show where it runs; until then the CPU's clock times it.
 
-    ``detail`` is one of :data:`DETAILS`. Without operations, no storages are known either, and the observer is told of
-    the steps of ``optimizers`` alone. ``paths`` are the modules to observe.
+    ``detail`` is one of :data:`DETAILS`. Without operations, storages are unknown too, and the observer sees the steps of
+    only ``optimizers``. ``paths`` are the modules to observe.
     """
 
     observer: Any
-    """An Observer; ModuleTimes, which has the same calls, scopes, steps, phases and stopwatch, without operations."""
+    """An Observer; without operations a ModuleTimes, which also has calls, scopes, steps, phases and a stopwatch."""
 
     def __init__(
         self,
@@ -67,11 +67,13 @@ class BlockWatch(Watch):
             self.release()
             self.observer = ModuleTimes(paths, optimizers, new_stopwatch)
         elif not (in_fake_mode() or (parameter is not None and is_fake(type(parameter)))):
-            self.storages.note_placeholders()  # the storages of fake tensors are all on meta
+            self.storages.note_placeholders()  # not for fake tensors, whose storages are all on meta
         if (
             detail == OPERATIONS and self._timed and not isinstance(stopwatch, EventStopwatch)
-        ):  # it has no clock of the host's
-            stopwatch.costs, stopwatch.cold = measured_entry_costs(registry)  # by a run of its own, of some 50 calls
+        ):  # an EventStopwatch does not read the host's clock
+            stopwatch.costs, stopwatch.cold = measured_entry_costs(
+                registry
+            )  # measured in a separate run of about 50 calls
         self._begun = Usage.now()
 
     def finished(
@@ -84,9 +86,9 @@ class BlockWatch(Watch):
         raised: str = "",
         why: str = "",
     ) -> Run:
-        """Return the record of the block; ``named(steps)`` gives the steps their names.
+        """Return the record of the block; ``named(steps)`` names the steps.
 
-        ``raised`` is the class of the exception that ended the block, "" for none, ``why`` its text.
+        ``raised`` is the class name of the exception that ended the block, "" if none did; ``why`` is its text.
         """
         self._find_device()
         until = f" until it raised {raised}" if raised else ""
@@ -120,7 +122,7 @@ class BlockWatch(Watch):
         )
 
     def _find_device(self) -> None:
-        """Find the device of models whose parameters are on meta, now that they have run; leave out what is a placeholder."""
+        """Set the device of models whose parameters are on meta, now that they have run; drop placeholder storages."""
         if self._is_on_meta:
             ran_on = self.observer.ran_on
             self._has_device = ran_on is not None and ran_on.type != "meta"
@@ -131,19 +133,19 @@ class BlockWatch(Watch):
 
 
 def _world_of(device: torch.device | None) -> RealWorld:
-    """Return the world of a block whose models are on this device: a simulated rank's, under its mode."""
+    """Return the world of a block whose models are on this device: a FakeWorld if a simulated rank runs it."""
     results = results_on()
     return RealWorld(device) if results is None else FakeWorld(device, results)
 
 
 def _known_seconds(parts: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds of each phase, without phases that have none because they were captured into a graph."""
+    """Return the seconds of each phase; phases captured into a graph have none and are skipped."""
     read = {phase: seconds_of(taken) for phase, taken in parts.items()}
     return {phase: seconds for phase, seconds in read.items() if seconds is not None}
 
 
 def inputs_of(scopes: Iterable[Scope]) -> str:
-    """Return the inputs of a model's first call in words, and in how many shapes it was called if there are several."""
+    """Return the inputs of a model's first call as text, with the number of different shapes if there are several."""
     found = dict.fromkeys(" ".join(map(repr, scope.inputs())) for scope in scopes if not scope.path)
     first = next(iter(found), "")
     return first if len(found) < 2 else f"{first} (first of {len(found)} shapes)"

@@ -1,4 +1,4 @@
-"""The cost of observing beyond the observer's own handlers: torch's way into a mode or a hook, and out of it."""
+"""Measure the overhead of observing outside our handlers: torch entering and leaving a mode or a hook."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .watch import Watch
 
 REPEATS = 6
 PASSES = 4
-"""Backward passes, which take longer than a call."""
+"""How many backward passes are timed; fewer than calls, since each takes longer."""
 CHAIN = 4
-"""Operations whose gradients are computed in one backward pass."""
+"""How many operations one backward pass differentiates."""
 CACHE = 2**19
-"""Elements that fill the cache of a processor's core: 2 MiB of float32."""
+"""How many float32 elements fill the cache of a processor core: 2 MiB."""
 
 
 class _Returns(nn.Module):
@@ -32,17 +32,17 @@ class _Returns(nn.Module):
 
 
 def is_timed(tensor: torch.Tensor | None) -> bool:
-    """Return whether it can be told how long calls on such tensors take: on fake ones, and on meta, nothing is computed."""
+    """Return whether calls on such tensors can be timed: on fake and meta tensors nothing is computed."""
     if in_fake_mode() or (tensor is not None and is_fake(type(tensor))):
         return False
     return tensor is None or tensor.device.type == "cpu" or accelerator_of(tensor.device) is not None
 
 
 def measured_entry_costs(registry: FormulaRegistry) -> tuple[Costs, Costs]:
-    """Measure what a function, an operator and a module call cost around the handlers, with the smallest of tensors.
+    """Measure the overhead around our handlers of a function, an operator, a module call and a gradient, on 0-d tensors.
 
-    It is the least time that an observer's stopwatch shows for such a call, less that of the same call unobserved. The
-    second ones are after other work, which has filled the processor's cache. (The least, so that nothing else at work counts.)
+    It is the shortest time that an observer's stopwatch shows for such a call, minus the shortest time of the same call
+    unobserved; the minimum excludes disturbances. The second costs are with a cold cache, after other work filled it.
     """
     module = _Returns()
     observer = Watch({module: ""}, registry, RealWorld(), backward=True).observer

@@ -1,4 +1,4 @@
-"""The model as ``torch.compile`` made it: its first runs, where its graph breaks, and why it was compiled again."""
+"""Run the model compiled by ``torch.compile``: its first runs, its graph breaks, and why it was recompiled."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from .uncompiled import ran_compiled
 
 OTHER_THREAD = "another thread's run made torch run compiled code eagerly meanwhile"
 SETTLING = 2
-"""Runs before a compiled model is watched: the first may compile it, and on CUDA the second records its CUDA graphs."""
+"""How many runs precede the watched run of a compiled model: the first may compile it, on CUDA the second records CUDA graphs."""
 
 
 Functions = dict[CodeType, dict[str, Any]]
-"""Functions that ran in Python: the code of each, as torch may have rewritten it, with its globals."""
+"""Functions that ran in Python: their code, which torch may have rewritten, to their globals."""
 
 
 def first_runs(prepared: Callable[[], Callable[[], Any]]) -> Compiled:
-    """Run the compiled model until it is compiled and warm, then once more to see what of it runs in Python.
+    """Run the compiled model until it is compiled and warm, then once more to see which functions run in Python.
 
-    ``prepared()`` returns a function that runs it once. The compiler's errors are no errors of the analysis: the model
-    runs without it, and ``missing`` says what it raised.
+    ``prepared()`` returns a function that runs it once. A compiler error does not end the analysis, which runs the model
+    uncompiled; ``missing`` then has the error.
     """
     compiling, steady = 0.0, True
     try:
@@ -61,7 +61,7 @@ def with_times(compiled: Compiled, times: Times) -> Compiled:
 
 
 def _frames_of(call: Callable[[], Any]) -> Functions:
-    """Return the functions that run in Python during a call, each once: what is in a graph does not."""
+    """Return the functions that run in Python during a call, each once. Code inside compiled graphs does not."""
     ran: Functions = {}
 
     def seen(frame: FrameType, event: str, arg: Any) -> None:
@@ -69,7 +69,7 @@ def _frames_of(call: Callable[[], Any]) -> Functions:
             ran.setdefault(frame.f_code, frame.f_globals)
 
     before = sys.getprofile()
-    sys.setprofile(torch.compiler.disable(seen))  # or it would be compiled itself
+    sys.setprofile(torch.compiler.disable(seen))  # else the compiler would compile it
     try:
         call()
     finally:
@@ -80,8 +80,9 @@ def _frames_of(call: Callable[[], Any]) -> Functions:
 def _breaks_in(ran: Functions) -> tuple[Break, ...]:
     """Return the breaks of the graphs in these functions.
 
-    Code that was rewritten names the functions that go on after a break. A function that the compiler gave up, as for a
-    break in a loop, runs as it is written. Torch's records of breaks, of all models, say why: those at such places count.
+    Rewritten code names the functions that resume after a break. A function that the compiler gave up on, e.g. for a
+    break in a loop, runs as written. Torch's records of breaks give the reasons; they cover all models, so only those at
+    these places count.
     """
     stops: set[tuple[str, int]] = set()
     given_up: list[tuple[str, range]] = []
@@ -101,7 +102,7 @@ def _breaks_in(ran: Functions) -> tuple[Break, ...]:
         own = [place for place in places if not is_library(place[0])] or places
         where = "{}:{}".format(*own[-1])
         found.setdefault(where, Break(record.reason.partition("\n")[0], where))
-    for record in compilations()[1]:  # of a function that is given up as a whole there is but this record
+    for record in compilations()[1]:  # a function given up as a whole has only this record
         failed = record.fail_user_frame_filename, record.fail_user_frame_lineno
         if record.fail_reason and failed[1] is not None and _is_in(failed, given_up):
             where = "{}:{}".format(*failed)
@@ -114,13 +115,13 @@ def _is_in(place: tuple[str, int], functions: Iterable[tuple[str, range]]) -> bo
 
 
 def _recompilations_of(ran: Functions) -> tuple[Recompilation, ...]:
-    """Return the recompilations so far of these functions, for this model or another one with the same code."""
+    """Return the recompilations of these functions so far, for this model or another with the same code."""
     functions = {(code.co_filename, code.co_firstlineno) for code in ran}
     found = []
     for record in compilations()[1]:
         begin = record.co_filename, record.co_firstlineno
         if begin in functions and not str(record.compile_id).endswith("/0"):
-            told = getattr(record, "recompile_reason", None) or ""  # torch 2.6 does not tell
+            told = getattr(record, "recompile_reason", None) or ""  # torch 2.6 lacks it
             guard = told.partition(": ")[2].partition("\n")[0].partition("  #")[0]
             place = re.search(r'File "(.+)", line (\d+)', told)
             found.append(Recompilation(guard.strip(), "{}:{}".format(*(place.groups() if place else begin))))

@@ -1,7 +1,7 @@
-"""The kernels of a compiled model and their modules, from a second compilation in a process of its own.
+"""Map the kernels of a compiled model to its modules, by a second compilation in a forked process.
 
-Inductor's kernels on a CPU are unseen by torch.profiler unless they are compiled to be seen. A copy of this process does that
-and ends: neither the user's compiled code nor the compiler's cache knows of it. A model need not be picklable for it.
+torch.profiler sees Inductor's CPU kernels only if they are compiled for it. A fork of this process does that and exits, so
+the user's compiled code and the compiler's cache are unaffected, and the model need not be picklable.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from ..trace.autocast import autocast_state
 from .outcome import CompiledKernel
 
 LIMIT = 600.0
-"""Seconds after which the other process is ended."""
+"""Seconds after which the forked process is killed."""
 RUNS, SECONDS_CAP = 20, 5.0
-"""Runs under the profiler, at most; no other begins after so many seconds."""
+"""The most runs under the profiler, and the seconds after which no further run begins."""
 PREFIX = "graph_"
-"""The beginning of a generated kernel's name in a profile: ``graph_3_cpp_fused_relu_0``."""
+"""The prefix of a generated kernel's name in a profile: ``graph_3_cpp_fused_relu_0``."""
 
 
 class Emitted(NamedTuple):
-    """A call of a kernel, as inductor wrote it: the number of its graph, its name and modules."""
+    """A kernel call that inductor generated: the number of its graph, its name and modules."""
 
     graph: int | None
     name: str
@@ -45,14 +45,14 @@ class Emitted(NamedTuple):
 def compiled_kernels(
     prepared: Callable[[], Callable[[], Any]], paths: Mapping[nn.Module, str]
 ) -> tuple[tuple[CompiledKernel, ...], str]:
-    """Return the kernels that a run of the compiled model calls, in order, or none and the reason why they are not known.
+    """Return the kernels that a run of the compiled model calls, in order, and ""; or () and the reason why they are unknown.
 
-    ``prepared()`` returns a function that runs it once; ``paths`` are those of its modules.
+    ``prepared()`` returns a function that runs the model once; ``paths`` are its modules' paths.
     """
     if not hasattr(os, "fork"):
         return (), "the system cannot copy a process"
     reader, writer = Pipe(duplex=False)
-    with warnings.catch_warnings():  # of a lock that another thread may hold: the copy is ended if it waits for one
+    with warnings.catch_warnings():  # about locks of other threads: a fork that waits for one is killed
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if not pid:
@@ -66,13 +66,13 @@ def compiled_kernels(
         return (), "the process that compiled it ended early"
     finally:
         reader.close()
-        os.kill(pid, signal.SIGKILL)  # it has told all, or takes too long
+        os.kill(pid, signal.SIGKILL)  # it has sent its result, or takes too long
         os.waitpid(pid, 0)
     return ((), found) if isinstance(found, str) else (tuple(found), "")
 
 
 def _in_copy(writer: Connection, prepared: Callable[[], Callable[[], Any]], paths: Mapping[nn.Module, str]) -> None:
-    """Send the kernels, or the reason why there are none, and end this process, which is a copy."""
+    """Send the kernels, or the reason why there are none, and kill this process, a fork."""
     try:
         warnings.simplefilter("ignore")
         quiet = os.open(os.devnull, os.O_WRONLY)
@@ -85,9 +85,9 @@ def _in_copy(writer: Connection, prepared: Callable[[], Callable[[], Any]], path
                 torch.set_autocast_enabled(device, enabled)
                 torch.set_autocast_dtype(device, dtype)
             with torch.inference_mode(inference), torch.set_grad_enabled(grad):
-                return [*_kernels_here(prepared, paths)] or "its backend writes no kernels of inductor's"
+                return [*_kernels_here(prepared, paths)] or "its backend generates no inductor kernels"
 
-        # OpenMP's threads are not copied. Those of a new thread are started anew, those of this one would be waited for.
+        # A fork has none of OpenMP's threads. This thread would wait for them; a new thread starts its own.
         with ThreadPoolExecutor(1) as thread:
             try:
                 told = thread.submit(work).result()
@@ -95,7 +95,7 @@ def _in_copy(writer: Connection, prepared: Callable[[], Callable[[], Any]], path
                 told = f"compiling it again raised {words_of(error)}"
         writer.send(told)
     finally:
-        os.kill(os.getpid(), signal.SIGKILL)  # nothing of the original's is to be run at exit, nor written
+        os.kill(os.getpid(), signal.SIGKILL)  # skip the parent's exit handlers and buffered output
 
 
 def _kernels_here(
@@ -107,7 +107,7 @@ def _kernels_here(
 
     def write(graph: int | None, name: str, origins: Iterable[Any]) -> None:
         stacks = (origin.meta.get("nn_module_stack") or {"": ""} for origin in origins)
-        keys = (next(reversed(stack)).partition("@")[0] for stack in stacks)  # a module's id, and which call of it
+        keys = (next(reversed(stack)).partition("@")[0] for stack in stacks)  # a module's id and the number of its call
         emitted.append(Emitted(graph, name, tuple(dict.fromkeys(path_of.get(key, "") for key in keys)) or ("",)))
 
     compile_afresh(write)
@@ -125,10 +125,10 @@ def _kernels_here(
 
 
 def called(events: Iterable[Any], emitted: Iterable[Emitted]) -> Iterator[CompiledKernel]:
-    """Yield each call of a kernel in a run, given the profiler's events and what inductor wrote.
+    """Yield each kernel call of a run, from the profiler's events and the calls that inductor wrote.
 
-    A graph calls its kernels in the order in which inductor wrote them. A generated kernel's name has the number of its
-    graph; a graph without one is the next of those that have none. Raises LookupError if the two do not agree.
+    A graph calls its kernels in the order in which inductor wrote them. A generated kernel's name has its graph's number;
+    graphs without generated kernels are matched in order. Raises LookupError if the two do not agree.
     """
     graphs = grouped((each.graph, each) for each in emitted)
     nameless = [number for number, found in graphs.items() if all("cpp_" not in each.name for each in found)]
@@ -146,12 +146,12 @@ def called(events: Iterable[Any], emitted: Iterable[Emitted]) -> Iterator[Compil
 
 
 def _is_same(called: str, written: str) -> bool:
-    """Return whether the profiler's name (aten::addmm, graph_3_cpp_fused_0) is that in inductor's code (extern_kernels.addmm)."""
+    """Return whether the profiler's name (aten::addmm, graph_3_cpp_fused_0) matches inductor's name (extern_kernels.addmm)."""
     return called.endswith(written) or called.rpartition("::")[2] in written.split(".")
 
 
 def words_of(error: Exception) -> str:
-    """Return an error in a line. The compiler's own names what it raised in the second line of its text."""
+    """Return an error on one line. The compiler's errors name the cause in their second line."""
     first, _, rest = str(error).strip().partition("\n")
     cause = f" {rest.strip().partition(chr(10))[0]}" if first.endswith(":") else ""
     return f"{type(error).__name__}: {first}{cause}"

@@ -1,4 +1,4 @@
-"""The environment of a run that is made now: its device, modes, versions and machine."""
+"""Describe the environment of a run: device, modes, versions and machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .outcome import Environment
 
 
 def environment_of(device: torch.device, mode: str, compiled: bool, is_here: bool = True) -> Environment:
-    """Return the environment of a run made now; ``is_here`` if it was made on this machine's own device."""
+    """Return the environment of a run made now; ``is_here`` says that it ran on this machine's device."""
     accelerator = accelerator_of(device) if is_here else None
     hardware = "" if not is_here else accelerator.name if accelerator else _cores() if device.type == "cpu" else ""
     place = f"{device} ({hardware})" if hardware else str(device)
@@ -47,7 +47,7 @@ def modes_in(modules: Iterable[nn.Module]) -> str:
 
 
 def environment_of_trace(device: str) -> Environment:
-    """Return the environment of a run on ``device`` that a trace tells of."""
+    """Return the environment of a run read from a trace; ``device`` is the trace's."""
     return Environment(device, "", "", "", fxflops=__version__, date=_now())
 
 
@@ -57,7 +57,7 @@ def _now() -> str:
 
 @cache
 def _processor() -> str:
-    """Return the name of the processor; its architecture where the system does not tell more."""
+    """Return the name of the processor; its architecture if the system gives no name."""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf8", errors="replace") as lines:
         for line in lines:
             if line.startswith("model name"):
@@ -66,6 +66,6 @@ def _processor() -> str:
 
 
 def _cores() -> str:
-    """Return the number of cores in words, with torch's threads if there is not one for each core."""
+    """Return the number of cores as text, with torch's number of threads if it differs."""
     cores, threads = os.cpu_count(), torch.get_num_threads()
     return f"{cores} cores" if threads == cores else f"{cores} cores, {threads} thread{'s' * (threads > 1)}"

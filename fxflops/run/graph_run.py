@@ -37,13 +37,13 @@ from .uncompiled import ran_compiled, uncompiled
 
 Roots = Sequence[torch.Tensor]
 Samples = defaultdict[str, list[float]]
-"""The seconds of each node, run by run."""
+"""The seconds of each node in each run."""
 SECONDS_CAP = 2.0
 STABLE = 0.05
 LEAST = 5
-"""The rule of ``repeats="auto"``: at most this many seconds, a stable relative spread, at least this many runs."""
+"""The rule for ``repeats="auto"``: stop when the relative spread is stable after this many runs, or after this many seconds."""
 LONG, LEAST_LONG = 0.1, 3
-"""So few runs are enough of a model that takes so many seconds: what disturbs single runs hardly shows in them."""
+"""From this many seconds per run, this many runs are enough: disturbances hardly show in long runs."""
 
 
 class NodeRunner(fx.Interpreter):
@@ -65,9 +65,11 @@ class NodeRunner(fx.Interpreter):
         meters: Sequence[Meter],
         owners: AutogradOwners | None = None,
     ) -> None:
-        super().__init__(nn.Module(), graph=graph.graph)  # it would list the modules by the named_modules() of each
+        super().__init__(
+            nn.Module(), graph=graph.graph
+        )  # given the real module, it would call named_modules(), which users may override
         self.module = graph
-        self.garbage_collect_values = False  # torch.fx frees between nodes, where no meter reads
+        self.garbage_collect_values = False  # torch.fx frees values between nodes, outside the meters
         self.extra_traceback = False
         self._inputs = inputs
         self._meters = meters
@@ -91,7 +93,7 @@ class NodeRunner(fx.Interpreter):
             raise run_error(at, where, *specs, error, node=n.name) from error
         for meter in self._before_freeing:
             meter.after(name, value)
-        # A clock reads only after this: the model, too, frees values while it runs.
+        # Clocks are read after freeing, since the model also frees values while it runs.
         del args, kwargs, work
         for each in dead:
             del self.env[each]
@@ -102,7 +104,7 @@ class NodeRunner(fx.Interpreter):
         return value
 
     def _work(self, n: fx.Node) -> Callable[..., Any]:
-        """Return the function of a node. It is looked up before the meters begin: the model has no such look-up."""
+        """Return the function of a node, looked up before the meters start, since the model does no such lookup."""
         target = str(n.target)
         match n.op:
             case "placeholder":
@@ -117,13 +119,13 @@ class NodeRunner(fx.Interpreter):
             case "output":
                 return lambda value: value
             case _:
-                # Under the observer's modes it finds the kernel.
+                # Under the observer's modes, a control flow operator reaches its Python kernel anyway.
                 is_observed = len_torch_dispatch_stack() > 0 or len_torch_function_stack() > 0
                 return cast("Callable[..., Any]", n.target if is_observed else python_kernel(n.target))
 
 
 class CallCollector(Meter):
-    """A meter that keeps the calls of each node, and tells the observer in which module the node is."""
+    """A meter that collects the calls of each node, and sets the observer's current module to the node's."""
 
     def __init__(self, observer: Observer, graph: fx.Graph) -> None:
         self.calls_of: dict[str, list[Call]] = {}
@@ -147,7 +149,7 @@ def run_graph(
 ) -> Any:
     """Return the graph's output on ``inputs`` (by the names of forward's parameters), read by the meters node by node.
 
-    With ``back`` the backward pass is run too, if the output has a gradient, and read by this meter for each forward
+    With ``back`` the backward pass runs too, if the output requires a gradient, and this meter reads it per forward
     node; ``backward(output, run)`` calls ``run(roots, ones)``. Raises RunError with the name of a node that raises.
     """
     owners = None if back is None else AutogradOwners(follows=True)
@@ -162,7 +164,7 @@ def run_graph(
 
 
 def _run_back(owners: AutogradOwners, meter: Meter, roots: Roots, ones: Roots) -> None:
-    """Run the backward pass of a graph's run, from the sum of its roots, read by the meter for each forward node."""
+    """Run the backward pass of a graph's run from the sum of its roots; the meter reads it per forward node."""
     running: list[str] = []
 
     def enter(name: str) -> None:
@@ -182,7 +184,7 @@ def _run_back(owners: AutogradOwners, meter: Meter, roots: Roots, ones: Roots) -
 
 @contextmanager
 def _modes_kept() -> Iterator[None]:
-    """Restore autocast and grad mode, which a recorded graph switches as its model did, also after an error."""
+    """Restore autocast and grad mode, which a recorded graph switches as its model did, even after an error."""
     before = autocast_state()
     with torch.set_grad_enabled(torch.is_grad_enabled()):
         try:
@@ -197,8 +199,8 @@ def _modes_kept() -> Iterator[None]:
 class Times:
     """Timings of each node of the graph and of the model itself.
 
-    ``host_nodes`` are the host's times for each node on an accelerator; ``backward_*`` are those of a backward pass,
-    ``compiled`` those of the compiled model.
+    ``host_nodes`` are the host's times per node on an accelerator; ``backward_*`` are times of a backward pass, ``compiled``
+    and ``backward_compiled`` times of the compiled model.
     """
 
     nodes: Mapping[str, Timing] = field(default_factory=dict)
@@ -221,13 +223,14 @@ def time_nodes(
     graphs_backward: bool = False,
     compiled: Callable[[], Callable[[], Any]] | None = None,
 ) -> Times:
-    """Time each node of the graph, and, in turn with it, the model itself without instruments, and the compiled one.
+    """Time, in turn, the model itself without instruments, the compiled model, and each node of the graph.
 
-    ``repeats="auto"`` runs 5 times if there are several processes. Otherwise it runs at least 5 times, 3 if one takes 0.1 s, until the times of the model and of the sum of the nodes are stable
-    (interquartile range under 5% of the median, without the first runs if they were slower), or until 2 s have passed.
-    ``inputs()`` returns fresh inputs; ``model()`` returns a function that runs the model on fresh inputs, and ``compiled()`` one
-    that runs the compiled model; ``tick()`` is called before each run. ``backward`` times the model's backward pass too,
-    ``graphs_backward`` that of the nodes. Without a time for ``compiled``, another thread's run made it run eagerly.
+    ``repeats="auto"`` runs 5 times if there are several processes. Otherwise it runs at least 5 times (3 if a run takes
+    0.1 s) until the times of the model and the sum of the nodes are stable (interquartile range under 5% of the median,
+    without slower first runs), or until 2 s have passed. ``inputs()`` returns fresh inputs; ``model()`` and ``compiled()``
+    return a function that runs the model, or the compiled model, on fresh inputs; ``tick()`` is called before each run.
+    ``backward`` times the model's backward pass too, ``graphs_backward`` the nodes' backward passes. The time of ``compiled``
+    is missing if another thread's run made it run eagerly.
     """
     own, own_back, fast, fast_back = (list[Usage]() for _ in range(4))
     sums, steady = list[float](), compiled is not None
@@ -257,7 +260,7 @@ def time_nodes(
         if accelerator is None:
             run_nodes(Clock(), Clock(), nodes, nodes_back)
             continue
-        # The host's times come first: for so long the device is held before each node.
+        # The host's times come first: they say how long to hold the device before each node.
         run_nodes(Clock(), Clock(), nodes_host, host_back)
         sums.pop()
         accelerator.synchronize()
@@ -278,7 +281,7 @@ def _least(samples: Samples) -> dict[str, float]:
 def _time_model(
     call: Callable[[], Any], device: torch.device, samples: list[Usage], backward: list[Usage] | None
 ) -> None:
-    """Time a run of the model, and of its backward pass if there is a list for it. No output outlives this."""
+    """Time a run of the model, and its backward pass if there is a list for it. Its output is freed on return."""
     out = _timed(call, device, samples)
     if backward is not None:
         roots, ones = roots_of(out)
@@ -298,7 +301,7 @@ def _timed(call: Callable[[], Any], device: torch.device, samples: list[Usage]) 
 
 def _enough(samples: Sequence[list[float]], repeats: int | str, elapsed: float) -> bool:
     taken = len(samples[0])
-    if processes() > 1 and repeats == "auto":  # those that wait for each other's collectives run equally often
+    if processes() > 1 and repeats == "auto":  # ranks wait for each other's collectives, so all must run equally often
         repeats = LEAST
     if isinstance(repeats, int):
         return taken >= repeats
@@ -308,12 +311,12 @@ def _enough(samples: Sequence[list[float]], repeats: int | str, elapsed: float) 
 
 
 def _least_runs(seconds: Sequence[float]) -> int:
-    """Return the least runs by which times are known, for runs of so many seconds."""
+    """Return the least number of runs for reliable times, given the seconds of the runs."""
     return LEAST_LONG if seconds and statistics.median(seconds) >= LONG else LEAST
 
 
 def expected(seconds: float, repeats: int | str, runs: int) -> float:
-    """Return the seconds that :func:`time_nodes` will take for a run of so many, each time with ``runs`` of the model and its graph."""
+    """Return the expected seconds of :func:`time_nodes` if a run takes ``seconds`` and each repeat has ``runs`` runs."""
     if isinstance(repeats, int):
         return repeats * runs * seconds
     least = _least_runs([seconds])
@@ -330,7 +333,7 @@ def _seconds(samples: list[Usage]) -> list[float]:
 
 
 def _timing(samples: list[Usage], device: torch.device) -> Timing | None:
-    """Return the timing of the model's own runs; the host's processor tells nothing of those on another device."""
+    """Return the timing of the model's own runs; on an accelerator without the host processor's usage, which says nothing there."""
     measured = samples[warm_up(_seconds(samples), _least_runs(_seconds(samples))) :]
     return timing(_seconds(measured), measured if accelerator_of(device) is None else ()) if measured else None
 
@@ -338,7 +341,7 @@ def _timing(samples: list[Usage], device: torch.device) -> Timing | None:
 def run_error(
     at: str, where: str, args: Any, kwargs: Any, error: Exception, more: str = "", node: str = "", advice: str = ""
 ) -> RunError | OutOfMemoryError:
-    """Return the error for a call that raised: ``at`` names it, ``where`` its module, and it was given these specs."""
+    """Return the error for a call that raised: ``at`` names it, ``where`` its module; ``args`` and ``kwargs`` are specs."""
     given = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
     where = where or "the model's own forward"
     return error_for(

@@ -1,4 +1,4 @@
-"""Lazy modules: a first run gives their parameters shapes, which are taken away again afterwards."""
+"""Give lazy modules' parameters shapes by a first run, and undo this afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .uncompiled import uncompiled
 def initialized(
     model: nn.Module, inventory: Inventory, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[Inventory]:
-    """Yield the model's inventory with shapes for all parameters: lazy ones get theirs from a run on these inputs.
+    """Yield the model's inventory with shapes for all parameters; lazy parameters get shapes from a run on these inputs.
 
     Raises RunError if the model raises in that run, InputError if a parameter still has no shape after it.
     """

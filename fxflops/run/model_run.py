@@ -1,4 +1,4 @@
-"""An observed run of the model itself: on its real tensors, or on the meta device, where no kernel computes."""
+"""Observe a run of the model itself: on its real tensors, or on the meta device, where no kernel computes."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ from .uncompiled import uncompiled
 from .watch import Watch, run_from_watch
 
 unoptimized = torch.jit.optimized_execution  # type: ignore[attr-defined]
-"""TorchScript's optimizer computes, too, in the first calls of a module."""
+"""``unoptimized(False)`` disables TorchScript's optimizer, which computes, too, in a module's first calls."""
 ON_META, ON_FAKE = "counted on the meta device", "counted on fake tensors"
 
 
 class OwnBackwardError(Exception):
-    """What was called runs a backward pass itself: it has to be run with gradients, and without another backward pass.
+    """The callable runs a backward pass itself, so it must run with gradients and without another backward pass.
 
-    It never reaches the user: the run is begun again.
+    The user never sees this error: the run starts again.
     """
 
 
 OWN_BACKWARD = "does not require grad and does not have a grad_fn|backward through the graph a second time"
-"""Torch's errors where a callable runs its own backward pass: without gradients, or before another one."""
+"""Torch's errors for a callable that runs its own backward pass: without gradients, or before a second pass."""
 
 
 def watch_of(
@@ -85,10 +85,10 @@ def watch_of(
     must_read_masks: bool = False,
     new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
 ) -> Watch:
-    """Return the instruments for a run of the subject, by default on its real tensors. The other arguments are those of Watch."""
+    """Return the instruments for a run of the subject, by default on its real tensors. Other arguments are passed to Watch."""
     inventory, snapshot = subject.inventory, subject.snapshot
     named = set(map(id, subject.state))
-    # Plain attributes that are tensors, no buffers by name, are there all the time, too.
+    # Tensors in plain attributes, which are not registered buffers, also live during the whole run.
     attributes = [("", tensor) for tensor in snapshot.others() if id(tensor) not in named]
     held = {
         "params": [*inventory.params, *inventory.packed],
@@ -109,12 +109,12 @@ def watch_of(
         new_stopwatch=new_stopwatch,
         on_leaf=snapshot.meet_leaf if subject.backward else lambda tensor: None,
     )
-    # The storages of fake tensors are on meta whatever their device.
+    # The storages of fake tensors are on meta, whatever their device.
     watch.storages.counts_meta = watch.world.is_meta or subject.device.type == "meta" or _is_on_fake(subject)
     watch.storages.counts_random_states = subject.count_for.type == "cpu"
     if subject.count_for.type == "cpu" and isinstance(watch.owners, AutogradOwners):
         watch.owners.keep = watch.storages.add
-    # A step that the callable makes after its own backward pass on meta finds its gradients there; a hook's does not.
+    # On meta, a step after the callable's own backward pass finds gradients; a step in a hook does not.
     finds_none = watch.world.is_meta and not subject.own_backward
     is_training = isinstance(subject.model, Called) and not subject.own_backward
     watch.observer.phases.on_step = partial(_stepping, snapshot, watch.storages, finds_none, is_training)
@@ -131,14 +131,14 @@ def _is_on_fake(subject: Subject) -> bool:
 def _stepping(
     snapshot: Snapshot, storages: LiveStorages, finds_none: bool, is_training: bool, optimizer: Optimizer
 ) -> None:
-    """Keep the state of an optimizer that steps within the run, as hooks of parameters let it, and enter its memory.
+    """Save the state of an optimizer that steps within the run, e.g. from parameter hooks, and add its memory.
 
     Raises InputError if it would step real parameters in a run on meta and ``finds_none`` of their gradients there.
     """
     stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if (is_training or not finds_none) and all(map(storages.was_made, stepped)):
-        return  # the forward made it for an inner loop: there is nothing to put back, and to keep it would hold its memory
-    if is_training:  # code that asks whether its loss requires a gradient runs no backward pass without gradients, and raises nothing
+        return  # the forward created it for an inner loop: nothing to restore, and saving it would keep its memory
+    if is_training:  # code that checks loss.requires_grad skips its backward pass without gradients, and raises nothing
         raise OwnBackwardError
     if finds_none and not all(parameter.is_meta for parameter in stepped):
         raise InputError(f"{type(optimizer).__name__} makes steps within the run, on the model's real parameters")
@@ -147,15 +147,15 @@ def _stepping(
 
 
 def observe(subject: Subject, watch: Watch) -> Watch:
-    """Run the model under the watch, with its backward pass and optimizer step if it has them; return the watch."""
+    """Run the model under the watch, with its backward pass and optimizer step if any; return the watch."""
     with noting_live(watch.storages, watch.observer.calls, subject.held["params"]):
-        out = _forward_and_backward(subject, watch)  # alive until the step is over, as in a training loop
+        out = _forward_and_backward(subject, watch)  # stays alive until the step is over, as in a training loop
     watch.world.check_origin(out)
     watch.storages.hold_earlier()
     if subject.backward and any(
         type(module) is nn.parallel.DistributedDataParallel for module in subject.inventory.paths
     ):
-        watch.storages.hold_written(watch.observer.calls)  # its buckets
+        watch.storages.hold_written(watch.observer.calls)  # DDP's buckets
     if subject.backward:
         params = [(name, watch.world.of(parameter)) for name, parameter in subject.held["params"]]
         watch.storages.label(gradients_of(params), "gradients")
@@ -179,15 +179,15 @@ def observed_run(
 
 
 def record_of(subject: Subject, watch: Watch, source: str, trace: str, why: str = "", **measured: Any) -> Run:
-    """Return the record of a finished run, which on meta is for the subject's ``count_for``, and release the watch.
+    """Return the record of a finished run and release the watch. A run on meta is recorded for the subject's ``count_for``.
 
     ``measured`` are further fields of the record.
     """
     device = subject.count_for if watch.world.is_meta else subject.device
-    if loaded_weights(subject, watch):  # what is on meta stood for nothing that the run held
+    if loaded_weights(subject, watch):  # the weights on meta were only placeholders
         watch.storages.leave_out_placeholders()
         device = watch.observer.ran_on or device
-    # A model on meta is counted for any CPU; tensors that are here have this machine's cores.
+    # Name this machine's hardware only if the tensors are on it: a model on meta is counted for any CPU.
     environment = environment_of(device, subject.mode, subject.compiled, subject.device.type == device.type)
     run = run_from_watch(
         watch,
@@ -215,9 +215,9 @@ def run_model(
 
     A model that needs values runs on its real tensors instead, and the record has the reason. A model that is itself on
     meta then runs with all its new tensors on meta too. Fake tensors, or a FakeTensorMode, are used as they are. With
-    ``must_read_masks`` it does so for attention masks without values on meta, too; unless it ``remembers``, every call goes to the kernels of meta.
-    ``lessons`` are those of other runs of the model for this device. Raises InputError if real tensors exceed the cap, RunError
-    if the model raises on them too.
+    ``must_read_masks``, attention masks that have no values on meta also cause a real run. Unless it ``remembers``, every call
+    goes to meta's kernels. ``lessons`` are from other runs of the model for this device. Raises InputError if real tensors
+    exceed the cap, RunError if the model raises on them too.
     """
     if _is_on_fake(subject):
         _check_own_device(subject, "its tensors are fake, and have a device")
@@ -228,11 +228,11 @@ def run_model(
     if (run := _run_of_loaded_weights(subject, registry)) is not None:
         return run
     lessons = (lessons or Lessons()) if remembers else None
-    # An optimizer's step, which a callable may make, shows itself to dispatch modes alone.
+    # Only dispatch modes see an optimizer's step, which a callable may take.
     observe_dispatch = subject.backward or isinstance(subject.model, Called)
     observe_dispatch = observe_dispatch or any(issubclass(cls, torch.jit.ScriptModule) for cls in classes)
     has_meta = any(tensor.device.type == "meta" for tensor in subject.state)
-    # On meta, hooks are given stand-ins: one that asks which parameter it has would not step.
+    # On meta, hooks get stand-ins: a hook that looks up its parameter would not step.
     if subject.backward and not has_meta and (stepped := held_by_hooks(parameters_of(subject.model))) is not None:
         return _on_real(subject, registry, f"hooks of its parameters hold an optimizer ({type(stepped).__name__})")
     failed: Exception | None = None
@@ -240,31 +240,31 @@ def run_model(
         try:
             mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch, lessons)
         except (RunError, NotImplementedError):
-            # A backward pass inside the forward may raise unobserved (meta's own kernels are written in Python). Only a count
-            # for another device tries again: any other runs on the real tensors.
+            # Without a dispatch mode, a backward pass inside the forward may raise (meta's own kernels are written in Python).
+            # Only a count for another device tries again; any other count runs on the real tensors.
             if observe_dispatch or not subject.is_for_another:
                 raise
             mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch=True, lessons=lessons)
         if mirror.unknown_origin and not observe_dispatch:
             mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch=True, lessons=lessons)
-        why = mirror.needs_values  # raised, and caught by the model
+        why = mirror.needs_values  # raised, but caught by the model
         if has_meta or not why:
             return record_of(subject, watch, "predicted", ON_META)
     except (RunError, InputError, NotImplementedError) as error:
         failed, why = error, error.problem if isinstance(error, FxflopsError) else str(error)
     # Outside that handler, so that an error on real tensors is not chained to the error on meta.
     if failed is None or not has_meta:
-        failed = None  # the run on real tensors needs the memory that this error's traceback holds
+        failed = None  # its traceback holds memory that the run on real tensors needs
         return _on_real(subject, registry, why)
     try:
-        # Autocast does nothing to tensors that are on meta themselves.
+        # Autocast does not apply to tensors that are really on meta.
         if subject.is_for_another or subject.autocast is not None or isinstance(failed.__cause__, MixedDtypesError):
             raise failed
         return record_of(subject, observed_run(subject, registry), "predicted", ON_META)
     except RunError:
         raise failed from failed.__cause__
     finally:
-        del failed  # the traceback has this frame: each would keep the other alive, and the model's tensors
+        del failed  # breaks the cycle between this frame and the traceback, which would keep the model's tensors alive
 
 
 def _on_real(subject: Subject, registry: FormulaRegistry, why: str) -> Run:
@@ -275,17 +275,17 @@ def _on_real(subject: Subject, registry: FormulaRegistry, why: str) -> Run:
 
 
 def loaded_weights(subject: Subject, watch: Watch) -> bool:
-    """Return whether a run on real tensors loaded weights that are on meta: its result is on another device."""
+    """Return whether a run on real tensors loaded weights that are on meta, so that its result is on another device."""
     ran_on = watch.observer.ran_on
     on_meta = any(tensor.is_meta and not is_fake(type(tensor)) for tensor in subject.state)
     return on_meta and not watch.world.is_meta and ran_on is not None and ran_on.type != "meta"
 
 
 def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run | None:
-    """Return a run on real tensors of a model whose weights are on meta until its calls load them, as an offloaded one's are.
+    """Return a run on real tensors of a model whose weights are on meta until its calls load them, e.g. an offloaded model.
 
-    On meta, loaded weights cannot be told from their stand-ins. A model is tried that has real inputs, and hooks or a
-    forward of its own on a module with such weights; None if its result is on meta, too, or it raises.
+    On meta, loaded weights look like their stand-ins. Only a model with real inputs, and with hooks or a replaced forward on
+    a module with such weights, is tried. Return None if its result is on meta, too, or it raises.
     """
     inputs = [tensor for _, tensor in subject.held["inputs"]]
     waits = any(weight.is_meta for weight in subject.state)
@@ -303,7 +303,7 @@ def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run |
     try:
         watch = observed_run(subject, registry, cap=cap_of(subject.count_for))
     except (RunError, InputError, NotImplementedError):
-        return None  # the run on meta says why
+        return None  # the run on meta reports the reason
     if not loaded_weights(subject, watch):
         watch.release()
         return None
@@ -323,16 +323,16 @@ def _check_own_device(subject: Subject, why: str) -> None:
 
 
 def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
-    """Observe a step of the optimizer, with stand-ins for its tensors; the subject's snapshot has all that is changed for it.
+    """Observe a step of the optimizer on stand-ins for its tensors; the subject's snapshot restores everything this changes.
 
-    An optimizer without state steps once unobserved: its first step creates the state, and every later one finds it. What it
-    makes for itself is on the CPU, not on a default device of meta: Adam reads how many steps it made.
+    An optimizer without state first steps once unobserved, since its first step creates the state. Tensors that it creates
+    itself are on the CPU, even if the default device is meta: Adam reads its step count.
 
-    The step begins with the state that is left after a step and the optimizer's ``zero_grad``. What else the step makes comes
-    and goes in it, as gradients of single examples that an optimizer notes on the parameters, or a state that replaces the one before.
+    The memory of the step begins with the state that remains after a step and ``zero_grad``. All else that the step allocates
+    is temporary, e.g. per-example gradients stored on the parameters, or state that replaces the previous state.
     """
     storages, world, name = watch.storages, watch.world, getattr(given, "__name__", type(given).__name__)
-    watch.observer.phases.on_step = lambda optimizer: None  # this one is kept already
+    watch.observer.phases.on_step = lambda optimizer: None  # this optimizer is saved already
     own = parameters_of(subject.model)
     mirrors = [(tensor, world.of(tensor)) for tensor in subject.state]
     apart = [mirror for _, mirror in mirrors]
@@ -340,19 +340,19 @@ def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
         with torch.device("cpu") if torch.get_default_device().type == "meta" else nullcontext(), torch.no_grad():
             stand_ins = StandIns(mirrors, world.is_meta, subject.device, storages)
             stand_ins.put_into(subject.holders)
-            del stand_ins  # it would hold the state that the step replaces
+            del stand_ins  # would keep the state that the step replaces
             stepped = [world.of(parameter) for parameter in own]
             optimizer = made_optimizer(given, stepped)
             held = states_of(optimizer, apart)
             if not any(state.ndim and not storages.was_made(state) for _, state in held):
-                subject.snapshot.before_write(own)  # it may reach them where we do not look
+                subject.snapshot.before_write(own)  # the step may reach them in ways we do not search
                 with gradients_kept(stepped), WithoutKernels():
                     optimizer.step()
                     zero_gradients(optimizer, stepped)
                 held = states_of(optimizer, apart)
             storages.add_held(held, "optimizer")
             before = Counter(state for state, _ in held)
-            del held  # it would hold the state that the step replaces
+            del held  # would keep the state that the step replaces
             with watch.observer:
                 optimizer.step()
             after = states_of(optimizer, apart)
@@ -365,7 +365,7 @@ def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
     except Exception as error:
         said = f"{name} raised in its step\n  {type(error).__name__}: {error}\n  {INSTEAD}"
         raise RunError(said) from error
-    # What the step has made and left is made in the first step that finds gradients for all parameters.
+    # State that the step added and kept belongs to the first step that finds gradients for all parameters.
     more = Counter(state for state, _ in left) - before
     storages.keep(after, [state for name, state in left if name in more])
 
@@ -381,7 +381,7 @@ def cap_of(device: torch.device) -> int:
 def meta_run(
     subject: Subject, registry: FormulaRegistry, must_read_masks: bool, observe_dispatch: bool, lessons: Lessons | None
 ) -> tuple[MetaMirror, Watch]:
-    """Observe a run of the model on meta; return the mirror of its tensors, too, which knows what has gone wrong."""
+    """Observe a run of the model on meta; return the mirror of its tensors, which records why a run failed, and the watch."""
     form_of = None if lessons is None else lessons.form_of
     mirror = MetaMirror(subject.state, subject.snapshot.holds, subject.snapshot.before_write, form_of)
     world = MetaWorld(mirror, subject.count_for, registry, lessons, observe_dispatch=observe_dispatch)
@@ -390,12 +390,12 @@ def meta_run(
 
 
 def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
-    """Run the model observed, and its backward pass if it has one; return its output."""
+    """Observe a run of the model, and its backward pass if any; return the output."""
     observer, (args, kwargs) = watch.observer, subject.inputs()
     known = [*subject.state, *subject.snapshot.others()]
     watch.storages.holders = Holders(subject.inventory.paths, (*args, *kwargs.values()), known)
     if watch.storages.holders.has_any():
-        subject.snapshot.record()  # not in the middle of the run: it refers to the tensors whose references are counted
+        subject.snapshot.record()  # before the run, since this adds references to tensors whose references are counted
     watch.storages.holders.begin()
     try:
         with uncompiled(), unoptimized(False), observer:
@@ -419,8 +419,8 @@ def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
 
 
 def _has_ended(observer: Observer, out: Any, subject: Subject) -> bool:
-    """Return whether what was called has run the backward pass: ``loss.backward()``, or gradients that it took without an output
-    from which another pass could begin."""
+    """Return whether the callable ran the backward pass itself: by ``loss.backward()``, or by computing gradients and returning
+    an output from which no backward pass can start."""
     if observer.phases.ran_backward:
         return True
     took = any(call.phase == BACKWARD for call in observer.calls)

@@ -1,4 +1,4 @@
-"""The tensors that are alive when a device runs out of memory."""
+"""Record the tensors that are alive when a device runs out of memory."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ..records import Call
 
 @contextmanager
 def noting_live(storages: LiveStorages, calls: Sequence[Call], parameters: Named) -> Iterator[None]:
-    """Note the tensors that are alive when an observed run runs out of memory, as ``live`` of the error.
+    """Store the tensors alive when an observed run runs out of memory, as the error's attribute ``live``.
 
-    The frames in the error's traceback still hold what the model held.
+    The frames in the error's traceback still hold the model's tensors.
     """
     try:
         yield
@@ -37,9 +37,9 @@ def add_memory_note(
     is_observed: bool,
     failed: tuple[str, str, object] | None,
 ) -> None:
-    """Add to an error of the user's own code where it was raised, and what holds the memory.
+    """Add a note to an error of the user's code: where it was raised, and what holds the memory.
 
-    It keeps its type and its message. ``failed`` has the name and the module of the call that raised, if that is known.
+    Its type and message stay. ``failed`` has the name and the module of the call that raised, if known.
     """
     accelerator = accelerator_of(device)
     add_note = getattr(error, "add_note", None)  # since Python 3.11

@@ -18,11 +18,11 @@ ALWAYS = ("params", "buffers", "inputs", "activations")
 
 
 class Environment(NamedTuple):
-    """The device, modes and versions of a run, and when and for whom it was made.
+    """The device, modes and versions of a run, its date, and the name the model was requested by.
 
-    ``einsum`` is the strategy by which opt_einsum orders products, "" if it is not used. ``compiled`` tells that the
-    model is under ``torch.compile``; it ran as it is written all the same. ``date`` is in UTC; ``processor`` is the host's,
-    ``threads`` are those of torch; ``asked`` is the name under which the model was asked for: "timm:resnet18".
+    ``einsum`` is opt_einsum's strategy for ordering products, "" if it is not used. ``compiled`` says that the model is under
+    ``torch.compile``, although the run executed it as written. ``date`` is in UTC; ``processor`` is the host's; ``threads`` is
+    torch's number of threads; ``asked`` is the name the model was requested by: "timm:resnet18".
     """
 
     device: str
@@ -39,7 +39,7 @@ class Environment(NamedTuple):
 
     @property
     def provenance(self) -> str:
-        """The origin of the run's figures on one line: the name that was asked for, versions, date and machine."""
+        """The origin of the run's figures on one line: the requested name, versions, date and machine."""
         versions = [
             f"{name} {version}" for name, version in (("fxflops", self.fxflops), ("torch", self.torch)) if version
         ]
@@ -61,7 +61,7 @@ class Memory(dict[str, int]):
 
 
 class CompiledKernel(NamedTuple):
-    """A kernel's call in the compiled model: its name and seconds, and the modules whose operations it computes."""
+    """A kernel call in the compiled model: its name and seconds, and the modules whose operations it computes."""
 
     name: str
     seconds: float
@@ -76,7 +76,7 @@ class Break(NamedTuple):
 
 
 class Recompilation(NamedTuple):
-    """A compilation of code that had been compiled before: the guard that failed, and ``file:line`` of it or the code.
+    """A recompilation of code: the guard that failed, and ``file:line`` of the guard or the code.
 
     ``reason`` is "" if torch has no record of it.
     """
@@ -89,8 +89,8 @@ class Recompilation(NamedTuple):
 class Compiled:
     """A compiled model's own times, with its forward's breaks and recompilations.
 
-    ``graphs`` are those that one run calls; ``compiling`` is the seconds of the runs that compiled it, None if it had been
-    compiled for these inputs before. ``missing`` says why it has no ``latency``, ``kernels_missing`` why no ``kernels``.
+    ``graphs`` is the number of graphs that a run calls; ``compiling`` is the seconds of the runs that compiled it, None if it
+    was already compiled for these inputs. ``missing`` says why ``latency`` is missing, ``kernels_missing`` why ``kernels`` are.
     """
 
     latency: Timing | None = None
@@ -108,15 +108,18 @@ class Compiled:
 class Run:
     """The record of one run of a model.
 
-    ``calls``, ``scopes`` and ``history`` (of live storages) are those of the model itself; ``nodes`` are those of its
-    graph, if it has one. ``peak`` is in bytes, parameters, buffers and inputs included; ``source`` is that of
-    :class:`Memory`. ``steps`` are those of a block under ``profile``, ``instruments`` the seconds that observing it took,
-    which are in no other time, ``device_busy`` those for which its accelerator worked, ``interrupted`` the words on other work that ran meanwhile. ``workers`` are the numbers of
-    workers of the DataLoaders that were read in it, ``lines`` where its host's time went in the user's code, None if they were not sampled. ``captured`` is the number of calls that did not run, but were
-    captured into a graph of the device. ``compiled`` has the times of a
-    model that is compiled as a whole. ``peak`` and ``params`` are None where a trace does not tell them. ``trace_reason``
-    says why the model was not traced symbolically, or not at all, or not counted on meta, or what ended a profiled block.
-    ``aliases`` are further paths of ``modules``, each with the first.
+    ``calls``, ``scopes`` and ``history`` (of live storages) come from the model itself, ``nodes`` from its graph, if it has
+    one. ``peak`` is in bytes and includes parameters, buffers and inputs; ``source`` is as in :class:`Memory`.
+
+    For a block under ``profile``: ``steps`` are its steps; ``instruments`` is the seconds spent observing, which no other time
+    includes; ``device_busy`` is the seconds in which its accelerator worked; ``interrupted`` is a note about other processes,
+    empty if there is none to report; ``workers`` are the numbers of workers of the DataLoaders it read; ``lines`` is where the
+    host's time went in the user's code, None if not sampled. ``captured`` is the number of calls that did not run but were
+    captured into a graph of the device.
+
+    ``compiled`` has the times of a model that is compiled as a whole. ``peak`` and ``params`` are None if a trace lacks them.
+    ``trace_reason`` says why the model was not traced symbolically, or not at all, or not counted on meta, or what ended a
+    profiled block. ``aliases`` maps further paths of ``modules`` to their first path.
     """
 
     model: str
@@ -146,7 +149,7 @@ class Run:
 
     @cached_property
     def memory(self) -> Memory:
-        """The bytes alive at the peak by category; "other" are those of the allocator beyond the known storages."""
+        """The bytes alive at the peak by category; "other" are the allocator's bytes beyond the known storages."""
         if self.peak is None:
             return Memory({}, self.source, Place())
         held = dict.fromkeys(CATEGORIES, 0)

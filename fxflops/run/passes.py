@@ -1,4 +1,4 @@
-"""The passes over a model and its graph: calls, memory, peak, times, kernels. Each starts from the same state."""
+"""Run the passes over a model and its graph: calls, memory, peak, times, kernels. Each starts from the same state."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ TRACERS = ("auto", "symbolic", "record")
 class Traced:
     """A model's graph.
 
-    ``how`` is "symbolic", "recorded", or "no" for an empty one, ``why`` the reason not to trace symbolically, or not at all.
-    ``recorded`` has the run that was recorded, and for each node the range of its calls in that run.
+    ``how`` is "symbolic", "recorded", or "no" for an empty graph; ``why`` is the reason not to trace symbolically, or not at
+    all. ``recorded`` has the recorded run, and for each node the range of its calls in that run.
     """
 
     graph_module: fx.GraphModule
@@ -67,8 +67,8 @@ def analysis(
 ) -> tuple[Run, Traced]:
     """Trace the model as ``how`` says and measure its graph; return the record and the trace.
 
-    Where a graph cannot be measured, the model is traced in the next way: a symbolic graph may differ from the model, or lack
-    its gradients, and a recorded one has no ``backward()`` inside. An error of the model's own says where its author wrote the call.
+    If a graph cannot be measured, the model is traced in the next way: a symbolic graph may differ from the model, or lack
+    its gradients, and a recorded graph lacks a ``backward()`` inside. An error of the model gets the author's line of the call.
     """
     trace = traced(subject, registry, how)
     try:
@@ -89,7 +89,7 @@ def analysis(
 def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "") -> Traced:
     """Trace the model: "symbolic", "record", or "auto", the first of these that succeeds.
 
-    A run that cannot be recorded has no trace. ``why`` is the reason to record, if it is known. Raises TraceError if ``how`` is
+    A run that cannot be recorded has no graph. ``why`` is the reason to record, if known. Raises TraceError if ``how`` is
     "symbolic" and it fails, RunError if the model itself raises, InputError for an unknown tracer.
     """
     if how not in TRACERS:
@@ -108,7 +108,7 @@ def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "")
     except Exception as error:
         if isinstance(error, FxflopsError) and not isinstance(error, RunError):
             raise
-        # It is the model's own, which the run below raises again, or the recorder's.
+        # Either the model's own error, which the run below raises again, or the recorder's.
         why = f"it cannot be recorded: {_cause(error)}"
     return untraced(subject, registry, why)
 
@@ -131,10 +131,10 @@ def untraced(subject: Subject, registry: FormulaRegistry, why: str) -> Traced:
 def traced_instead(
     subject: Subject, registry: FormulaRegistry, trace: Traced, error: TraceError | InputError
 ) -> Traced:
-    """Record the model after its symbolic graph failed; after a recorded one failed, only observe it.
+    """Record the model after its symbolic graph failed; after a recorded graph failed, only observe a run.
 
-    If the model itself raises, that is the error; if the graph raised the same, the graph's error is raised instead,
-    which names the node.
+    If the model itself raises, raise its error; but if the graph raised the same error, raise the graph's, which names the
+    node.
     """
     if trace.how == "recorded":
         at = f" at {error.node!r}" if isinstance(error, RunError) else ""
@@ -148,7 +148,7 @@ def traced_instead(
 
 
 def _cause(error: Exception) -> str:
-    """Return the first line of the error that was raised first."""
+    """Return the first line of the original error."""
     first = error.__cause__ or error
     return f"{type(first).__name__}: {first}".partition("\n")[0]
 
@@ -166,15 +166,15 @@ def measure(
     tick: Progress,
     kernels: bool = False,
 ) -> Run:
-    """Run the graph node by node, and the model itself, once for each quantity; with ``kernels`` also under torch.profiler.
+    """Run the graph node by node, and the model itself, once per quantity; with ``kernels`` also under torch.profiler.
 
-    The calls of the record are those of the model itself; those of a run of its graph tell to which node each belongs.
+    The record has the model's own calls; a run of the graph shows which node each call belongs to.
 
     Raises RunError if the model raises, TraceError if a symbolic graph makes other calls than the model.
     """
     tick()
     graph = trace.graph_module
-    # The graph's calls only tell which node makes which call, and the node's bytes. The calls of the report are the model's, matched to them.
+    # The graph's run only shows each node's calls and bytes. The report has the model's calls, matched to the graph's.
     from_meta = _graph_on_meta(subject, graph, registry)
     graph_calls, bytes_of, back = from_meta or _watched_graph(subject, graph, registry, subject.runs_backward())
     tick()
@@ -185,21 +185,24 @@ def measure(
         if from_meta is None:
             raise
     if found is None:
-        # On real tensors the graph may do what the model does after all; where it raises, it names the node. Outside that handler: the
-        # error's traceback holds memory.
+        # On real tensors the graph may match the model after all; if it raises, the error names the node. Not inside the
+        # handler, since the error's traceback holds memory.
         graph_calls, bytes_of, back = _watched_graph(subject, graph, registry, subject.runs_backward())
         found = _matched(subject, registry, graph_calls, with_facts=True)
     watched, calls_of = found
     source = "predicted" if subject.device.type == "meta" else "storages"
-    observed, captured = with_seconds(watched.calls), captured_calls(watched.calls)  # a run does not keep their times
+    observed, captured = (
+        with_seconds(watched.calls),
+        captured_calls(watched.calls),
+    )  # the record itself does not keep their times
     if subject.device.type != "meta":
         own = sum(call.seconds or 0.0 for call in observed)
         tick.expect(expected(own, repeats, 2 + (accelerator_of(subject.device) is not None) + subject.compiled))
-    # Recorded before the other passes: the watch must not see what they do to the model's tensors.
+    # Make the record before the other passes: the watch must not see them change the model's tensors.
     run = record_of(subject, watched, source, f"{trace.how} trace", trace.why)
     measured: dict[str, Any] = {}
     if subject.is_on_meta():
-        # Meta runs other kernels than any device (attention's plain products): count() knows those of a device.
+        # Meta runs other kernels than any device (plain products for attention); count() predicts a device's kernels.
         predicted = run_model(subject, registry)
         measured = {name: getattr(predicted, name) for name in ("history", "peak", "environment")}
     accelerator = accelerator_of(subject.device)
@@ -238,8 +241,8 @@ def measure(
 def _graph_on_meta(
     subject: Subject, graph: fx.GraphModule, registry: FormulaRegistry
 ) -> tuple[Mapping[str, list[Call]], tuple[Spans, Spans], bool] | None:
-    """As :func:`_watched_graph`, without computing: live storages are the same on meta. None where only a real run tells: of a backward
-    pass, of a graph that needs values, and of tensors whose origin is not known."""
+    """Do the same as :func:`_watched_graph` without computing, since live storages are the same on meta. Return None if only a
+    real run can show them: for a backward pass, a graph that needs values, or tensors of unknown origin."""
     if subject.backward or subject.is_on_meta():
         return None
     constants = [value for value in vars(graph).values() if isinstance(value, torch.Tensor)]
@@ -247,7 +250,7 @@ def _graph_on_meta(
     lessons = Lessons()
     try:
         mirror = MetaMirror(state.values(), subject.snapshot.holds, subject.snapshot.before_write, lessons.form_of)
-    except NotImplementedError:  # it has shapes that are values
+    except NotImplementedError:  # shapes that depend on values
         return None
     world = MetaWorld(mirror, subject.count_for, registry, lessons, observe_dispatch=False)
     watch = watch_of(subject, registry, world, observe_dispatch=False)
@@ -270,8 +273,8 @@ def _watched_graph(
 ) -> tuple[Mapping[str, list[Call]], tuple[Spans, Spans], bool]:
     """Run the graph; return the calls of each node, its bytes in forward and backward, and whether the backward ran.
 
-    The bytes are those of live storages. A graph has no gradient checkpointing: where the model writes to a result that
-    is computed again in its own backward pass, that of the graph raises, and its nodes have no times and bytes in it.
+    The bytes are from live storages. A graph has no gradient checkpointing: if the model overwrites a result that its own
+    backward pass recomputes, the graph's backward pass raises, and the nodes have no backward times and bytes.
     """
     watch = watch_of(subject, registry)
     collector = CallCollector(watch.observer, graph.graph)
@@ -294,9 +297,9 @@ def _matched(
 ) -> tuple[Watch, dict[str, range]]:
     """Observe a run of the model; return it, and for each node of a symbolic graph the range of its calls in that run.
 
-    ``graph_calls`` are the calls of each node in a run of the graph. The model may make more calls: one that depends on no
-    input, such as ``self.scale ** 2`` of a buffer, is a constant in the graph. Facts that follow from values, as the pairs that a mask
-    leaves, are compared only ``with_facts``: on meta fewer are known. Raises TraceError if the graph makes
+    ``graph_calls`` are the calls of each node in a run of the graph. The model may make more calls: a call that depends on no
+    input, such as ``self.scale ** 2`` of a buffer, is a constant in the graph. Facts that follow from values, e.g. the pairs
+    that a mask leaves, are compared only ``with_facts``, since fewer are known on meta. Raises TraceError if the graph makes
     calls that the model does not make, or makes them in another order.
     """
     watched = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
@@ -305,7 +308,7 @@ def _matched(
     end = 0
     for name, calls in graph_calls.items():
         wanted = [_likeness(call, with_facts) for call in calls]
-        # The next place where the model makes this node's calls one after the other; a node without calls is anywhere.
+        # Find the next place where the model makes this node's calls in a row; a node without calls fits anywhere.
         begun = next((i for i in range(end, len(own)) if own[i : i + len(wanted)] == wanted), -1) if wanted else end
         if begun < 0:
             raise TraceError(
@@ -328,7 +331,7 @@ def _likeness(call: Call, with_facts: bool) -> tuple[Any, ...]:
 
 
 def author_lines(subject: Subject, registry: FormulaRegistry, trace: Traced) -> dict[str, str]:
-    """Return the model author's innermost ``file:line`` for each node; a symbolic graph is traced again to get it."""
+    """Return the innermost ``file:line`` of the model's author for each node. A symbolic graph is traced again for this."""
     graph = trace.graph_module
     if trace.how == "symbolic":
         graph = _symbolic(subject, registry, stack_traces=True)
@@ -348,7 +351,7 @@ def _with_backward(subject: Subject) -> Callable[[], Any]:
 
 
 def _with_kernels(compiled: Compiled, subject: Subject) -> Compiled:
-    """Return the record with the compiled model's kernels, or with the reason why they are not known."""
+    """Return the record with the compiled model's kernels, or with the reason why they are unknown."""
     if subject.device.type != "cpu":
         return replace(compiled, kernels_missing=f"they are mapped to modules on a CPU, not on {subject.device.type}")
     found, missing = compiled_kernels(partial(subject.call, compiled=True), subject.inventory.paths)
@@ -366,7 +369,7 @@ def _kernels(subject: Subject, graph: fx.GraphModule) -> dict[str, tuple[Kernel,
 def _allocated(
     accelerator: Accelerator, subject: Subject, graph: fx.GraphModule, back: bool
 ) -> tuple[tuple[Spans, Spans], int]:
-    """Return the bytes of each node in forward and backward, and the peak of the model itself, from the allocator."""
+    """Return the bytes of each node in forward and backward, and the model's own peak, all from the allocator."""
     call = subject.call()
     accelerator.reset_peak()
     with uncompiled(graph):

@@ -1,4 +1,4 @@
-"""The readings of the meters, put together by node and shared out to calls."""
+"""Combine the meters' readings by node, and distribute them over calls."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..trace.symbolic import stack_of
 from .graph_run import Times
 
 Spans = Mapping[str, tuple[int, int, int]]
-"""Bytes before a node, after it and at the peak within it, by the node's name."""
+"""Bytes before a node, after it and at its peak, by the node's name."""
 
 
 def node_of(
     node: fx.Node, calls: range, times: Times, bytes_of: tuple[Spans, Spans], kernels: Mapping[str, tuple[Kernel, ...]]
 ) -> Node:
-    """Return the record of a node of a graph, with all that was measured of it."""
+    """Return the record of a graph's node, with all its measurements."""
     path, cls = stack_of(node)
     before, after, peak = bytes_of[0][node.name]
     _, backward_after, backward_peak = bytes_of[1].get(node.name, (None, None, None))
@@ -49,8 +49,8 @@ def node_of(
 def with_nodes(calls: Sequence[Call], nodes: Iterable[Node], owner_of: Mapping[int, int]) -> tuple[Call, ...]:
     """Return the calls with the name of their node and their seconds.
 
-    The time of a node that made several calls is split in proportion to the observer's own times. A call of the
-    backward pass belongs to the node of its owner.
+    The time of a node with several calls is split in proportion to the observer's times of the calls. A backward call
+    belongs to the node of its owner.
     """
     result = [call._replace(seconds=None) for call in calls]
     first = _first_made(calls)
@@ -67,7 +67,7 @@ def with_nodes(calls: Sequence[Call], nodes: Iterable[Node], owner_of: Mapping[i
 
 
 def _first_made(calls: Sequence[Call]) -> dict[int, int]:
-    """Map each recomputed call, by its number, to the equal call of the forward; several equal ones are matched in turn."""
+    """Map the index of each recomputed call to that of the equal forward call; several equal calls are matched in turn."""
     made = defaultdict[tuple[Operation, str], deque[int]](deque)
     found = {}
     for i, call in enumerate(calls):

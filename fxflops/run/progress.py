@@ -1,4 +1,4 @@
-"""Progress of long work, shown on a terminal only, and erased when the work is done."""
+"""Show the progress of long work on a terminal, and erase it when the work is done."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def working(label: str) -> Iterator[None]:
 
 @contextmanager
 def counting_bar(label: str, total: int) -> Iterator[Callable[[], None]]:
-    """Yield a function that moves a bar of ``total`` steps on stderr, if that is a terminal.
+    """Yield a function that advances a bar of ``total`` steps on stderr, if that is a terminal.
 
-    The bar is drawn at each step, and not by a thread: a process that has one cannot be copied safely.
+    The bar is drawn at each step, not by a thread: a process with threads cannot be forked safely.
     """
     if not sys.stderr.isatty():
         yield lambda: None
@@ -40,13 +40,13 @@ def counting_bar(label: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 LONG = 5.0
-"""The seconds of work above which it is said how long that will take."""
+"""The seconds of remaining work from which an estimate is shown."""
 
 
 class Progress:
-    """A progress bar: each call is a step. ``expect(seconds)`` says how long what is left will take, if that is long.
+    """A progress bar: each call is a step. ``expect(seconds)`` shows an estimate of the remaining time, if it is long.
 
-    ``step`` moves the bar, ``say`` shows a sentence; by default nothing is shown.
+    ``step`` advances the bar, ``say`` shows a sentence; by default nothing is shown.
     """
 
     def __init__(self, step: Callable[[], None] = lambda: None, say: Callable[[str], None] = lambda text: None) -> None:
@@ -57,7 +57,7 @@ class Progress:
         self._step()
 
     def expect(self, taken: float) -> None:
-        """Say that what is left takes about so many seconds, if it is long."""
+        """Show the estimated seconds that remain, if the work is long."""
         if taken >= LONG:
             self._say(f"about {taken:,.0f} s to go")
 
@@ -66,7 +66,7 @@ class Progress:
 def progress_bar(show: bool | None, label: str) -> Iterator[Progress]:
     """Yield a progress bar; ``show=None`` shows it if stderr is a terminal.
 
-    Where it is shown elsewhere, which cannot move a bar, how long the work takes is a line.
+    If it is shown elsewhere, where a bar cannot move, only the estimate is printed, as a line.
     """
     if not (sys.stderr.isatty() if show is None else show):
         yield Progress()

@@ -1,4 +1,4 @@
-"""The state in which a model runs for a count or an analysis, and its restoration."""
+"""Prepare a model's state for a count or an analysis, and restore it."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def running(
 ) -> Iterator[Subject]:
     """Prepare the model and its inputs for runs: locked, in its mode, with gradients only for ``backward``.
 
-    ``count_for`` is the device to count for, where it is not the model's own; ``autocast`` the dtype of its autocast around the forward;
-    ``own_backward`` tells that what is called runs the backward pass itself.
+    ``count_for`` is the device to count for, if not the model's own; ``autocast`` is the dtype of that device's autocast around
+    the forward; ``own_backward`` says that the callable runs the backward pass itself.
 
     The state of model, inputs, optimizer and random generators is restored at the end. Raises InputError for an invalid
     model, mode or inputs, for an optimizer that has none of the model's parameters, and also for inputs that are shapes if the model raises on them.
@@ -66,7 +66,7 @@ def running(
         resharded(model),
         nullcontext(Inventory(model, lazy=True)) as inventory,
         errors_of_kind(),
-        torch.set_grad_enabled(backward),  # without gradients the meta world makes known results itself
+        torch.set_grad_enabled(backward),  # without gradients, the meta world returns known results without kernels
         holding(inventory.paths, mode) as within,
         unseen() if within or are_observed() else nullcontext(),
     ):
@@ -106,9 +106,9 @@ def running(
 
 
 def _out_of_memory(error: torch.OutOfMemoryError | OutOfMemoryError, subject: Subject) -> OutOfMemoryError:
-    """Return the error for a run that its device has no memory for, with what holds the memory."""
+    """Return the error for a run that ran out of memory, with the tensors that hold it."""
     node, text = error.node if isinstance(error, OutOfMemoryError) else "", str(error)
-    if not isinstance(error, OutOfMemoryError):  # raised in the model's own run, which is not observed
+    if not isinstance(error, OutOfMemoryError):  # raised in an unobserved run of the model itself
         paths = [subject.inventory.paths.get(module, "") for module in modules_that_raised(error)]
         where = f"module {paths[-1]!r}" if paths and paths[-1] else "the model's own forward"
         text = f"the model raised in {where}\n  {type(error).__name__}: {error}{line_that_raised(error)}"

@@ -1,4 +1,4 @@
-"""The model that is run, with its inputs, any number of times from the same state."""
+"""Hold a model with its inputs, to run it any number of times from the same state."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from .environment import modes_in
 
 
 class Subject:
-    """A model with its inputs, to be run several times from the same state, that of ``snapshot``.
+    """A model with its inputs, to be run several times from the state in ``snapshot``.
 
-    ``mode`` is the mode of its modules ("eval", "train", "as_is"); ``compiled`` tells whether a part of it is under
-    ``torch.compile``; ``compiled_model`` is the model as given, if a call of that runs compiled; ``lazy`` is for its Snapshot.
-    ``optimizer`` makes a step after the backward pass, ``holders`` are the objects that it leads to.
-    ``count_for`` is the device that a count is for: the one asked for, else the model's own, and the CPU for a model on meta;
-    ``is_for_another`` tells whether it is of another type than the device that the model would run on. The forward is under that
-    device's ``autocast`` in a dtype, unless that is None.
-    ``own_backward`` tells that what is called runs the backward pass itself, as a training step does: none follows it.
-    ``bytes_before`` are the bytes that its device had allocated before any run, 0 where that is unknown.
+    ``mode`` is the mode of its modules ("eval", "train", "as_is"); ``compiled`` says whether a part of it is under
+    ``torch.compile``; ``compiled_model`` is the user's model if calling it runs compiled code; ``lazy`` is for its Snapshot.
+    ``optimizer`` steps after the backward pass; ``holders`` are the objects that it leads to.
+    ``count_for`` is the device to count for: the requested device, else the model's own, or the CPU for a model on meta;
+    ``is_for_another`` says whether its type differs from the device that the model would run on. ``autocast`` is the dtype of
+    autocast for ``count_for`` around the forward, or None.
+    ``own_backward`` says that the callable runs the backward pass itself, e.g. a training step, so that no other follows.
+    ``bytes_before`` are the bytes allocated on its device before any run, 0 if unknown.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Subject:
         self.state = [tensor for named in self.held.values() for _, tensor in named]
         self.device = self.state[0].device if self.state else torch.device("cpu")
         own = torch.device("cpu") if self.device.type == "meta" else self.device
-        # A tensor made on "cuda" says that it is on "cuda:0", the current device.
+        # A tensor created on "cuda" has the device "cuda:0".
         self.count_for = own if count_for is None else torch.device(count_for.type, count_for.index or 0)
         if self.count_for.type == "cpu":
             self.count_for = torch.device("cpu")
@@ -90,11 +90,11 @@ class Subject:
                 self.snapshot.meet_leaf(each)
 
     def is_on_meta(self) -> bool:
-        """Return whether all of the model's tensors and inputs are on meta, and none of them is a fake tensor of a device."""
+        """Return whether all of the model's tensors and inputs are on meta, and none of them is a fake tensor."""
         return bool(self.state) and all(t.is_meta and not is_fake(type(t)) for t in self.state) and not in_fake_mode()
 
     def runs_backward(self) -> bool:
-        """Return whether a backward pass follows the forward: not where what is called runs it."""
+        """Return whether a backward pass follows the forward, i.e. the callable does not run it itself."""
         return self.backward and not self.own_backward
 
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -113,18 +113,18 @@ class Subject:
         return bind(self.model, *self.inputs())
 
     def call(self, compiled: bool = False) -> Callable[[], Any]:
-        """Return a function that runs the model, or the compiled one, which there must be, once from the initial state."""
+        """Return a function that runs the model (or the compiled model, which must exist) once from the initial state."""
         args, kwargs = self.inputs()
         model: Any = self.compiled_model if compiled else self.model
         return lambda: run_to_end(model(*args, **kwargs))
 
     def region(self) -> AbstractContextManager[None]:
-        """Return the autocast region for the forward, as a training loop has it around the model and not around the backward."""
+        """Return the autocast context for the forward; as in a training loop, it does not include the backward."""
         return nullcontext() if self.autocast is None else autocast_on(self.count_for.type, self.autocast)
 
 
 def run_to_end(out: Any) -> Any:
-    """Return a forward's output; for a generator, whose body runs as it is iterated, the list of its items.
+    """Return a forward's output; an iterator, whose body runs only when iterated, becomes the list of its items.
 
     Raises InputError for a coroutine.
     """

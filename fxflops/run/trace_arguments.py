@@ -1,7 +1,7 @@
-"""The arguments that a trace of torch before 2.1 leaves out, as far as the shapes in the rest of the trace tell them.
+"""Infer arguments that traces of torch before 2.1 lack, as far as the shapes in the rest of the trace allow.
 
-Such a trace shows the shapes and dtypes of tensors, but no numbers. A convolution's result is what the operators inside
-it, its backward pass or the next operator take; its stride, padding and dilation are any that lead to this result.
+Such a trace shows the shapes and dtypes of tensors, but no numbers. The shape of a convolution's result is inferred from the
+operators inside it, its backward pass or the next operator; stride, padding and dilation are any values that produce it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ FORWARD, BACKWARD = "aten::convolution", "aten::convolution_backward"
 PLAIN, TRANSPOSED = "aten::conv", "aten::conv_transpose"
 NODE = "autograd::engine::evaluate_function"
 ON_RESULT = ("aten::as_strided_", "aten::resize_", "aten::add_")
-"""Operators that a convolution calls on its result: to lay it out, to add the bias."""
+"""Operators that a convolution calls on its result: to set its memory layout, to add the bias."""
 SEQUENCE, FORWARD_THREAD, TYPES = "Sequence number", "Fwd thread id", "Input type"
 LIST, NUMBER = "ScalarList", "Scalar"
 Shape = Sequence[int]
 
 
 class Geometry(NamedTuple):
-    """Numbers of a convolution that lead from its input to its result."""
+    """Parameters of a convolution that produce its result's shape from its input's."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -33,7 +33,7 @@ class Geometry(NamedTuple):
     groups: int
 
     def shown(self) -> list[str]:
-        """Return them as a newer trace shows them."""
+        """Return the parameters as text, as in a newer trace."""
         return [str(list(each)) if isinstance(each, tuple) else str(each) for each in self]
 
 
@@ -46,7 +46,7 @@ def shows_numbers(events: Iterable[Event]) -> bool:
 
 
 def with_convolutions(threads: Mapping[Any, list[Event]]) -> dict[Any, list[Event]]:
-    """Return the events of each thread, with the arguments of those convolutions whose result can be told."""
+    """Return the events of each thread, with the arguments of convolutions whose result's shape can be inferred."""
     forwards: dict[Any, tuple[Event, str]] = {}
     grads: dict[Any, Shape] = {}
     for events in threads.values():
@@ -77,14 +77,14 @@ def _completed(
 
 
 def _forward(events: list[Event], i: int, grad: Shape | None) -> tuple[list[str], list[str]] | None:
-    """Return types and texts of a convolution's numbers, if a shape that can be its result is found."""
+    """Return the types and texts of a convolution's numbers; None if no shape in the trace can be its result's."""
     event = events[i]
     input, weight, *_ = event.args[SHAPES]
     caller = _caller(events, i)
     last = max((each.end for each in _around(events, i)), default=event.end)
     inside = (each for each in events[i + 1 :] if each.start < event.end and each.name in ON_RESULT)
     after = next((each for each in events[i + 1 :] if each.start >= last and each.is_operator), None)
-    # What it is known to be comes first, then what it may be.
+    # Shapes certain to be the result's come first, then the next operator's input, which only may be.
     shapes = [*([] if grad is None else [grad]), *(shape for each in inside for shape in _tensors(each)[:1])]
     if after is not None:
         shapes += _tensors(after)[:1]
@@ -100,7 +100,7 @@ def _forward(events: list[Event], i: int, grad: Shape | None) -> tuple[list[str]
 def _backward(
     events: list[Event], i: int, forwards: Mapping[Any, tuple[Event, str]]
 ) -> tuple[list[str], list[str]] | None:
-    """Return types and texts of the numbers of a convolution's backward pass, with the gradients that it computes."""
+    """Return the types and texts of the numbers of a convolution's backward pass, including which gradients it computes."""
     grad, input, weight, *_ = events[i].args[SHAPES]
     node = _node_of(events, i)
     forward, caller = forwards.get(_sequence(node), (None, ""))
@@ -115,7 +115,7 @@ def _backward(
 
 
 def _geometry(input: Shape, weight: Shape, out: Shape, caller: str) -> Geometry | None:
-    """Return numbers by which a convolution has this result; None if there are none, or it may be transposed or not."""
+    """Return parameters with which a convolution has this result; None if there are none, or if it may be transposed or not."""
     if len(out) != len(input) or len(weight) != len(input) or out[0] != input[0]:
         return None
     plain = input[1] % weight[1] == 0 and out[1] == weight[0]
@@ -136,7 +136,7 @@ def _geometry(input: Shape, weight: Shape, out: Shape, caller: str) -> Geometry 
 
 
 def _step(large: int, small: int, kernel: int, transposed: bool) -> tuple[int, int, int, int] | None:
-    """Return stride, padding, dilation and output padding by which a window goes over ``large`` places ``small`` times."""
+    """Return stride, padding, dilation and output padding with which a window takes ``small`` positions over ``large`` elements."""
     for dilation, stride in itertools.product(range(1, large + 1), repeat=2):
         width = dilation * (kernel - 1) + 1
         for padding in range(width):
@@ -153,7 +153,7 @@ def _tensors(event: Event) -> list[Shape]:
 
 
 def _around(events: list[Event], i: int) -> list[Event]:
-    """Return the operators around an event that only call it: they began before it, and end after it."""
+    """Return the convolution functions that call an event: they began before it and end after it."""
     around = []
     for each in reversed(events[:i]):
         if each.end >= events[i].end and each.name.startswith(PLAIN):
@@ -180,9 +180,9 @@ def _sequence(node: Event | None) -> Any:
 
 
 def _taken_later(events: list[Event], node: Event) -> list[list[int]]:
-    """Return the shapes of the gradients that later nodes of a backward pass take.
+    """Return the input shapes of later nodes of the same backward pass.
 
-    A backward pass runs its nodes in falling order of their sequence numbers, but for those that accumulate gradients.
+    A backward pass runs its nodes in descending order of sequence number, except for AccumulateGrad.
     """
     taken: list[list[int]] = []
     own = _sequence(node)
@@ -194,7 +194,7 @@ def _taken_later(events: list[Event], node: Event) -> list[list[int]]:
             if "AccumulateGrad" not in each.name and (_sequence(each) is None or _sequence(each) >= own):
                 break
             is_inside = True
-        elif is_inside:  # the node itself, before the operators that it calls
+        elif is_inside:  # the node's own event, before the operators that it calls
             taken += [list(shape) for shape in _tensors(each)]
             is_inside = False
     return taken

@@ -1,4 +1,4 @@
-"""The file of a trace that torch.profiler wrote: what the host did, thread by thread, and what ran on the device.
+"""Read a trace file of torch.profiler: the host's events by thread, and the device's.
 
 https://github.com/pytorch/kineto/blob/main/libkineto/src/output_json.cpp writes it.
 """
@@ -17,7 +17,7 @@ from ..torch_internals import GRAPH_CALL
 
 ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 SHOWN_TWICE = frozenset({"gpu_user_annotation", "Trace"})
-"""The categories of ranges that the host's events have already."""
+"""Categories of ranges that duplicate events of the host."""
 SHAPES, CONCRETE = "Input Dims", "Concrete Inputs"
 GZIP = b"\x1f\x8b"
 HOW = """torch.profiler writes one:
@@ -27,7 +27,7 @@ HOW = """torch.profiler writes one:
 
 
 class Event(NamedTuple):
-    """An event of a trace, with its beginning and end in nanoseconds, and the process and thread (or stream) it is of."""
+    """An event of a trace, with its start and end in nanoseconds, and its process and thread (or stream)."""
 
     name: str
     category: str
@@ -42,14 +42,14 @@ class Event(NamedTuple):
 
     @property
     def is_operator(self) -> bool:
-        """True for an operator: ``aten::mm``. Autograd's nodes and ranges with a name are none."""
+        """True for an operator such as ``aten::mm``, not for autograd's nodes or named ranges."""
         namespace, _, name = self.name.partition("::")
         is_named = namespace.isidentifier() and name.isidentifier() and namespace not in ("autograd", "torch")
         return self.category == "cpu_op" and is_named
 
 
 class TraceFile(NamedTuple):
-    """The events of a trace: the host's by thread, each thread's in the order of their beginnings, and the device's.
+    """The events of a trace: the host's by thread, ordered by start, and the device's.
 
     ``hardware`` is the device as an Environment names it: "cuda:0 (NVIDIA H100 80GB HBM3)".
     """
@@ -74,13 +74,13 @@ def read_file(path: str | os.PathLike[str]) -> TraceFile:
         raise InputError(f"{name} is not JSON: {error}") from error
     listed = content.get("traceEvents") if isinstance(content, dict) else content
     if not isinstance(listed, list):
-        raise InputError(f"{name} is no trace: it has no traceEvents. {HOW}")
+        raise InputError(f"{name} is not a trace: it has no traceEvents. {HOW}")
     events = [_event(each) for each in listed if _is_range(each)]
     if not any(event.is_operator or event.name.startswith(GRAPH_CALL) for event in events):
         raise InputError(f"{name} shows no operators. {HOW}")
     operators = [event for event in events if event.is_operator]
     if operators and not any(SHAPES in event.args for event in operators):
-        raise InputError(f"{name} has no shapes: record_shapes=True was not given. {HOW}")
+        raise InputError(f"{name} has no shapes: record_shapes=True was not set. {HOW}")
     events.sort(key=lambda event: (event.start, -event.end))
     threads = grouped((event.thread, event) for event in events if event.category not in ON_DEVICE)
     on_device = [event for event in events if event.category in ON_DEVICE]
@@ -93,7 +93,7 @@ def _is_range(each: Any) -> bool:
 
 
 def _event(each: Mapping[str, Any]) -> Event:
-    # As whole nanoseconds: two times that are equal in the file are equal here.
+    # Round to whole nanoseconds, so that times equal in the file stay equal.
     start = round(float(each["ts"]) * 1000)
     end = start + round(float(each.get("dur", 0)) * 1000)
     thread = each.get("pid"), each.get("tid")
@@ -101,7 +101,7 @@ def _event(each: Mapping[str, Any]) -> Event:
 
 
 def _hardware(on_device: list[Event], described: list[Mapping[str, Any]]) -> str:
-    """Return the device on which the first kernel ran; "cpu" if none did."""
+    """Return the device of the first kernel; "cpu" if there are no kernels."""
     if not on_device:
         return "cpu"
     index = on_device[0].args.get("device", 0)

@@ -1,7 +1,7 @@
-"""An operator of a trace as an Operation: its overload, its arguments as specs and values, and its result.
+"""Turn an operator of a trace into an Operation: its overload, its arguments as specs and values, and its result.
 
-A trace has an argument's shape, dtype and strides, or its value as text, in the order of the schema. It has no strings,
-no devices, and not the dtypes of lists of tensors.
+A trace has an argument's shape, dtype and strides, or its value as text, in schema order. It lacks strings, devices, and the
+dtypes of tensors in lists.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ..torch_internals import OpOverload, OpOverloadPacket, is_composite, tree_m
 from .trace_file import CONCRETE, SHAPES, Event, TraceFile
 
 Bound = tuple[Any, tuple[Any, ...], dict[str, Any]]
-"""An overload with its arguments and keyword arguments; the operator's name, if no schema of it fits them."""
+"""An overload with its arguments and keyword arguments; the operator's name in its place if none of its schemas fits."""
 COLUMNS = ("Input type", SHAPES, "Input Strides", CONCRETE)
-"""The arguments of an event as a trace has them."""
+"""The entries of an event that describe its arguments."""
 TENSORS = "TensorList"
 LISTS = (TENSORS, "GenericList")
 NUMBERED = ("int", "float", "number", "bool", "complex", "ScalarType", "Layout", "MemoryFormat")
@@ -40,12 +40,12 @@ CODES = (
     torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64,
     torch.chalf, torch.complex64, torch.complex128, torch.bool, torch.qint8, torch.quint8, torch.qint32, torch.bfloat16,
 )  # fmt: skip
-"""The dtypes by the numbers that c10::ScalarType gives them."""
+"""The dtypes by their number in c10::ScalarType."""
 WORDS = {"True": True, "False": False}
 UNSHOWN = ("Scalar", "Int", "Double", "Bool")
-"""What torch before 2.1 writes for a number, whose value it does not show."""
+"""The types that torch before 2.1 writes for a number, without its value."""
 NOT_READ = {"number": 1, "float": 1.0}
-"""By its type, a number on which no shape depends, for one that the trace does not show and no formula reads."""
+"""Placeholders by type for numbers that the trace does not show and no formula reads; no shape depends on them."""
 
 
 class Laid(NamedTuple):
@@ -56,9 +56,9 @@ class Laid(NamedTuple):
 
 
 class Operations:
-    """The operations of a trace; equal ones are the same object. ``dtype`` is that of the tensors in lists.
+    """The operations of a trace; equal operations are one object. ``dtype`` is the dtype of tensors in lists.
 
-    A trace of torch before 2.1 ``shows_numbers`` of no operator.
+    ``shows_numbers`` is False for traces of torch before 2.1.
     """
 
     def __init__(self, registry: FormulaRegistry, dtype: torch.dtype, shows_numbers: bool = True) -> None:
@@ -69,22 +69,22 @@ class Operations:
         self._fitting: dict[Any, Bound] = {}
 
     def sees(self, event: Event) -> bool | None:
-        """Return whether an operator is counted: False for one that calls others, None if that can only be told later."""
+        """Return whether to count an operator: False if it only calls others, None if that depends on whether it calls any."""
         overload = self._bound(event)[0]
-        if overload is NO_ARGUMENTS:  # what it calls may show more
+        if overload is NO_ARGUMENTS:  # operators that it calls may show more
             overload = next((each for each in self._overloads(event) if is_composite(each)), overload)
         if not isinstance(overload, OpOverload) or not is_composite(overload):
             return True
         entry = self._registry.find(overload)
         if entry is not None and not entry.is_ours:
             return True
-        # One that called no other was computed by a kernel of its own, if it computed anything.
+        # A composite operator that called no others ran its own kernel, if it computed anything.
         return False if entry is None else None
 
     def of(self, event: Event) -> Operation:
-        """Return the operation of an event, with its result as the kernel for meta tensors gives it.
+        """Return the operation of an event, with the result from its meta kernel.
 
-        Of a kernel that no operator launched nobody knows what it computed.
+        For a kernel that no operator launched, the operation has only the kernel's name.
         """
         if not event.is_operator:
             return Operation(event.name, event.name, (), {}, None)
@@ -99,7 +99,7 @@ class Operations:
         return self._known[key]
 
     def _bound(self, event: Event) -> Bound:
-        """Return the overload whose schema an event fits, with its arguments."""
+        """Return the overload whose schema fits an event, with its arguments."""
         key = event.name, *(str(event.args.get(column)) for column in COLUMNS)
         if key not in self._fitting:
             self._fitting[key] = self._anew(event)
@@ -112,7 +112,7 @@ class Operations:
 
     def _anew(self, event: Event) -> Bound:
         packet, overloads, given = self._registry.operator(event.name), self._overloads(event), len(_given(event))
-        # A number that is not shown is none that has to be given, if another overload fits.
+        # Try overloads first for which the trace shows all required numbers, then any.
         for is_strict, overload in itertools.product(
             (True, False), sorted(overloads, key=lambda each: len(each._schema.arguments) != given)
         ):
@@ -120,7 +120,7 @@ class Operations:
             if bound is not None:
                 return overload, *bound
         shown = _shown(event, self._dtype)
-        for overload in overloads:  # of another version of torch; one that computes nothing needs no arguments
+        for overload in overloads:  # from another torch version; an operator that computes nothing needs no arguments
             entry = self._registry.find(overload)
             if entry is not None and entry.reason:
                 return overload, shown, {}
@@ -130,7 +130,7 @@ class Operations:
         return event.name if overloads else packet, shown, {}
 
     def _not_read(self, overload: Any, event: Event) -> frozenset[str] | None:
-        """Return the arguments whose values no formula needs, of an event without values; None if it shows them."""
+        """Return the names of an event's arguments whose values no formula needs; None if the trace shows the values."""
         if self._shows_numbers or CONCRETE in event.args:
             return None
         entry = self._registry.find(overload)
@@ -140,7 +140,7 @@ class Operations:
 
 
 def commonest_dtype(trace: TraceFile) -> torch.dtype:
-    """Return the commonest floating dtype of a trace's tensors: that of lists of tensors, which a trace does not tell."""
+    """Return the commonest floating dtype of a trace's tensors, used for tensors in lists, whose dtypes a trace lacks."""
     events = (event for events in trace.threads.values() for event in events if event.is_operator)
     names = Counter(name for event in events for name in event.args.get("Input type") or ())
     found = (tensor_dtype(name) for name, _ in names.most_common())
@@ -148,7 +148,7 @@ def commonest_dtype(trace: TraceFile) -> torch.dtype:
 
 
 def tensor_dtype(name: str) -> torch.dtype | None:
-    """Return the dtype that C++ calls by this name: ``"c10::BFloat16"``; None if it is no dtype."""
+    """Return the dtype with this C++ name, such as ``"c10::BFloat16"``; None if there is none."""
     if name in C_TYPES:
         return C_TYPES[name]
     found = getattr(torch, name.removeprefix("c10::").lower(), None) if name.startswith("c10::") else None
@@ -160,14 +160,14 @@ def _arguments(
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Return the arguments of an event if they fit the schema of an overload.
 
-    Trailing arguments with their default values are left out, as a dispatch mode does. In a trace without numbers one has
-    its default; one without default is of no importance if it is ``not_read``.
+    Trailing arguments with default values are dropped, as a dispatch mode does. In a trace without numbers, a number gets
+    its default, or a placeholder if it has none and is ``not_read``.
     """
     schema, given = overload._schema.arguments, _given(event)
     if len(given) > len(schema) or any(not argument.has_default_value() for argument in schema[len(given) :]):
         return None
     lists = [shape for shown, shape, *_ in given if shown == TENSORS]
-    if lists and not any(lists):  # their shapes are not shown: none is known to be empty
+    if lists and not any(lists):  # the trace lacks their shapes, since these lists cannot all be empty
         return None
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
@@ -189,14 +189,14 @@ def _arguments(
 def _unshown(
     argument: Any, kind: str, not_read: frozenset[str], shown: str, shape: Any, strides: Any, _: Any, dtype: torch.dtype
 ) -> Any:
-    """Return an argument in a trace that has no numbers; NotImplemented if it is none, or is not known."""
+    """Return an argument from a trace without numbers; NotImplemented if it does not fit or is unknown."""
     kind = kind.removeprefix("Optional[").removesuffix("]") if kind.startswith("Optional[") else kind
     has_default = argument.has_default_value()
     if kind in NUMBERED and shown in UNSHOWN:
         if has_default and argument.default_value is not None:
             return argument.default_value
         return NOT_READ.get(kind, NotImplemented) if argument.name in not_read else NotImplemented
-    if kind.startswith("List[") and "Tensor" not in kind:  # nor does the trace tell a list from None
+    if kind.startswith("List[") and "Tensor" not in kind:  # the trace shows lists of numbers like None
         return NotImplemented if tensor_dtype(shown) or shown == TENSORS or not has_default else argument.default_value
     return _value(str(argument.real_type), "" if shown == "None" else shown, shape, strides, None, dtype)
 
@@ -213,7 +213,7 @@ def _given(event: Event) -> list[tuple[str, Any, Any, str]]:
 
 
 def _value(kind: str, shown: str, shape: Any, strides: Any, text: Any, dtype: torch.dtype) -> Any:
-    """Return an argument of the type ``kind``; NotImplemented if what the trace shows is none."""
+    """Return an argument of the type ``kind``; NotImplemented if the trace shows another type."""
     optional = kind.startswith("Optional[")
     kind = kind.removeprefix("Optional[").removesuffix("]") if optional else kind
     if kind == "Tensor":
@@ -221,7 +221,7 @@ def _value(kind: str, shown: str, shape: Any, strides: Any, text: Any, dtype: to
             return None
         found = tensor_dtype(shown)
         return NotImplemented if found is None or shape is None else _laid(shape, strides, found)
-    if kind == "List[Optional[Tensor]]" and not shown:  # of indices: a trace does not show them
+    if kind == "List[Optional[Tensor]]" and not shown:  # indices, which a trace does not show
         return ()
     if kind in ("List[Tensor]", "List[Optional[Tensor]]"):
         is_shown = shape or (shape == [] and shown == TENSORS)
@@ -230,7 +230,7 @@ def _value(kind: str, shown: str, shape: Any, strides: Any, text: Any, dtype: to
         return tuple(_laid(each, own, dtype) for each, own in itertools.zip_longest(shape, strides or ()))
     if kind.startswith("List["):
         return _list(text) if shown == "ScalarList" else None if optional and not shown else NotImplemented
-    if kind not in NUMBERED:  # a string, a device, a generator: a trace does not show it
+    if kind not in NUMBERED:  # strings, devices and generators are not shown in a trace
         return NotImplemented if tensor_dtype(shown) or shown in (*LISTS, "ScalarList") else None
     if shown != "Scalar":
         return None if not shown else NotImplemented
@@ -244,7 +244,7 @@ def _laid(shape: list[int], strides: Any, dtype: torch.dtype) -> Laid:
 def _typed_number(kind: str, value: Any) -> Any:
     if kind == "ScalarType":
         return CODES[value] if isinstance(value, int) and value < len(CODES) else None
-    if kind in ("Layout", "MemoryFormat"):  # they say how the result lies in memory, which the strides of others tell
+    if kind in ("Layout", "MemoryFormat"):  # the result's memory layout shows in the strides of later arguments
         return None
     if kind == "bool" and not isinstance(value, bool):
         return NotImplemented
@@ -252,13 +252,13 @@ def _typed_number(kind: str, value: Any) -> Any:
 
 
 def _list(text: Any) -> Any:
-    """Return the numbers of a list: ``"[2, 2]"``."""
+    """Return the numbers of a list given as text: ``"[2, 2]"``."""
     found = tuple(map(_number, re.findall(r"[^\[\],\s]+", str(text))))
     return NotImplemented if None in found else found
 
 
 def _number(text: Any) -> Any:
-    """Return the value of a number or a truth value; None if it is neither."""
+    """Return the value of a number or boolean given as text; None if it is neither."""
     if text in WORDS:
         return WORDS[text]
     for kind in (int, float, complex):
@@ -270,14 +270,14 @@ def _number(text: Any) -> Any:
 
 
 def _shown(event: Event, dtype: torch.dtype) -> tuple[Any, ...]:
-    """Return the tensors that a trace shows of an operator without schema."""
+    """Return the tensor arguments that a trace shows for an operator without a fitting schema."""
     kinds = [("Tensor" if tensor_dtype(each[0]) else "List[Tensor]", each) for each in _given(event)]
     values = (_value(kind, *each, dtype) for kind, each in kinds)
     return tuple(value for value in values if value is not NotImplemented)
 
 
 def _plain(value: Any) -> Any:
-    """Return the value with the spec in place of each tensor."""
+    """Return the value with each tensor replaced by its spec."""
     if isinstance(value, Laid):
         return value.spec
     if isinstance(value, tuple):
@@ -293,7 +293,7 @@ def _strides(value: Any) -> Any:
 
 
 def _result(overload: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return the spec of what an overload returns for these arguments, by its kernel for meta tensors; None if it has none."""
+    """Return the spec of an overload's result for these arguments, from its meta kernel; None if it is unknown."""
     given = {argument.name for argument in overload._schema.arguments}
     tensors = tree_map(_on_meta, (args, dict(kwargs)), is_leaf=lambda each: isinstance(each, Laid))
     factory = {"device": "meta"} if "device" in given else {}
@@ -302,7 +302,7 @@ def _result(overload: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     try:
         with torch.no_grad():
             return spec_of(overload(*tensors[0], **tensors[1], **factory))
-    except Exception:  # no kernel for meta, or one that needs values: the result is unknown, as a formula will say
+    except Exception:  # no meta kernel, or it needs values: the result is unknown, as formulas that need it will report
         return None
 
 

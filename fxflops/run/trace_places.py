@@ -1,7 +1,7 @@
-"""The operators that a trace shows, each with its phase, its module and its kernels.
+"""Find the operators in a trace, each with its phase, module and kernels.
 
-They are those that a dispatch mode would see. What is nested in one belongs to it; an operator that only calls others
-(``aten::linear``) is looked into.
+These are the operators that a dispatch mode would see. Nested operators belong to the outer one, except that an operator
+that only calls others (``aten::linear``) is replaced by its contents.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ SAVE = "aten::detach"
 """The operator by which checkpoint's hooks save a tensor."""
 
 Sees = Callable[[Event], "bool | None"]
-"""Returns True for an operator to count, False for one to look into, None for one to count if it called no other."""
+"""Returns True to count an operator, False to count what it calls, None to count it if it calls nothing."""
 
 
 @dataclass(slots=True, eq=False)
 class Seen:
-    """An operator, or a kernel that none launched, as its trace shows it.
+    """An operator in a trace, or a kernel that no operator launched.
 
-    ``inner`` is the number of operators in it, without those of hooks for saved tensors.
+    ``inner`` is the number of operators in it, not counting saved-tensor hooks.
     """
 
     event: Event
@@ -40,10 +40,11 @@ class Seen:
 
 @dataclass(slots=True, eq=False)
 class Open:
-    """An event that has begun and not ended, with what is known of the place inside it.
+    """An event that has begun and not ended, with the state inside it.
 
-    ``seen`` is the operator that is counted, ``inside`` one that is looked into, ``waiting`` the same as long as it has
-    called no other. ``tracked`` tells that autograd recorded an operator around it; ``node`` is the autograd node that runs.
+    ``seen`` is the enclosing operator that is counted; ``inside`` is an enclosing operator whose contents are counted instead;
+    ``waiting`` is an operator to count if it calls no other, until it does. ``tracked`` says that autograd recorded an
+    enclosing operator; ``node`` is the running autograd node.
     """
 
     end: int
@@ -58,7 +59,7 @@ class Open:
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """An autograd node that runs: the operators in it that autograd recorded, and whether it recorded the last one (None
+    """A running autograd node: the operators in it that autograd recorded, and whether it recorded the last operator (None
     before the first)."""
 
     recorded: list[Seen] = field(default_factory=list)
@@ -66,7 +67,7 @@ class _Node:
 
 
 class Places:
-    """A walk through the threads of a trace; ``seen`` are its operators in order, ``modules`` the classes by path."""
+    """A walk through the threads of a trace; ``seen`` are its operators in order, ``modules`` maps paths to classes."""
 
     def __init__(self, trace: TraceFile, sees: Sees) -> None:
         self.modules: dict[str, str] = {}
@@ -75,16 +76,16 @@ class Places:
         self.copies: list[Event] = []
         """Copies and fills of the device's memory that no operator launched."""
         self.earlier: list[Event] = []
-        """What the device still did of the work that it was given before the trace began."""
+        """The device's events for work launched before the trace began."""
         self._sees, self._has_device = sees, bool(trace.on_device)
         self._paths: dict[str, str] = {}
         self._forwards: dict[int, str] = {}
         self._found: list[Seen] = []
         self._launched = grouped((event.args.get(CORRELATION), event) for event in trace.on_device)
-        # Threads side by side, so that a forward is met before its backward. Events of a thread that begin together stay
-        # in order, the outer one first.
+        # Merge the threads by time, so that a forward comes before its backward. The sort is stable: of a thread's events
+        # that start together, the outer stays first.
         hosts = sorted((event for events in trace.threads.values() for event in events), key=lambda event: event.start)
-        # Correlations count upwards.
+        # Correlation ids increase, so a smaller one belongs to work from before the trace.
         first = min((event.args[CORRELATION] for event in hosts if CORRELATION in event.args), default=0)
         stacks: dict[tuple[object, object], list[Open]] = {thread: [Open(1 << 63)] for thread in trace.threads}
         for event in hosts:
@@ -111,7 +112,7 @@ class Places:
         elif top.phase == BACKWARD and _is_checkpoint(event):
             inner.phase = RECOMPUTE
         elif event.name.startswith(GRAPH_CALL) and not self._has_device:
-            # On a CPU a trace shows the operators in a compiled graph, but not the kernels fused for it.
+            # On a CPU, a trace shows the operators in a compiled graph but not its fused kernels.
             self._found.append(Seen(event, top.phase, top.path))
         elif event.name.startswith(STEP):
             inner.phase, inner.path = OPTIMIZER, ""
@@ -124,12 +125,12 @@ class Places:
         stack.append(inner)
 
     def _enter(self, name: str, inner: Open) -> None:
-        """Enter a module, which the trace names by its class and a number. Its path is that of its first call."""
+        """Enter a module, which the trace names by class and number. Its path is where it is first called."""
         path = self._paths.setdefault(name, f"{inner.path}.{name}" if inner.path else name)
         self.modules.setdefault(path, name.rpartition("_")[0])
         self.entered.append(path)
         inner.path = path
-        if inner.phase == OPTIMIZER:  # in the step's closure
+        if inner.phase == OPTIMIZER:  # a forward in the step's closure
             inner.phase = FORWARD
 
     def _operator(self, event: Event, inner: Open, stack: list[Open]) -> None:
@@ -137,9 +138,9 @@ class Places:
         if sequence is not None and not event.args.get(FORWARD_THREAD):
             inner.tracked = True
             self._forwards[sequence] = inner.path
-        if inner.phase == OPTIMIZER and inner.tracked:  # steps are taken under no_grad, but for their closure
+        if inner.phase == OPTIMIZER and inner.tracked:  # a step runs under no_grad, except its closure
             inner.phase = FORWARD
-        for outer in stack:  # those around it have called another operator
+        for outer in stack:  # the enclosing operators now have called another
             outer.waiting = None
         is_seen, seen = self._sees(event), Seen(event, inner.phase, inner.path)
         if is_seen:
@@ -161,19 +162,19 @@ class Places:
             ended = stack.pop()
             if ended.waiting is not None:
                 self._add(ended.waiting, ended)
-            # Autograd records operators in a backward pass where checkpoint recomputes; the node's own follow, and are not
-            # recorded. If these are too, the gradient itself is to be differentiated (create_graph=True).
+            # In a backward pass, autograd records the operators that checkpoint recomputes, but not the node's own operators
+            # after them. If it records these too, the gradient itself is to be differentiated (create_graph=True).
             outer = stack[-1].node
             if ended.node is None or ended.node is outer or ended.node.ends_recorded:
                 continue
             for seen in ended.node.recorded:
                 seen.phase = RECOMPUTE
-            # A function that recomputes its forward runs its own backward pass next, and often nothing else.
+            # A function that recomputes its forward then runs its own backward pass, and often nothing else.
             if outer is not None and ended.node.ends_recorded is False:
                 outer.ends_recorded = False
 
     def _launch(self, kernels: Iterable[Event], place: Open) -> None:
-        """Give kernels to the operator that launched them; one that is looked into, and does, has a kernel of its own."""
+        """Assign kernels to the operator that launched them; a composite operator that launches a kernel is counted itself."""
         for each in kernels:
             if place.seen is None and place.inside is not None:
                 place.seen, place.waiting = place.inside, None
@@ -192,12 +193,12 @@ class Places:
 
 
 def events_of(seen: Iterable[Seen], has_device: bool) -> list[Event]:
-    """Return what took the time of these calls: their kernels, or on a CPU they themselves."""
+    """Return the events that these calls spent time in: their kernels, or on a CPU the calls themselves."""
     return [event for each in seen for event in (each.kernels if has_device else [each.event])]
 
 
 def busy(events: Iterable[Event]) -> float:
-    """Return the seconds in which at least one of the events went on."""
+    """Return the seconds in which at least one of the events was running."""
     total = reached = 0
     for event in sorted(events, key=lambda event: event.start):
         total += max(0, event.end - max(event.start, reached))

@@ -1,4 +1,4 @@
-"""A Run from a trace: its operators as calls, each with its phase, module, kernels and time."""
+"""Make a Run from a trace: its operators as calls, each with its phase, module, kernels and time."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from .trace_places import BACKWARD, FORWARD, GRADIENT, RECOMPUTE, Places, Seen, 
 STEP, ONE_STEP = "ProfilerStep#", "step 1"
 UNKNOWN = "unknown"
 COPIES, EARLIER = "copied by no operator", "begun before the trace"
-"""The names of the nodes for what the device did for no call."""
+"""The names of the nodes for device work that belongs to no call."""
 FORWARDS, BACKWARDS = {FORWARD, GRADIENT}, {BACKWARD, RECOMPUTE}
 PART_OF = {GRADIENT: FORWARD, RECOMPUTE: BACKWARD}
 """The phases whose time is part of another phase's."""
 
 
 def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardware: str | None = None) -> Run:
-    """Return the run that a trace shows; ``hardware`` is the device's name, where the trace does not have it.
+    """Return the run in a trace; ``hardware`` is the device's name, if the trace lacks it.
 
     Raises InputError if the file is no trace with shapes.
     """
@@ -46,7 +46,7 @@ def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardwa
     places = Places(trace, operations.sees)
     found = [(each, operations.of(each.event)) for each in places.seen]
     works = {operation for each, operation in found if each.kernels or each.inner}
-    # Checkpoint stops recomputing inside an operator, which autograd has recorded and which does not run any more.
+    # Checkpoint stops recomputation early, inside an operator that autograd has recorded but that never runs: drop it.
     found = [
         (each, operation)
         for each, operation in found
@@ -60,7 +60,7 @@ def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardwa
     apart = {COPIES: places.copies, EARLIER: places.earlier}
     others = {name: summed((event.name, event.seconds) for event in events) for name, events in apart.items()}
     nodes += tuple(Node(name, "", "", "", "", "", range(0), kernels=each) for name, each in others.items() if each)
-    # A trace has the names of the modules' classes only, so that each is a plain Module.
+    # A trace has only the names of the modules' classes, so each is recorded as a plain Module.
     entered = ((path, Operation(places.modules[path], torch.nn.Module, (), {}, None)) for path in places.entered)
     parents = {path.rpartition(".")[0] for path in places.modules}
     scopes = tuple(Scope(path, ran, {}, path in parents) for path, ran in entered)
@@ -83,7 +83,7 @@ def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardwa
 
 
 def _made(number: int, seen: Seen, operation: Operation, has_device: bool) -> tuple[Call, Node | None]:
-    """Return a call, with a node for its kernels, if it has any. Without a device its time is that of the host."""
+    """Return a call, with a node for its kernels if it has any. Without a device its time is the host's."""
     event = seen.event
     if not has_device or not seen.kernels:
         seconds = event.seconds if event.is_operator and not has_device else None
@@ -99,9 +99,9 @@ def _made(number: int, seen: Seen, operation: Operation, has_device: bool) -> tu
 
 
 def _steps(trace: TraceFile, seen: Sequence[Seen]) -> Iterator[Step]:
-    """Yield the steps: those of the profiler's ``step()``, or one that is all of the trace.
+    """Yield the steps marked by the profiler's ``step()``, or one step for the whole trace.
 
-    On a device a step lasts from its first kernel to that of the next: the host may be far ahead.
+    On a device a step lasts from its first kernel to the next step's first kernel, since the host may be far ahead.
     """
     hosts = [event for events in trace.threads.values() for event in events]
     marks = sorted({(event.start, event.name) for event in hosts if event.name.startswith(STEP)})

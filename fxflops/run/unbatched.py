@@ -1,4 +1,4 @@
-"""The advice for inputs without a batch dimension, with which the model runs, or of other sizes than a layer takes."""
+"""Advise on inputs that lack a batch dimension, or whose sizes do not fit a layer."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .subject import Subject
 
 CONVS = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 RAISED = {"channel": CONVS, "cannot be multiplied|same reduction dim": (nn.Linear,)}
-"""The layers that may raise over the sizes of their input, by a pattern in the error; the second of Linear is that on meta."""
+"""Layers that may raise for wrong input sizes, by a pattern in the error; Linear's second pattern is for meta."""
 MOST_DIMS = 4
-"""Dimensions of an input that may lack one: those of a video without a batch."""
+"""The most dimensions of an input that may lack a batch dimension: a video."""
 
 
 def batch_advice(subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return the shapes to give, if the call that raised on these inputs works with one dimension more; "" otherwise.
+    """Return the shapes to pass, if the call that raised on these inputs works with one more dimension; "" otherwise.
 
-    What was called is tried, with its backward pass and step of the optimizer, if it has them. Where that raises nothing
-    without the dimension, it was something else that raised.
+    The call is retried, with its backward pass and optimizer step if any. If it also works without the dimension, something
+    else raised.
     """
     template, tensors = template_of((args, kwargs))
     plain = all(0 < tensor.ndim <= MOST_DIMS and not tensor.is_nested for tensor in tensors)
@@ -65,15 +65,17 @@ def _works(raised: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bo
 
 
 def size_advice(error: BaseException | None) -> str:
-    """Return the shapes that a layer takes which raised over the sizes of its input; "" for an error of another kind.
+    """Return the input shapes of a layer that raised for wrong input sizes; "" for another kind of error.
 
-    On meta torch does not say how many channels a convolution has.
+    On meta, torch's error does not say how many channels a convolution expects.
     """
     if error is None:
         return ""
     kinds = next((kinds for sign, kinds in RAISED.items() if re.search(sign, str(error))), ())
     layer = next((module for module in reversed(modules_that_raised(error)) if isinstance(module, kinds)), None)
-    if isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward:  # others have products of their own
+    if (
+        isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward
+    ):  # subclasses may compute something else
         return f"\n  {layer} takes [*, {layer.in_features}]"
     if not isinstance(layer, CONVS):
         return ""

@@ -1,4 +1,4 @@
-"""Runs of a model without what ``torch.compile`` made of it, or with it."""
+"""Run a model with or without the code that ``torch.compile`` generated for it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ T = TypeVar("T")
 
 @contextmanager
 def uncompiled(graph: fx.GraphModule | None = None, load: bool = False) -> Iterator[None]:
-    """Run functions and submodules under ``torch.compile`` as they are written: that is what is counted.
+    """Run functions and submodules under ``torch.compile`` as written, since counts are of the code as written.
 
-    Not so for a model whose ``graph`` has control flow of torch's: that compiles itself, and has no gradients without.
-    Torch has one stance for all threads: the first run sets it, and the last one to end restores what was there. Where the
-    compiler is not loaded yet, there is none to set; code that may not run twice wants to ``load`` it.
+    A ``graph`` with torch's control flow operators is exempt: they compile themselves, and have no gradients otherwise. Torch
+    has one compiler stance for all threads: the first run sets it, and the last run to end restores the previous one. If the
+    compiler is not loaded yet, there is no stance to set; pass ``load`` for code that must not run twice.
     """
     if load:
         importlib.import_module(COMPILER)
@@ -45,12 +45,12 @@ def uncompiled(graph: fx.GraphModule | None = None, load: bool = False) -> Itera
 
 _SWITCHING = threading.Lock()
 _STANCES: list[AbstractContextManager[Any]] = []
-"""One context for each run under way; the first is the stance that is set."""
+"""One context per active run; the first sets and restores the stance."""
 _SWITCHES = itertools.count()
 
 
 def ran_compiled(call: Callable[[], T]) -> tuple[T, bool]:
-    """Return the result of a call, and whether no other thread's run made compiled code run eagerly meanwhile."""
+    """Return a call's result, and whether it ran compiled: False if another thread's run made compiled code run eagerly."""
     before = next(_SWITCHES)
     eagerly = bool(_STANCES)
     out = call()
@@ -58,10 +58,10 @@ def ran_compiled(call: Callable[[], T]) -> tuple[T, bool]:
 
 
 def once_loaded(run: Callable[[], T]) -> T:
-    """Return the result of a run; of a second one, if the first raised RunError and the compiler was loaded in it.
+    """Return the result of a run; repeat the run if it raised RunError and loaded the compiler.
 
-    What a model then compiles has the observer's modes in it. In the second run the compiler is there, and told not to. What it
-    took from the first one for good, as torch up to 2.13 passes over code that it failed on, is of no use and goes.
+    Code compiled in that first run includes the observer's modes. In the second run the compiler is loaded, and set to run
+    eagerly. ``reset`` drops the compiler's state from the first run: torch up to 2.13 never retries code that failed to compile.
     """
     was_loaded = COMPILER in sys.modules
     try:

@@ -1,4 +1,4 @@
-"""The instruments of one run: an observer, the live storages, and the owners of autograd nodes, wired together."""
+"""Wire together the instruments of one run: an observer, the live storages, and the owners of autograd nodes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Watch:
     """The instruments of one run in a world.
 
     ``held`` are tensors that live before and after the run, by category; ``cap`` is the limit of live bytes. With
-    ``backward`` calls of the backward pass are assigned to the modules whose gradients they compute. The other arguments are
-    those of :class:`~fxflops.trace.observe.Observer`.
+    ``backward``, calls of the backward pass are assigned to the modules whose gradients they compute. The other arguments are
+    passed to :class:`~fxflops.trace.observe.Observer`.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Watch:
 
     @property
     def calls(self) -> Sequence[Call]:
-        """The calls of the run. The gradients of masked attention have the pairs of their forward, which ``observer.calls`` lacks on meta."""
+        """The calls of the run. Gradients of masked attention have their forward's pairs, which ``observer.calls`` lacks on meta."""
         return with_shares(self.observer.calls, self.owners.owner_of)
 
     def release(self) -> None:
-        """Break the reference cycles of an observer that has done its work: only the garbage collector would free them."""
+        """Break the reference cycles of a finished observer, which otherwise only the garbage collector would free."""
         self.observer.release()
         self.world.end()
         self.storages.end_run()
@@ -92,8 +92,7 @@ def run_from_watch(
 ) -> Run:
     """Return the record of a run, without the times of its calls unless it is ``timed``.
 
-    ``model`` and ``inputs`` are named in words; ``measured`` are further fields of the record, some in place of what the watch
-    has seen.
+    ``model`` and ``inputs`` are descriptions; ``measured`` are further fields of the record, which override the watch's.
     """
     calls = watch.calls
     history = watch.storages.history(watch.observer.calls)

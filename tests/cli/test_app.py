@@ -573,7 +573,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run timm:", "timm: names no model. A model is one of"),
         (
             "run .",
-            ". is a directory without a config.json: that of a model has one, and a model of your own is FILE.py:NAME",
+            ". is a directory without a config.json: a model's folder has one; give your own model as FILE.py:NAME",
         ),
         ("run model.pt2", "unknown model 'model.pt2': there is no such file"),
         ("run ../data.json", "there is no file '../data.json'"),

@@ -149,7 +149,7 @@ NOT_MODELS: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a tensor": (lambda path: torch.save(X, path), "a tensor of the shape"),
     "nothing": (lambda path: path.write_bytes(b""), "an empty file"),
-    "noise": (lambda path: path.write_bytes(bytes(range(255, 0, -1)) * 9), "no file of a kind that is known"),
+    "noise": (lambda path: path.write_bytes(bytes(range(255, 0, -1)) * 9), "a file of unknown kind"),
     "safetensors": (safetensors, "a safetensors file: weights without"),
     "GGUF": (lambda path: path.write_bytes(b"GGUF\x03" + bytes(99)), "a GGUF file"),
     "ONNX": (lambda path: path.write_bytes(b"\x08\x08\x12\x07pytorch\x1a\x032.1:" + bytes(99)), "an ONNX model"),

@@ -202,7 +202,7 @@ def test_a_device_that_the_run_was_not_made_on_gives_a_bound() -> None:
     assert report.roofline(MADE_UP).is_prediction
     counted = fxflops.count(nn.Linear(64, 64), torch.randn(64, 64))
     assert counted.roofline(HERE).is_prediction
-    with pytest.warns(UserWarning, match=r"the run was not timed; fxflops\.analyze"):
+    with pytest.warns(UserWarning, match=r"the run was not timed; use fxflops\.analyze"):
         assert counted.mfu(HERE) is None
 
 
