@@ -20,8 +20,8 @@ def working(label: str) -> Iterator[None]:
 
 
 @contextmanager
-def counting_bar(label: str, total: int) -> Iterator[Callable[[], None]]:
-    """Yield a function that moves a bar of ``total`` steps on stderr, if that is a terminal.
+def counting_bar(label: str, total: int | None) -> Iterator[Callable[[], None]]:
+    """Yield a function that moves a bar of ``total`` steps on stderr, if that is a terminal; None if their number is not known.
 
     The bar is drawn at each step, and not by a thread: a process that has one cannot be copied safely.
     """
