@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
@@ -102,7 +103,9 @@ def train_meshes(
         step = training_step(model, tokens=seq, batch=plan.batch, checkpointing=plan.checkpointing)
         return Trial(mesh, step, plan.passes, "checkpointed" if plan.checkpointing else "kept")
 
-    plans, outcomes = _searched(searches, trial, trials)
+    with warnings.catch_warnings():  # the model's output is a dataclass, of whose tensors nothing is changed in place
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module.*returned a view")
+        plans, outcomes = _searched(searches, trial, trials)
     total = {mesh_name(mesh): mesh["dp"] * (share or 0) for mesh, share in zip(meshes, shares, strict=True)}
     return ranked(
         outcomes,

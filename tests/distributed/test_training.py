@@ -44,7 +44,7 @@ def test_the_largest_pass_that_fits() -> None:
             assert [row["batch"] for row in found.to_dicts()] == fitting[-1:]
             assert [row["memory"] for row in found.to_dicts()] == [peaks[size, not checkpoint] for size in fitting[-1:]]
             assert len(found.too_large) == (not fitting)
-            assert 1 <= len(done) <= len(sizes)
+            assert 1 <= len(done) <= len(sizes) + 1  # the first one is checked with all layers
 
 
 def test_the_faster_of_kept_and_checkpointed() -> None:
