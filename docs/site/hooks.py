@@ -51,7 +51,7 @@ REFERENCE = {
         "Many processes",
         "Counting the ranks of a job that does not run.",
         """distributed.simulate distributed.Simulation distributed.step_bound distributed.step_prediction
-        distributed.rank_meshes distributed.Links""",
+        distributed.rank_meshes distributed.train_meshes distributed.Links""",
     ),
     "training": (
         "Training",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,10 +18,11 @@ from .options import SIZE, examples
 from .shown import note
 
 if TYPE_CHECKING:
-    from ..distributed.bounds import Meshes
+    from ..distributed.meshes import Meshes
 
 EXAMPLES = examples(
     "fxflops mesh hf:path/to/config.json --gpus 2048 --device H100 --memory 80GiB --seq 8192",
+    "fxflops mesh hf:path/to/config.json --gpus 64 --seq 4096 --global-batch 1024",
     "fxflops mesh hf:path/to/config.json --gpus 64 --device A100 --seq 4096 --no-checkpoint --json",
 )
 
@@ -54,13 +55,26 @@ def mesh(
         ),
     ] = None,
     seq: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens of a sequence.")] = 8192,
-    batch: Annotated[int, typer.Option(min=1, metavar="N", help="Sequences of each data-parallel rank.")] = 1,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Sequences of each data-parallel rank in a pass. Default: 1, or with --global-batch as many as fit.",
+        ),
+    ] = None,
     global_batch: Annotated[
         int | None,
         typer.Option(
             min=1,
             metavar="N",
-            help="Sequences per step over all ranks, instead of --batch. Gradients are not accumulated.",
+            help="Sequences per step over all ranks. A rank's share takes several passes where it does not fit at once: gradients are accumulated.",
+        ),
+    ] = None,
+    global_tokens: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", parser=option.COUNT, help="Tokens per step over all ranks, instead of --global-batch: 4194304."
         ),
     ] = None,
     within: Annotated[
@@ -87,12 +101,13 @@ def mesh(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV of the meshes that fit.")] = False,
 ) -> None:
     """Simulate a training step of a causal language model of transformers on each mesh of so many devices, and print those
-    that fit, most tokens per second first, then those that do not. Layers are checkpointed where a mesh needs it.
+    that fit, most tokens per second first, then those that do not. Layers are checkpointed where a mesh needs it, and
+    with --global-batch gradients are accumulated over several passes: of --batch sequences, or of as many as fit.
 
-    The step: weights, gradients and AdamW's state in f32, sharded over dp by fully_shard layer by layer; bf16 in between; tensor
+    The step: weights, gradients and AdamW's state in f32, sharded over dp by fully_shard layer by layer, gradients reduced after each pass; bf16 in between; tensor
     parallel over tp within a node, by the model's own tp_plan, for sizes that divide its heads. Pipelines are not among the meshes: how
-    a model is cut into stages is its author's to say; fxflops.distributed.rank_meshes takes a step of yours. A bound is the
-    least time that the device's peaks and links allow, and stands beside the predicted one.
+    a model is cut into stages is its author's to say; fxflops.distributed.rank_meshes takes a step of yours. In Python this is
+    fxflops.distributed.train_meshes. --json and --csv have more columns, such as the least time that the device's peaks and links allow.
     """
     if Path(model, "config.json").is_file():  # the folder of a model
         model = f"hf:{model}"
@@ -100,81 +115,95 @@ def mesh(
         raise InputError(f"mesh is for language models of transformers, hf:CLASS or hf:CONFIG.json, not {model!r}")
     if json and csv:
         raise InputError("--json or --csv, not both")
-    from ..distributed import rank_meshes
-    from ..distributed.bounds import with_checkpoints
-    from ..distributed.causal_lm import candidates, layers_of, plan_of, training_step
+    global_batch = _sequences(global_batch, global_tokens, seq)
+    from ..distributed import train_meshes
     from ..distributed.links import LINKS, Links
-    from ..prediction.reserved import beside
     from ..render.exports import as_json
     from ..run.progress import counting_bar, working
     from .models import load
     from .tensors import card_of
 
     card = card_of(device)
-    known = LINKS.get(card.name, Links(0.0, 0.0))
-    links = Links(float(within or known.within), float(across or known.across), node or known.node)
+    of_card = LINKS.get(card.name, Links(0.0, 0.0))
+    links = Links(float(within or of_card.within), float(across or of_card.across), node or of_card.node)
     if not (links.within and links.across):
         raise InputError(
             f"the links of {card.name} are not known: give --within and --across, bytes a second of a device one way, "
             "such as --within 64GB --across 25GB"
         )
-    if memory is None and card.memory is not None:
-        memory = card.memory - beside(gpus)
     with redirect_stdout(sys.stderr), warnings.catch_warnings():  # what a model prints: stdout is for results
         warnings.simplefilter("ignore")
         with working(f"loading {model}"):
             net: Any = load(model, on_meta=True).model
-        meshes = candidates(net, gpus, links.node)
-        widest = max(mesh["tp"] for mesh in meshes)
-        if not plan_of(net):
-            note(f"{model} has no tp_plan, or one of styles that torch has not: its meshes are data parallel alone")
-        elif widest < min(gpus, links.node):
-            note(
-                f"tensor parallel by {widest} at most: larger sizes do not divide the model's heads, or the {gpus} devices"
+        with counting_bar("simulating training steps", None) as done:
+            meshes = train_meshes(
+                net,
+                gpus,
+                device=card,
+                seq=seq,
+                batch=batch,
+                global_batch=global_batch,
+                checkpoint=checkpoint,
+                memory=memory,
+                links=links,
+                processes=os.cpu_count() or 1,
+                done=done,
             )
-        if global_batch is not None:
-            undivided = [f"dp {mesh['dp']}" for mesh in meshes if global_batch % mesh["dp"]]
-            meshes = [mesh for mesh in meshes if not global_batch % mesh["dp"]]
-            if undivided and meshes:
-                note(f"left out: {', '.join(undivided)}, among which {global_batch} sequences cannot be divided")
-            if not meshes:
-                raise InputError(
-                    f"--global-batch {global_batch} cannot be divided among the data-parallel ranks of any mesh"
-                )
-
-        def tokens_of(mesh: Mapping[str, int]) -> int:
-            return seq * (mesh["dp"] * batch if global_batch is None else global_batch)
-
-        def ranked(meshes: Sequence[Mapping[str, int]], checkpointing: bool) -> Meshes:
-            step = training_step(net, tokens=seq, batch=batch, global_batch=global_batch, checkpointing=checkpointing)
-            with counting_bar("simulating a training step", len(meshes) + (layers_of(net) is not None)) as done:
-                return rank_meshes(
-                    step,
-                    meshes,
-                    device=card,
-                    links=links,
-                    memory=memory,
-                    differs=(),
-                    tokens=tokens_of,
-                    layers=layers_of(net),
-                    processes=os.cpu_count() or 1,
-                    done=done,
-                )
-
-        found = ranked(meshes, bool(checkpoint))
-        if checkpoint is None and found.too_large:
-            found = with_checkpoints(found, ranked([each.mesh for each in found.too_large], True))
+    if csv or json:
+        for each in meshes.notes:
+            note(each)
     if csv:
-        typer.echo(found.to_csv(), nl=False)
+        typer.echo(meshes.to_csv(), nl=False)
     elif json:
-        too_large = [{"mesh": each.mesh, "memory": each.max_memory} for each in found.too_large]
-        said = {"device": found.device.name, "limit": found.limit, "layers": found.layers, "meshes": found.to_dicts()}
+        too_large = [{"mesh": each.mesh, "memory": each.max_memory} for each in meshes.too_large]
+        head = {
+            "device": meshes.device.name,
+            "limit": meshes.limit,
+            "layers": meshes.layers,
+            "meshes": meshes.to_dicts(),
+        }
         typer.echo(
-            as_json({**said, "too_large": too_large, "failed": found.failed, "provenance": found.table.provenance})
+            as_json({**head, "too_large": too_large, "failed": meshes.failed, "provenance": meshes.table.provenance})
         )
     else:
-        size = f"batch {batch:,} of {seq:,} tokens for each rank of dp"
+        size = f"batch {batch or 1:,} of {seq:,} tokens for each rank of dp"
         if global_batch is not None:
             size = f"{global_batch:,} sequences of {seq:,} tokens on all ranks"
         typer.echo(f"training step: {size}; weights, gradients and AdamW's state in f32, computed in bf16")
-        typer.echo(str(found))
+        typer.echo(str(meshes))
+        if meshes.too_large and not meshes.found:
+            typer.echo(_advice(meshes, batch, global_batch, checkpoint))
+
+
+def _sequences(global_batch: int | None, global_tokens: int | None, seq: int) -> int | None:
+    """Return the sequences of a step on all ranks, if either option gives them."""
+    if global_tokens is None:
+        return global_batch
+    if global_batch is not None:
+        raise InputError("--global-batch or --global-tokens, not both")
+    if global_tokens % seq or not global_tokens:
+        power = 2 ** max(0, round(math.log2(max(1, global_tokens / seq))))
+        raise InputError(
+            f"{global_tokens:,} tokens are not a whole number of sequences of {seq:,}: --global-batch {power} are {power * seq:,} tokens"
+        )
+    return global_tokens // seq
+
+
+def _advice(meshes: Meshes, batch: int | None, global_batch: int | None, checkpoint: bool | None) -> str:
+    """Return what to try where no mesh fits."""
+    try_ = []
+    if checkpoint is False:
+        try_.append("leave out --no-checkpoint")
+    if batch is not None and batch > 1:
+        smaller = (
+            "a smaller --batch" if global_batch else "a smaller --batch, with --global-batch to accumulate gradients"
+        )
+        try_.append(smaller)
+    return "; ".join(
+        [
+            "what to do: "
+            + ", ".join(
+                [*try_, "more devices (--gpus)", "shorter sequences (--seq)", "cards with more memory (--device)"]
+            )
+        ]
+    )

@@ -1,10 +1,12 @@
 """Training on many processes without them: what each rank computes, holds and sends, and the least time of a step."""
 
-from .bounds import Meshes, StepBound, rank_meshes, step_bound
+from .bounds import StepBound, step_bound
 from .links import Links
+from .meshes import Meshes, rank_meshes
 from .predicted import StepPrediction, step_prediction
 from .result import RankKind, Simulation
 from .simulation import simulate
+from .training import train_meshes
 
 __all__ = [
     "Links",
@@ -17,4 +19,5 @@ __all__ = [
     "simulate",
     "step_bound",
     "step_prediction",
+    "train_meshes",
 ]

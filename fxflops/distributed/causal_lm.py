@@ -49,12 +49,20 @@ def plan_of(model: Any) -> dict[str, Any]:
 
 
 def training_step(
-    model: Any, *, tokens: int, batch: int = 1, global_batch: int | None = None, checkpointing: bool = True
+    model: Any,
+    *,
+    tokens: int,
+    batch: int = 1,
+    global_batch: int | None = None,
+    accumulate: int = 1,
+    checkpointing: bool = True,
 ) -> Build:
     """Return the ``build`` of :func:`simulate` for a causal language model of transformers on a mesh of "dp" and "tp".
 
-    Each data-parallel rank has ``batch`` sequences of ``tokens``, or its share of a ``global_batch`` in one piece, without
-    accumulating gradients. Weights, gradients and AdamW's state are f32, sharded over
+    Each data-parallel rank has ``batch`` sequences of ``tokens``, or its share of a ``global_batch``, and passes over so many
+    ``accumulate`` times, forward and backward, before the optimizer's step; or as often as the step is asked to: ``step(8)``.
+    Gradients are summed after each pass (``fully_shard`` without ``set_requires_gradient_sync(False)``, as in torchtitan): it gathers
+    the parameters and reduces and scatters the gradients in each. Weights, gradients and AdamW's state are f32, sharded over
     "dp" layer by layer (``fully_shard``) and gathered in bf16; "tp" follows the model's ``tp_plan``. ``checkpointing`` keeps
     of each layer its input alone. Attention is ``scaled_dot_product_attention`` with ``is_causal``, without a mask.
 
@@ -68,7 +76,7 @@ def training_step(
     cls, config = type(model), copy.deepcopy(model.config)
     _without_mask(config)
 
-    def build(mesh: Any, layers: int | None = None) -> tuple[nn.Module, Callable[[], None]]:
+    def build(mesh: Any, layers: int | None = None) -> tuple[nn.Module, Callable[..., None]]:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
         from torch.distributed.tensor.parallel import parallelize_module
 
@@ -88,8 +96,9 @@ def training_step(
         sequences = batch if global_batch is None else global_batch // mesh["dp"].size()
         ids = torch.zeros(sequences, tokens, dtype=torch.long)
 
-        def step() -> None:
-            made(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+        def step(passes: int = accumulate) -> None:
+            for _ in range(passes):
+                made(input_ids=ids, labels=ids, use_cache=False).loss.backward()
             optimizer.step()
             optimizer.zero_grad()
 

@@ -64,16 +64,19 @@ def extended(now: N, before: N, times: int) -> N:
     return now + times * (now - before)
 
 
-def extended_collectives(report: Report, more: Deeper | None) -> list[Collective]:
+def collectives_of(report: Report, more: Deeper | None) -> list[Collective]:
     """Return the sums of the collectives by operation and group, of a report or of the deeper model."""
     rows = by_group(collectives(report.counted))
-    if more is None:
-        return rows
-    less = {row.key: row for row in by_group(collectives(more.less.counted))}
+    return rows if more is None else extended_rows(rows, by_group(collectives(more.less.counted)), more.times)
+
+
+def extended_rows(rows: Iterable[Collective], before: Iterable[Collective], times: int) -> list[Collective]:
+    """Return rows of collectives to which their difference to those of a smaller step is added so many times."""
+    less = {row.key: row for row in before}
 
     def more_of(row: Collective, name: str) -> Any:
-        now, before = getattr(row, name), getattr(less[row.key], name)
-        return None if now is None or before is None else extended(now, before, more.times)
+        now, fewer = getattr(row, name), getattr(less[row.key], name)
+        return None if now is None or fewer is None else extended(now, fewer, times)
 
     return [row._replace(**{name: more_of(row, name) for name in ("calls", "sent", "received")}) for row in rows]
 
@@ -137,19 +140,24 @@ def _by_place(reports: Sequence[Report]) -> Sequence[Figures] | None:
 
 def _rows(report: Report, lists: Mapping[tuple[str, ...], int]) -> dict[Hashable, tuple[int, dict[int, Any]]]:
     """Return how many layers make each call, and the live bytes by category at its peak in each of them, by their numbers; of calls outside
-    of layers, how often they are made, and the bytes by which time it is."""
+    of layers, how often they are made in each pass, and the bytes by which time it is."""
     seen = Counter[Hashable]()
+    passes, phase = 0, ""
     found: dict[Hashable, tuple[int, dict[int, Any]]] = {}
     for moment in _peaks(report):
         live = tuple(moment.live.values())
+        passes += moment.phase == "forward" and phase == "backward"
+        phase = moment.phase
         nth = seen[moment.phase, moment.path, moment.op]
         seen[moment.phase, moment.path, moment.op] += 1
         path, number, length = _place(moment.path, lists)
         if length:
             found.setdefault((moment.phase, path, moment.op, nth), (length, {}))[1][number] = live
-        else:
-            kind = (moment.phase, path, moment.op)
-            found[kind] = (nth + 1, {**found.get(kind, (0, {}))[1], nth: live})
+        else:  # by the pass: calls for each layer are made again in the next one, beside the gradients of the first
+            kind = (moment.phase, path, moment.op, passes)
+            length, held = found.setdefault(kind, (0, {}))
+            held[length] = live
+            found[kind] = (length + 1, held)
     return found
 
 

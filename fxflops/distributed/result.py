@@ -14,20 +14,24 @@ from ..render.exports import Table, Tabular
 from ..render.files import Path, written
 from ..report.gathered import COLLECTIVES
 from ..report.report import Report
-from .layers import Deeper, N, extended, extended_collectives
+from .layers import Deeper, N, collectives_of, extended, extended_rows
 
 
 class RankKind(NamedTuple):
     """Ranks that do the same: where one of them is, how many there are, and what it does in a training step.
 
     ``report`` is that of the step; of a model by its ``layers``, that of the deepest one that was run, to which the other figures
-    add those of the layers that it lacks, by ``more``.
+    add those of the layers that it lacks, by ``more``. Of a step of more than two ``passes``, whose gradients are summed, it is
+    that of two: ``once`` has the figures of one, and each further pass adds the difference. Its peak is that of
+    two, since the gradients of earlier passes are there from the second on.
     """
 
     at: Mapping[str, int]
     ranks: int
     report: Report
     more: Deeper | None = None
+    once: RankKind | None = None
+    passes: int = 1
 
     @property
     def macs(self) -> int:
@@ -57,12 +61,15 @@ class RankKind(NamedTuple):
     @property
     def collectives(self) -> list[Collective]:
         """The sums of its collectives by operation and mesh dimension."""
-        return extended_collectives(self.report, self.more)
+        rows = collectives_of(self.report, self.more)
+        return rows if self.once is None else extended_rows(rows, self.once.collectives, self.passes - 2)
 
     def sum(self, of: Callable[[Report], N]) -> N:
         """Return a figure that is a sum over calls, or over parameters; ``of`` returns that of a report."""
         figure = of(self.report)
-        return figure if self.more is None else extended(figure, of(self.more.less), self.more.times)
+        if self.more is not None:
+            figure = extended(figure, of(self.more.less), self.more.times)
+        return figure if self.once is None else extended(figure, self.once.sum(of), self.passes - 2)
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,13 +79,15 @@ class Simulation(Tabular):
     The ``to_*`` methods export the ``table`` of the ranks.
 
     ``mesh`` has the size of each dimension, ``differs`` the dimensions along which ranks differ. ``layers`` are those of the model
-    if it was not run whole, but known by shallower ones, and None otherwise.
+    if it was not run whole, but known by shallower ones, and None otherwise; ``passes`` those of the step if their number was
+    asked for, of which at most two were run.
     """
 
     mesh: Mapping[str, int]
     differs: tuple[str, ...]
     kinds: tuple[RankKind, ...]
     layers: int | None = None
+    passes: int | None = None
 
     @property
     def ranks(self) -> int:

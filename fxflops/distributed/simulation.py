@@ -40,6 +40,8 @@ READS_VALUES = ("DataDependentOutputException", "DynamicOutputShapeException")
 """The names of the exceptions that fake tensors raise for what only values could tell."""
 Ran = tuple[Report, "Deeper | None"]
 """The report of a rank's step, and what makes a deeper model of it."""
+RanPasses = Sequence[Ran]
+"""That of the step as it was asked for; or of one pass, and of two, by which the step of more is known."""
 Coordinates = dict[str, int]
 """The place of a rank in the mesh: its number in each dimension."""
 
@@ -83,10 +85,15 @@ def simulated(
     differs: Sequence[str] | None = None,
     layers: int | None = None,
     shallow: int = 3,
+    passes: int | None = None,
     processes: int = 1,
 ) -> Simulation:
     """As :func:`simulate`, with ``layers`` by so many ``shallow`` models: two do not show whether work grows evenly; with 0 ``build`` is
-    asked for all layers."""
+    asked for all layers.
+
+    With ``passes`` the step that ``build`` returns takes a number of passes, forward and backward, whose gradients it sums. Of
+    more than two, one and two are run.
+    """
     if isinstance(build, nn.Module) or not callable(build):
         raise InputError(f"build must be a function of the mesh that returns a model and its step, not {build!r:.80}")
     sizes = mesh.values() if isinstance(mesh, Mapping) else ()
@@ -108,12 +115,15 @@ def simulated(
     if torch.distributed.is_initialized():
         raise InputError("simulate() makes a process group of its own: call it before torch.distributed is initialized")
     shared = math.prod(mesh[name] for name in differs or ())
-    found: dict[tuple[int, ...], Ran] = {}
+    found: dict[tuple[int, ...], RanPasses] = {}
 
-    def run(places: Sequence[Coordinates]) -> list[Ran]:
+    def run(places: Sequence[Coordinates]) -> list[RanPasses]:
         new = {key: at for at in places if (key := tuple(at.values())) not in found}
         made = map_in_copies(
-            partial(_ran, build, mesh, layers, shallow, shared), new.values(), processes, partial(_rank_named, mesh)
+            partial(_ran, build, mesh, layers, shallow, shared, passes),
+            new.values(),
+            processes,
+            partial(_rank_named, mesh),
         )
         found.update(zip(new, made, strict=True))
         return [found[tuple(at.values())] for at in places]
@@ -128,9 +138,15 @@ def simulated(
     ]
     alike = math.prod(mesh.values()) // len(places)
     ran = run(places)
-    kinds = _equal((RankKind(at, alike, *each), _signature(each)) for at, each in zip(places, ran, strict=True))
+    kinds = _equal((_kind(at, each, passes), _signature(each)) for at, each in zip(places, ran, strict=True))
     told = tuple(same[0][0]._replace(ranks=alike * len(same)) for same in kinds)
-    return Simulation(dict(mesh), tuple(differs), told, layers if any(kind.more for kind in told) else None)
+    return Simulation(dict(mesh), tuple(differs), told, layers if any(kind.more for kind in told) else None, passes)
+
+
+def _kind(at: Coordinates, ran: RanPasses, passes: int | None) -> RankKind:
+    """Return what one rank does."""
+    *once, whole = (RankKind(at, 1, *each) for each in ran)
+    return whole._replace(once=once[0] if once else None, passes=passes or 1)
 
 
 def _takes_layers(build: Build) -> bool:
@@ -142,15 +158,17 @@ def _takes_layers(build: Build) -> bool:
     return True
 
 
-def _signature(ran: Ran) -> Any:
+def _signature(ran: RanPasses) -> Any:
     """Return what tells ranks apart: their calls, with costs and results, what they send, and what they hold.
 
     The order of calls tells only where it shows in the memory: DDP zeroes unused gradients in the order of their addresses.
     """
-    report, more = ran
-    calls = Counter((*each.call[1:], each.call.op, each.flops, repr(each.call.out)) for each in report.counted)
-    sent, held = collectives(report.counted), (report.params, report.memory)
-    return calls, sent, held, None if more is None else (more.memory, _signature((more.less, None)))
+    found = []
+    for report, more in ran:
+        calls = Counter((*each.call[1:], each.call.op, each.flops, repr(each.call.out)) for each in report.counted)
+        sent, held = collectives(report.counted), (report.params, report.memory)
+        found.append((calls, sent, held, None if more is None else (more.memory, _signature([(more.less, None)]))))
+    return found
 
 
 def _equal(pairs: Iterable[tuple[Any, Any]]) -> list[list[tuple[Any, Any]]]:
@@ -166,16 +184,23 @@ def _equal(pairs: Iterable[tuple[Any, Any]]) -> list[list[tuple[Any, Any]]]:
 
 
 def _ran(
-    build: Build, mesh: Mapping[str, int], layers: int | None, shallow: int, shared: int, at: Mapping[str, int]
-) -> Ran:
-    """Return the report of the training step of one rank, whole or by its layers."""
+    build: Build,
+    mesh: Mapping[str, int],
+    layers: int | None,
+    shallow: int,
+    shared: int,
+    passes: int | None,
+    at: Mapping[str, int],
+) -> RanPasses:
+    """Return the report of the training step of one rank, whole or by its layers and its passes."""
     with errors_of_kind(), _fake_processes(_rank(mesh, at), mesh) as (device_mesh, rank):
         made = partial(rank.build, partial(build, device_mesh))
         try:
-            if layers is None:
-                return _report(made()), None
-            known = _by_layers(made, layers, shared, shallow)
-            return known or (_report(made(layers)), None)
+            if layers is not None:
+                known = _by_layers(made, layers, shared, shallow, passes)
+                if known is not None:
+                    return known
+            return [(report, None) for report in _reports(made() if layers is None else made(layers), passes)]
         except InputError:
             raise
         except Exception as error:
@@ -186,33 +211,44 @@ def _ran(
             raise RunError(f"{_rank_named(mesh, at)} raised\n  {type(error).__name__}: {said}{where}") from error
 
 
-def _by_layers(build: Callable[[int], Any], layers: int, shared: int, shallow: int) -> Ran | None:
+def _by_layers(
+    build: Callable[[int], Any], layers: int, shared: int, shallow: int, passes: int | None
+) -> RanPasses | None:
     """Return the report of the deepest of the ``shallow`` models, and what deeper ones have more; None where that is not known."""
     fewer = depths(layers, shared, shallow)
-    reports: list[Report] = []
+    by_depth: list[list[Report]] = []
     for number in fewer:
-        reports.append(_report(build(number)))
-        if _has_buckets(reports[-1]):
+        by_depth.append(_reports(build(number), passes))
+        if _has_buckets(by_depth[-1][-1]):
             return None
-    more = deeper(reports, (layers - fewer[-1]) // shared) if fewer else None
-    return more and (reports[-1], more)
+    found: list[Ran] = []
+    for reports in zip(*by_depth, strict=True):
+        more = deeper(reports, (layers - fewer[-1]) // shared)
+        if more is None:
+            return None
+        found.append((reports[-1], more))
+    return found or None
 
 
-def _report(made: Any) -> Report:
-    """Return the report of a training step."""
+def _reports(made: Any, passes: int | None) -> list[Report]:
+    """Return the report of a training step; with ``passes``, of a step of so many, or of one pass and of two."""
     found = made if isinstance(made, tuple) else (made,)
     if len(found) != 2 or not callable(found[1]) or isinstance(found[1], nn.Module):
         names = ", ".join(type(each).__name__ for each in found)
         raise InputError(f"build must return the model and a function that makes a step, in this order, not ({names})")
     model, step = found
-    step()  # creates the optimizer's state
+    first, *others = [()] if passes is None else [(1,), (2,)] if passes > 2 else [(passes,)]
+    step(*first)  # creates the optimizer's state
     replicas = [each for each in all_modules(one_model(model)) if isinstance(each, nn.parallel.DistributedDataParallel)]
     for _ in range(max((1 + each.static_graph for each in replicas), default=0)):
-        step()  # before which it makes its buckets anew, once
-    gc.collect()  # what the step has left in reference cycles
-    with profile(model) as p:
-        step()
-    return p.report
+        step(*first)  # before which it makes its buckets anew, once
+    reports = []
+    for number in (first, *others):
+        gc.collect()  # what the step has left in reference cycles
+        with profile(model) as p:
+            step(*number)
+        reports.append(p.report)
+    return reports
 
 
 def _has_buckets(report: Report) -> bool:

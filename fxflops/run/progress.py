@@ -20,8 +20,8 @@ def working(label: str) -> Iterator[None]:
 
 
 @contextmanager
-def counting_bar(label: str, total: int) -> Iterator[Callable[[], None]]:
-    """Yield a function that advances a bar of ``total`` steps on stderr, if that is a terminal.
+def counting_bar(label: str, total: int | None) -> Iterator[Callable[[], None]]:
+    """Yield a function that advances a bar of ``total`` steps on stderr, if that is a terminal; a ``total`` of None is not known.
 
     The bar is drawn at each step, not by a thread: a process with threads cannot be forked safely.
     """

@@ -60,9 +60,7 @@ def test_meshes_that_fit_and_those_that_do_not(model: str) -> None:
     text = invoke(model, "--gpus", "16", "--memory", f"{least}B", "--seq", "32", "--no-checkpoint").stdout
     assert text.startswith("training step: batch ")
     assert " of 32 tokens for each rank of dp" in text.splitlines()[0]
-    assert text.splitlines()[1].startswith(
-        "predicted time of a step, and its lower bound: H100 SXM, 450 GB/s within a node of 8"
-    )
+    assert text.splitlines()[1].startswith("predicted on H100 SXM, 450 GB/s within a node of 8")
     largest = max(memory, key=memory.__getitem__)
     assert f": {largest} (" in text.splitlines()[-1]
     assert text.splitlines()[-1].startswith("does not fit into ")
@@ -112,3 +110,44 @@ def test_wrong_options(args: list[str], message: str) -> None:
     found = invoke(*args)
     assert found.exit_code == 2
     assert message in found.stderr
+
+
+@simulates
+def test_gradients_are_accumulated_where_the_share_does_not_fit(model: str) -> None:
+    args = [model, "--gpus", "4", "--seq", "32"]
+    (row, *_) = json.loads(invoke(*args, "--batch", "2", "--no-checkpoint", "--json").stdout)["meshes"]
+    limit = ["--memory", f"{row['memory'] * 3}B"]
+    tokens = ["--global-tokens", str(32 * 64)]
+    found = invoke(*args, *limit, *tokens, "--json")
+    rows = json.loads(found.stdout)["meshes"]
+    assert rows, found.output
+    for row in rows:
+        dp = int(row["mesh"].split()[1])
+        assert row["batch"] * row["passes"] * dp == 64
+        assert row["passes"] > 1
+        assert row["tokens"] == 32 * 64
+    text = invoke(*args, *limit, *tokens).stdout
+    assert f"{rows[0]['batch']} x {rows[0]['passes']}" in text
+    assert max(len(line) for line in text.splitlines() if line.startswith("dp ")) <= 120
+    given = json.loads(invoke(*args, *tokens, "--batch", "4", "--no-checkpoint", "--json").stdout)["meshes"]
+    assert {(row["batch"], row["passes"]) for row in given} == {(4, 4), (4, 8)}
+
+
+@simulates
+def test_where_nothing_fits_it_is_said_what_to_do(model: str) -> None:
+    found = invoke(model, "--gpus", "2", "--seq", "8", "--batch", "2", "--memory", "2KiB", "--no-checkpoint")
+    assert "none fits" in found.stdout
+    assert "what to do: leave out --no-checkpoint, a smaller --batch, with --global-batch to accumulate" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--global-tokens", "4M", "--seq", "4096"], "--global-batch 1024 are 4,194,304 tokens"),
+        (["--global-tokens", "4096", "--seq", "4096", "--global-batch", "1"], "not both"),
+    ],
+)
+def test_wrong_numbers_of_tokens(model: str, args: list[str], message: str) -> None:
+    found = invoke(model, "--gpus", "2", *args)
+    assert found.exit_code == 2
+    assert message in " ".join(found.stderr.split())

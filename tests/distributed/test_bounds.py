@@ -98,7 +98,7 @@ def test_meshes_in_the_order_of_their_times() -> None:
     assert [row["best"] for row in found.to_dicts()] == [bound.best for _, bound in found.found]
     assert found.found[0][0].provenance in str(found.to_markdown())
     assert "<p>dp 3: rank 0 (dp 0) raised ValueError: heads are even at " in found._repr_html_()
-    assert text.startswith("predicted time of a step, and its lower bound")
+    assert text.startswith("predicted on mine, ")
     assert "dp 3: rank 0 (dp 0) raised ValueError: heads are even" in text
     none = rank_meshes(build, [{"dp": 2}], device=DEVICE, links=LINKS, memory=1000)
     assert (len(none.table), len(none.too_large)) == (0, 1)

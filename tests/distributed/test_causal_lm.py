@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import fxflops
-from fxflops.distributed import simulate
+from fxflops.distributed import simulate, step_bound
+from fxflops.distributed.simulation import simulated
 from fxflops.errors import InputError
 from tests.distributed import simulates
 
@@ -78,6 +79,22 @@ def test_a_model_by_its_layers() -> None:
     assert (found.macs, found.flops, found.params) == (whole.macs, whole.flops, whole.params)
     assert (found.max_memory, found.collectives) == (whole.max_memory, whole.collectives)
     assert len(model.config.layer_types) == 7
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module.*returned a view")
+@pytest.mark.parametrize(("passes", "layers"), [(3, None), (4, 7)])
+def test_passes_by_one_and_two(passes: int, layers: int | None) -> None:
+    """The figures of a step that makes all its passes, and has all its layers."""
+    from fxflops.distributed.causal_lm import training_step
+
+    model, mesh = model_of("Llama", layers=layers or LAYERS), {"dp": 4, "tp": 2}
+    whole = simulate(training_step(model, tokens=TOKENS, accumulate=passes), mesh, differs=())
+    found = simulated(training_step(model, tokens=TOKENS), mesh, differs=(), layers=layers, passes=passes)
+    assert found.layers == layers
+    assert found.figures == whole.figures
+    assert found.table.rows == whole.table.rows
+    bounds, of_all = step_bound(found), step_bound(whole)
+    assert (bounds[:2], bounds.binds) == (pytest.approx(of_all[:2]), of_all.binds)
 
 
 def test_one_rank_without_checkpointing_computes_what_the_model_does() -> None:

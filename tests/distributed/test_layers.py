@@ -131,9 +131,9 @@ def test_meshes_by_layers_are_checked_by_a_whole_model(odd: int | None) -> None:
     meshes = [{"dp": 2}, {"tp": 2}]
     step = Step(lambda i: 32 if i != odd else 48)
     found = rank_meshes(step, meshes, links=LINKS, differs=(), layers=LAYERS)
-    assert step.ran == [LAYERS, 4, 5, 6, 4, 5, *([] if odd is None else [LAYERS])]
+    assert step.ran == [LAYERS, 4, 5, 4, 5, *([] if odd is None else [LAYERS])]
     assert found.layers == (LAYERS if odd is None else None)
-    assert (f"extrapolated to {LAYERS} layers from 6" in str(found)) == (odd is None)
+    assert (f"extrapolated to {LAYERS} layers from 5" in str(found)) == (odd is None)
     whole = rank_meshes(step, meshes, links=LINKS, differs=())
     assert [each.figures for each, _ in found.found] == [each.figures for each, _ in whole.found]
     assert [bound[:2] for _, bound in found.found] == [pytest.approx(bound[:2]) for _, bound in whole.found]
@@ -141,10 +141,10 @@ def test_meshes_by_layers_are_checked_by_a_whole_model(odd: int | None) -> None:
 
 def test_meshes_of_a_model_of_few_layers_are_run_whole() -> None:
     step = Step()
-    found = rank_meshes(step, [{"dp": 2}, {"tp": 2}], links=LINKS, differs=(), layers=6)
+    found = rank_meshes(step, [{"dp": 2}, {"tp": 2}], links=LINKS, differs=(), layers=5)
     assert found.layers is None
     assert [each.layers for each, _ in found.found] == [None, None]
-    assert step.ran[-1] == 6
+    assert step.ran[-1] == 5
 
 
 def test_a_build_that_makes_no_shallow_model_is_run_whole() -> None:

@@ -1,0 +1,249 @@
+"""The meshes on which a language model of transformers can be trained, with the passes of a step that fit into memory."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, NamedTuple
+
+from ..errors import InputError
+from ..prediction.memory import limit_of
+from ..prediction.reserved import STATE, beside
+from ..roofline.devices import Device, find_device
+from .causal_lm import candidates, layers_of, plan_of, training_step
+from .links import Links, links_of
+from .meshes import Meshes, ranked
+from .predicted import step_prediction
+from .result import Simulation
+from .trials import Outcome, Trial, Trials, mesh_name
+
+FIXED = (*STATE, "gathered")
+"""The categories of memory that do not grow with the sequences of a pass."""
+LARGE_SHARE = 0.1
+"""The share of all parameters from which it is said that only some ranks hold them."""
+
+
+class Plan(NamedTuple):
+    """How a rank of dp does its share of a step: so many sequences in a pass, so many passes, with or without checkpoints."""
+
+    batch: int
+    passes: int
+    checkpointing: bool
+
+
+Planned = tuple[Plan, Outcome]
+Search = Generator[Plan, Outcome, Planned]
+"""Yields the plans to be simulated, is sent what they show, and returns the best one."""
+
+
+def train_meshes(
+    model: Any,
+    gpus: int,
+    *,
+    device: str | Device = "H100",
+    seq: int = 8192,
+    batch: int | None = None,
+    global_batch: int | None = None,
+    checkpoint: bool | None = None,
+    memory: str | int | None = None,
+    links: Links | None = None,
+    processes: int = 1,
+    done: Callable[[], None] = lambda: None,
+) -> Meshes:
+    """Return the meshes of so many devices on which a training step of a language model fits, the fastest first.
+
+    What ``fxflops mesh`` prints. The step has weights, gradients and AdamW's state in f32, sharded over "dp" by ``fully_shard``
+    layer by layer, and computes in bf16; "tp" stays within a node and follows the model's ``tp_plan``.
+
+    Args:
+        model: a causal language model of transformers; it may be on the meta device.
+        gpus: the number of devices.
+        device: a name in the table of rooflines, or a Device.
+        seq: the tokens of a sequence.
+        batch: the sequences of a rank of "dp" in each pass, forward and backward. By default one; with ``global_batch`` as many as
+            fit.
+        global_batch: the sequences of a step on all ranks. Where a rank's share does not fit at once, it takes several
+            passes, whose gradients are summed before the optimizer's step: of the largest part of the share that fits with all activations, or
+            with checkpoints, whichever is predicted to be faster. Gradients are reduced after each pass.
+        checkpoint: whether each layer keeps its input alone; by default where a mesh needs it.
+        memory: the memory for tensors on each device, in bytes or as "70GiB". By default the card's, minus CUDA's context and NCCL's
+            buffers; without a limit if the card's is not known.
+        links: the speed of the links in bytes a second one way; by default those of the device in the table.
+        processes: the number of meshes that are simulated at a time, each in a copy of this process.
+        done: called after each simulation.
+
+    The memory of a pass grows nearly evenly with its sequences; so the largest one that fits is found by few simulations, of
+    which the last is of itself. Two passes are simulated; further ones add the same work, and no memory.
+
+    Raises InputError if the model is no causal language model, if the links of the device are not known, or if no mesh can
+    divide ``global_batch``.
+    """
+    card = find_device(device)
+    between = links_of(card) if links is None else links
+    limit = limit_of(memory)
+    if limit is None and card.memory is not None:
+        limit = card.memory - beside(gpus)
+    for name, value in {"gpus": gpus, "seq": seq, "batch": batch, "global_batch": global_batch}.items():
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise InputError(f"{name} must be a number from 1 on, not {value!r:.80}")
+    meshes = candidates(model, gpus, between.node)
+    notes = [*_tensor_parallel(model, gpus, between.node, meshes)]
+    shares, undivided = _shares(meshes, batch, global_batch)
+    if undivided:
+        notes.append(f"left out: {', '.join(undivided)}, among which {global_batch} sequences cannot be divided")
+    notes += _unsharded(model, max(mesh["dp"] for mesh, share in zip(meshes, shares, strict=True) if share))
+    searches = [
+        (mesh, _best(share, batch, checkpoint, limit, card, between))
+        for mesh, share in zip(meshes, shares, strict=True)
+        if share
+    ]
+    trials = Trials(card, between, limit, differs=(), layers=layers_of(model), processes=processes, done=done)
+
+    def trial(mesh: Mapping[str, int], plan: Plan) -> Trial:
+        step = training_step(model, tokens=seq, batch=plan.batch, checkpointing=plan.checkpointing)
+        return Trial(mesh, step, plan.passes, "checkpointed" if plan.checkpointing else "kept")
+
+    with warnings.catch_warnings():  # the model's output is a dataclass, of whose tensors nothing is changed in place
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module.*returned a view")
+        plans, outcomes = _searched(searches, trial, trials)
+    total = {mesh_name(mesh): mesh["dp"] * (share or 0) for mesh, share in zip(meshes, shares, strict=True)}
+    return ranked(
+        outcomes,
+        card,
+        between,
+        limit,
+        tokens=lambda mesh: seq * total[mesh_name(mesh)],
+        layers=layers_of(model),
+        checkpointed=tuple(mesh for mesh, _ in searches if (plan := plans.get(mesh_name(mesh))) and plan.checkpointing),
+        batches={name: plan.batch for name, plan in plans.items()},
+        notes=tuple(notes),
+    )
+
+
+def _shares(
+    meshes: list[dict[str, int]], batch: int | None, global_batch: int | None
+) -> tuple[list[int | None], list[str]]:
+    """Return the sequences of a rank of dp in a step on each mesh, None where they cannot be divided, and the names of those meshes."""
+    if global_batch is None:
+        return [batch or 1] * len(meshes), []
+    parts = [mesh["dp"] * (batch or 1) for mesh in meshes]
+    shares = [None if global_batch % part else global_batch // part * (batch or 1) for part in parts]
+    if not any(shares):
+        passes = "" if batch is None else f" in passes of {batch}"
+        raise InputError(
+            f"a global batch of {global_batch} cannot be divided among the data-parallel ranks of any mesh{passes}: "
+            f"they are {', '.join(str(mesh['dp']) for mesh in meshes)}"
+        )
+    return shares, [f"dp {mesh['dp']}" for mesh, share in zip(meshes, shares, strict=True) if share is None]
+
+
+def _searched(
+    searches: list[tuple[dict[str, int], Search]], trial: Callable[[Mapping[str, int], Plan], Trial], trials: Trials
+) -> tuple[dict[str, Plan], dict[str, Outcome | str]]:
+    """Return the plan and the outcome of each mesh, by name; the searches go on side by side."""
+    plans: dict[str, Plan] = {}
+    outcomes: dict[str, Outcome | str] = {mesh_name(mesh): "" for mesh, _ in searches}  # in this order
+    running = [(mesh, search, next(search)) for mesh, search in searches]
+    while running:
+        shown = trials.outcomes([trial(mesh, plan) for mesh, _, plan in running])
+        going_on = []
+        for (mesh, search, _), outcome in zip(running, shown, strict=True):
+            name = mesh_name(mesh)
+            if isinstance(outcome, str):
+                outcomes[name] = outcome
+                continue
+            try:
+                going_on.append((mesh, search, search.send(outcome)))
+            except StopIteration as end:
+                plans[name], outcomes[name] = end.value
+        running = going_on
+    return plans, outcomes
+
+
+def _best(
+    share: int, batch: int | None, checkpoint: bool | None, limit: int | None, device: Device, links: Links
+) -> Search:
+    """Search the fastest plan that fits; of those that do not, the one that needs the least memory.
+
+    Where the whole share fits at once with all activations, that is the fastest.
+    """
+    sizes = [batch] if batch else [size for size in range(1, share + 1) if share % size == 0]
+    modes = (False, True) if checkpoint is None else (checkpoint,)
+    fitting: list[Planned] = []
+    for checkpointing in modes:
+        planned = yield from _largest(share, sizes, checkpointing, limit)
+        plan, outcome = planned
+        if outcome.bound is not None:
+            fitting.append(planned)
+            if plan.batch == sizes[-1] and not checkpointing:
+                break
+
+    def seconds(planned: Planned) -> tuple[float, float]:
+        step = step_prediction(planned[1].simulation, device, links)
+        return step.best, step.worst
+
+    return min(fitting, key=seconds) if fitting else planned
+
+
+def _largest(share: int, sizes: list[int], checkpointing: bool, limit: int | None) -> Search:
+    """Search the largest of some ascending ``sizes`` of a pass that fits; return the smallest if none does.
+
+    The memory between two sizes that were simulated is taken to lie on a line; before there is one that fits, on that from
+    the memory without a sequence.
+    """
+    plan = Plan(sizes[-1], share // sizes[-1], checkpointing)
+    outcome = yield plan
+    if outcome.bound is not None or limit is None:
+        return plan, outcome
+    fitting: Planned | None = None
+    low, high = (0, _fixed(outcome.simulation)), (plan.batch, outcome.simulation.max_memory)
+    while between := [size for size in sizes if low[0] < size < high[0]]:
+        slope = (high[1] - low[1]) / (high[0] - low[0])
+        expected = [size for size in between if low[1] + slope * (size - low[0]) <= limit]
+        if not expected and fitting is not None:
+            break
+        size = expected[-1] if expected else between[0]
+        plan = Plan(size, share // size, checkpointing)
+        outcome = yield plan
+        point = size, outcome.simulation.max_memory
+        if outcome.bound is None:
+            high = point
+        else:
+            low, fitting = point, (plan, outcome)
+    return fitting or (plan, outcome)
+
+
+def _fixed(simulation: Simulation) -> int:
+    """Return the bytes at the peak that do not grow with the sequences of a pass."""
+    kind = max(simulation.kinds, key=lambda kind: kind.max_memory)
+    return sum(kind.memory.get(name, 0) for name in FIXED)
+
+
+def _tensor_parallel(model: Any, gpus: int, node: int, meshes: list[dict[str, int]]) -> list[str]:
+    """Return a note where a node has more devices than tensor parallel can take."""
+    widest = max(mesh["tp"] for mesh in meshes)
+    if not plan_of(model):
+        return ["the model has no tp_plan, or one of styles that torch has not: its meshes are data parallel alone"]
+    if widest < min(gpus, node):
+        return [
+            f"tensor parallel by {widest} at most: larger sizes do not divide the model's heads, or the {gpus} devices"
+        ]
+    return []
+
+
+def _unsharded(model: Any, ranks: int) -> list[str]:
+    """Return a note where a large part of the parameters has fewer rows than there are ranks, as the weights of experts have:
+    ``fully_shard`` splits the first dimension."""
+    sizes = {name: (each.shape, each.numel()) for name, each in model.named_parameters()}
+    total = sum(size for _, size in sizes.values())
+    notes = []
+    for rows in sorted({shape[0] for shape, _ in sizes.values() if len(shape) and shape[0] < ranks}):
+        having = {name: size for name, (shape, size) in sizes.items() if len(shape) and shape[0] == rows}
+        share = sum(having.values()) / total
+        if share > LARGE_SHARE:
+            largest = max(having, key=having.__getitem__)
+            notes.append(
+                f"{share:.0%} of the parameters, such as {largest}, have {rows} rows, which fully_shard splits: of {ranks} ranks of "
+                f"dp only {rows} hold them, with their gradients and AdamW's state; peak memory is that of these ranks"
+            )
+    return notes

@@ -1,0 +1,115 @@
+"""Training steps that are simulated on many meshes at a time, and the check that a few layers show what all do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import RunError
+from ..roofline.devices import Device
+from .bounds import StepBound, step_bound
+from .copies import map_in_copies
+from .links import Links
+from .result import Simulation
+from .simulation import Build, simulated
+
+DEPTHS = 2
+"""The shallow models by which a deep one is known."""
+
+
+class Trial(NamedTuple):
+    """A step to simulate: that of ``build`` on a mesh, of so many ``passes`` if it takes their number.
+
+    ``mode`` is what may make layers unlike that are alike in another mode, such as checkpoints.
+    """
+
+    mesh: Mapping[str, int]
+    build: Build
+    passes: int | None = None
+    mode: str = ""
+
+
+class Outcome(NamedTuple):
+    """A simulated step and its bound; None if it needs more memory than there is."""
+
+    simulation: Simulation
+    bound: StepBound | None
+
+
+class Trials:
+    """Simulates trials on a device, several ``processes`` at a time; calls ``done`` after each simulation.
+
+    With ``layers`` trials are known by two depths, which show whether layers add the same memory. That work grows evenly is
+    checked on the first trial of each mode, which is simulated with all layers, too. Unless that gives the same figures,
+    all trials of the mode are.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        links: Links,
+        limit: int | None,
+        *,
+        differs: Sequence[str] | None = None,
+        layers: int | None = None,
+        processes: int = 1,
+        done: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._device, self._links, self._limit = device, links, limit
+        self._differs, self._layers = differs, layers
+        self._processes, self._done = processes, done
+        self._few_are_enough: dict[str, bool] = {}
+
+    def outcomes(self, trials: Sequence[Trial]) -> list[Outcome | str]:
+        """Return what each trial shows, or the reason why it failed."""
+        if self._layers is None:
+            return self._run([(trial, 0) for trial in trials])
+        first = {trial.mode: trial for trial in reversed(trials) if trial.mode not in self._few_are_enough}
+        whole = [(trial, 0) for trial in first.values()]
+        shallow = [(trial, DEPTHS if self._few_are_enough.get(trial.mode, True) else 0) for trial in trials]
+        results = self._run([*whole, *shallow])
+        checks, outcomes = results[: len(whole)], results[len(whole) :]
+        for (trial, _), check in zip(whole, checks, strict=True):
+            place = next(i for i, each in enumerate(trials) if each is trial)
+            self._few_are_enough[trial.mode] = _alike(check, outcomes[place])
+            outcomes[place] = outcomes[place] if self._few_are_enough[trial.mode] else check
+        again = [
+            i
+            for i, trial in enumerate(trials)
+            if shallow[i][1] and trial is not first.get(trial.mode) and not self._few_are_enough[trial.mode]
+        ]
+        for i, outcome in zip(again, self._run([(trials[i], 0) for i in again]), strict=True):
+            outcomes[i] = outcome
+        return outcomes
+
+    def _run(self, jobs: Sequence[tuple[Trial, int]]) -> list[Outcome | str]:
+        return map_in_copies(self._one, jobs, self._processes, lambda job: mesh_name(job[0].mesh), self._done)
+
+    def _one(self, job: tuple[Trial, int]) -> Outcome | str:
+        trial, shallow = job
+        differs = self._differs and [name for name in self._differs if name in trial.mesh]
+        try:
+            simulation = simulated(
+                trial.build,
+                trial.mesh,
+                differs=differs,
+                layers=self._layers,
+                shallow=shallow,
+                passes=trial.passes,
+            )
+        except RunError as error:
+            return " ".join(str(error).split())
+        if self._limit is not None and simulation.max_memory > self._limit:
+            return Outcome(simulation, None)
+        return Outcome(simulation, step_bound(simulation, self._device, self._links))
+
+
+def mesh_name(mesh: Mapping[str, int]) -> str:
+    """Return the name of a mesh: "dp 8 x tp 2"."""
+    return " x ".join(f"{name} {count}" for name, count in mesh.items())
+
+
+def _alike(whole: Any, shallow: Any) -> bool:
+    """Return whether a mesh could be simulated by a few layers, with the figures that it has by all."""
+    ran = isinstance(whole, Outcome) and isinstance(shallow, Outcome)
+    return ran and shallow.simulation.layers is not None and whole.simulation.figures == shallow.simulation.figures

@@ -1,0 +1,91 @@
+"""The meshes on which a language model can be trained: each plan is the best one of all that are simulated one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from fxflops.distributed import Links, simulate, train_meshes
+from fxflops.errors import InputError
+from tests.distributed import simulates
+from tests.distributed.test_causal_lm import TOKENS, model_of
+
+pytestmark = [simulates, pytest.mark.filterwarnings("ignore:FSDP2-wrapped module.*returned a view")]
+LINKS = Links(within=1e9, across=1e8, node=1)  # a node of one device: data parallel alone
+SHARE = 6
+
+
+def peak(batch: int, checkpointing: bool) -> int:
+    from fxflops.distributed.causal_lm import training_step
+
+    step = training_step(
+        model_of("Llama", layers=1), tokens=TOKENS, batch=batch, accumulate=SHARE // batch, checkpointing=checkpointing
+    )
+    return simulate(step, {"dp": 2, "tp": 1}, differs=()).max_memory
+
+
+def test_the_largest_pass_that_fits() -> None:
+    """Among the divisors of the share, by the peaks of all of them, with a real run of all passes."""
+    sizes = [1, 2, 3, 6]
+    peaks = {(size, kept): peak(size, not kept) for size in sizes for kept in (True, False)}
+    for limit in (peaks[3, True], peaks[3, True] - 1, peaks[1, False]):
+        for checkpoint in (False, True):
+            done = list[None]()
+            found = train_meshes(
+                model_of("Llama", layers=1),
+                2,
+                seq=TOKENS,
+                global_batch=2 * SHARE,
+                checkpoint=checkpoint,
+                memory=limit,
+                links=LINKS,
+                done=lambda done=done: done.append(None),
+            )
+            fitting = [size for size in sizes if peaks[size, not checkpoint] <= limit]
+            assert [row["batch"] for row in found.to_dicts()] == fitting[-1:]
+            assert [row["memory"] for row in found.to_dicts()] == [peaks[size, not checkpoint] for size in fitting[-1:]]
+            assert len(found.too_large) == (not fitting)
+            assert 1 <= len(done) <= len(sizes) + 1  # the first one is checked with all layers
+
+
+def test_the_faster_of_kept_and_checkpointed() -> None:
+    limit = peak(3, False)
+    rows = {}
+    for checkpoint in (None, True, False):
+        found = train_meshes(
+            model_of("Llama", layers=1),
+            2,
+            seq=TOKENS,
+            global_batch=2 * SHARE,
+            checkpoint=checkpoint,
+            memory=limit,
+            links=LINKS,
+        )
+        (rows[checkpoint],) = found.to_dicts()
+    assert rows[None] == max(rows[True], rows[False], key=lambda row: row["rate"])
+    assert rows[False]["activations"] == "kept"
+
+
+def test_a_batch_that_is_given_is_not_changed() -> None:
+    found = train_meshes(model_of("Llama", layers=1), 2, seq=TOKENS, batch=3, global_batch=2 * SHARE, links=LINKS)
+    (row,) = found.to_dicts()
+    assert (row["batch"], row["passes"], row["tokens"]) == (3, 2, 2 * SHARE * TOKENS)
+    assert "3 x 2" in str(found)
+    with pytest.raises(InputError, match=r"a global batch of 12 cannot be divided .* in passes of 5: they are 2"):
+        train_meshes(model_of("Llama", layers=1), 2, seq=TOKENS, batch=5, global_batch=2 * SHARE, links=LINKS)
+    with pytest.raises(InputError, match="batch must be a number from 1 on, not 0"):
+        train_meshes(model_of("Llama", layers=1), 2, batch=0, links=LINKS)
+
+
+def test_meshes_that_cannot_divide_the_batch_are_named() -> None:
+    node = LINKS._replace(node=2)
+    found = train_meshes(model_of("Llama", layers=1), 4, seq=TOKENS, global_batch=2, links=node)
+    assert [row["mesh"] for row in found.to_dicts()] == ["dp 2 x tp 2"]
+    assert found.notes == ("left out: dp 4, among which 2 sequences cannot be divided",)
+
+
+def test_experts_that_only_some_ranks_hold() -> None:
+    experts = model_of("Mixtral", num_local_experts=2)
+    found = train_meshes(experts, 4, seq=TOKENS, links=LINKS)
+    assert "have 2 rows, which fully_shard splits: of 4 ranks of dp only 2 hold them" in str(found)
+    held = train_meshes(experts, 2, seq=TOKENS, links=LINKS)
+    assert "hold them" not in str(held)
