@@ -409,7 +409,7 @@ def test_a_model_is_checked_against_a_saved_report() -> None:
     assert (larger.exit_code, "OVER  params  618" in larger.output) == (1, True)
     assert out("check model.py:after --input 1,3,64,64 --baseline main.json --tolerance 900%")
     for wrong, said in (
-        ("--tolerance 1% --max-flops 1G", "there is none"),
+        ("--tolerance 1% --max-flops 1G", "needs a --baseline"),
         ("--baseline model.py", "not a saved report"),
         ("--baseline main.json --tolerance much", "could not convert"),
     ):
