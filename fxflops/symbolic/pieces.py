@@ -35,7 +35,7 @@ SMALL = 24, 40, 56, 36
 """Further periods to try if the result is not a common one: they show a stride of 3 in a range with no room for 384."""
 PRIMES = 2, 3, 5, 7, 11, 13, 17, 19, 23
 ROUND = 6720, 420, 384, 192, 140, 84, 64, 60, 48, 32, 28, 24, 20, 16, 8, 7, 6, 5, 4, 3, 2
-"""Multiples of these lengths, plus and minus one, are checked, as a model may behave differently there. A multiple of a large
+"""Multiples of these numbers, plus and minus one, are checked, as a model may behave differently there. A multiple of a large
 number is a multiple of all its divisors; the small ones are for ranges with no room."""
 FEW, WINDOW = 8, 64
 """A piece of fewer lengths may recur: it is searched for at distances up to so many lengths, or at divisors of its first length."""
