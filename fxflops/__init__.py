@@ -1,6 +1,6 @@
 """fxflops: FLOPs, time and memory of any PyTorch model, operation by operation."""
 
-TYPE_CHECKING = False  # typing's, without its import: the command has no handler of Ctrl-C before this package is there
+TYPE_CHECKING = False  # typing's, without importing it: the command cannot handle Ctrl-C until this package is imported
 
 if TYPE_CHECKING:
     from ._public import *  # noqa: F403
@@ -19,7 +19,7 @@ else:
         if not name.startswith("__") and find_spec(f"{__name__}.{name}"):
             return import_module(f".{name}", __name__)
         if name == "__all__" or not name.startswith("__"):
-            # What an import makes stays: a collection then would scan all of torch and free nothing.
+            # Imported objects stay alive: garbage collection would scan all of torch and free nothing.
             collects = gc.isenabled()
             gc.disable()
             try:

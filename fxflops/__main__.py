@@ -9,7 +9,9 @@ import sys
 
 def main() -> None:
     """Run the command. Ctrl-C ends it at once, also in code that would catch a KeyboardInterrupt."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # it is another one where Ctrl-C is to be ignored
+    if (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):  # another handler means that Ctrl-C is to be ignored
         signal.signal(signal.SIGINT, end)
     from .cli.app import main as command  # its imports take longest
 
@@ -19,7 +21,7 @@ def main() -> None:
 def end(number: int, frame: object) -> None:
     """End this process by the signal.
 
-    Imports of torch and other libraries run callbacks and C code in which Python ignores an exception, a
+    Imports of torch and other libraries run callbacks and C code where Python ignores exceptions,
     KeyboardInterrupt too; so none is raised.
     """
     if sys.stderr.isatty():

@@ -1,7 +1,7 @@
 """The version, with the commit between releases: ``1.0.0.dev0+g9f4f959e``.
 
-It is read from files: a count must not start git. So edits that are not committed do not show in it.
-This file stands alone, without imports from the package, because hatchling runs it to name what it builds.
+It is read from files, since a count must not start git; uncommitted edits do not show in it.
+This file imports nothing from the package, because hatchling runs it to name its builds.
 """
 
 from __future__ import annotations

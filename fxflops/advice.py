@@ -1,4 +1,4 @@
-"""What to do about an error. An error carries the keys of its advice; Python, a summary and the command each have their own words for them."""
+"""Advice on errors. An error carries keys of advice; Python, ``summary`` and the command line each have their own words for a key."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORDS = {
     "token ids": "\n  its input is token ids: give integers, of dtype torch.long",
     "unsafe": "; fxflops.load_model(path, unsafe=True) does so for a file that you trust",
 }
-"""The words of each piece of advice in Python, with what separates them from the problem."""
+"""The words of each piece of advice in Python, with the separator after the problem."""
 
 SUMMARY = {
     **WORDS,
@@ -60,16 +60,16 @@ COMMAND = {
 """The words of the command line."""
 
 
-_RUNS = "runs that are not timed come first by themselves; repeats=10 is the number of those that are"
+_RUNS = "warm-up runs come first by themselves; repeats=10 is the number of timed runs"
 SCHEDULED = """fxflops.profile(model, schedule=torch.profiler.schedule(wait=2, warmup=0, active=1, repeat=1)) observes
 the third iteration of a loop in its with block; p.step() ends an iteration"""
 _SPLIT = """one device holds the whole model here; fxflops.distributed.simulate(...) runs a model that is split over several,
-and its result has what each computes and sends"""
+and shows what each computes and sends"""
 _COUNT = {
     ("depth", "module_depth", "max_depth"): "report.tree(depth=2) cuts the tree of modules",
     ("top", "top_modules", "top_num"): 'report.by_module().select(sort_by="flops", top=5) has the largest modules',
     ("output_file", "output_path"): (
-        'report.save("report.html") writes a file of the kind that its suffix says: html, json, csv, md, tex'
+        'report.save("report.html") writes a file in the format of its suffix: html, json, csv, md, tex'
     ),
     ("ignore_modules", "ignore_list"): 'all modules are counted; report["path"].total has what one of them adds',
     ("profile_step",): SCHEDULED,
@@ -79,11 +79,11 @@ _COUNT = {
     ),
     ("device", "devices"): "the model runs where it and its inputs are: model.to(device), x.to(device)",
     ("custom_ops", "supported_ops", "custom_modules_hooks"): (
-        "formulas={torch.relu: lambda x, *, out: out.numel()} counts an operation by a function of yours"
+        "formulas={torch.relu: lambda x, *, out: out.numel()} counts an operation with your own function"
     ),
     ("train", "training"): 'mode="train" runs it in train mode',
     ("max_new_tokens", "max_length"): 'kwargs={"max_new_tokens": 8} are arguments of the call',
-    ("runs", "num_runs", "iterations"): "analyze(model, x, repeats=10) times so many runs",
+    ("runs", "num_runs", "iterations"): "analyze(model, x, repeats=10) times 10 runs",
     (
         "verbose",
         "as_string",
@@ -91,25 +91,25 @@ _COUNT = {
         "print_profile",
         "print_results",
         "detailed",
-    ): "print() shows what it returns",
+    ): "print() shows the result",
 }
 _OTHERS: dict[str, dict[tuple[str, ...], str]] = {
     "profile": {("warm_up", "warmup", "wait", "active", "repeats"): SCHEDULED},
     "summary": {
         ("col_names",): 'columns="inputs, output, params" chooses columns',
-        ("args",): "input_data=[a, b] has several inputs",
+        ("args",): "input_data=[a, b] passes several inputs",
     },
     "serving": {
         ("tp", "tensor_parallel_size", "pp", "pipeline_parallel_size", "gpus", "world_size"): _SPLIT,
         ("max_new_tokens", "output_len", "max_tokens"): "new_tokens is the number of tokens to generate",
         ("batch_size", "concurrency", "max_num_seqs"): "batch is the number of sequences",
-        ("input_len", "prompt_len", "prompt_tokens", "seq_len"): "prompt is the number of tokens of each prompt",
+        ("input_len", "prompt_len", "prompt_tokens", "seq_len"): "prompt is the number of tokens in each prompt",
         ("dtype", "quantization"): "it takes the dtype of the model's weights: model.to(torch.bfloat16)",
     },
 }
 
 
 def for_argument(function: str, name: str) -> str:
-    """Return what to write for an argument that a function lacks and another tool's function has; "" if none is known."""
+    """Return advice on an argument that another tool's function takes and this one does not; "" if there is none."""
     tables = [_OTHERS.get(function, {}), *([_COUNT] if function in ("count", "analyze", "profile", "summary") else [])]
     return next((said for table in tables for names, said in table.items() if name in names), "")

@@ -52,7 +52,7 @@ fxflops.summary(model, input_size=(1, 3, 224, 224)) makes them from their shapes
 ADAPTER_TAKES = "torchinfo's own arguments: fxflops.adapters.torchinfo.summary"
 Formulas = Mapping[Any, FormulaFunction]
 Model = nn.Module | Callable[..., Any] | str | PathLike[str]
-"""A model, anything else that is called (also a program of torch.export), or the path of a file or folder that has a model."""
+"""A model, any other callable (also a torch.export program), or the path of a file or folder with a model."""
 Models = nn.Module | Sequence[nn.Module] | Mapping[str, Any]
 
 
@@ -78,31 +78,31 @@ def analyze(
     """Trace ``model`` and run it node by node on real tensors; count every operation, and measure its time and memory.
 
     Args:
-        model: any ``nn.Module``, on CPU, accelerator or meta; its state is restored at the end, also after an error. One
-            that ``torch.compile`` made is counted and timed as it is written, and timed compiled too (``report.compiled``). Or anything
-            else that is called, once: a function, a method (``model.generate``), a ``functools.partial``, an object such as a
-            pipeline. Its modules are found in its object, closure, arguments and the global variables that it names, and have
-            these names (``net``, ``pipe.unet``); those of a method of a module are named as in that module. All that it leads
-            to is restored, an optimizer that it steps too. A backward pass that it runs itself is counted, and no other follows.
+        model: any ``nn.Module``, on CPU, accelerator or meta; its state is restored at the end, also after an error. A
+            model from ``torch.compile`` is counted and timed eagerly, and also timed compiled (``report.compiled``). Or any other
+            callable, called once: a function, a method (``model.generate``), a ``functools.partial``, an object such as a
+            pipeline. Its modules are found in its object, closure, arguments and the global variables that it names, and keep
+            these names (``net``, ``pipe.unet``); for a module's method they are named as in the module. Everything that it
+            reaches is restored, also an optimizer that it steps. If it runs a backward pass itself, that one is counted and no other runs.
         args: a tuple is passed as positional inputs, anything else is one positional input.
         kwargs: keyword inputs.
-        models: of a callable the modules to show, if not those that are found: one, whose names then hold, a list, or a mapping by name.
+        models: for a callable, the modules to show instead of those found: one (its own names are used), a list, or a mapping by name.
         mode: "eval", "train" or "as_is"; default "eval", or "as_is" with ``backward``.
         backward: also run the backward pass, from the loss if the model returns one, else from the sum of the outputs
-            that require a gradient, and count and measure the part of each operation in it. Gradients are computed for parameters that require them, and discarded. Without
+            that require a gradient, and count and measure each operation's part in it. Gradients are computed for parameters that require them, and discarded. Without
             ``backward`` the model runs under ``no_grad``.
         trace: "symbolic" (torch.fx.symbolic_trace), "record" (record the calls of a real run), or "auto": the first of these
-            that succeeds. If a recorded graph cannot be run again, the report is that of the model's own run, without nodes.
+            that succeeds. If a recorded graph cannot be run again, the report describes the model's own run, without nodes.
         convention: the rules by which operations are counted; see :func:`list_conventions`.
         attention: "dense" counts every query with every key; "exact" counts only the pairs that a mask or causality
             leaves, in scaled_dot_product_attention, flex_attention and their kernels.
         formulas: ``{target: function}``, as :func:`formula` registers them, for this analysis only.
         repeats: the number of timed runs; "auto" runs until times are stable, at least 5 times (3 times if a run takes 0.1 s), for at
             most about 2 s; 0 does not time.
-            On meta nothing is timed, and the peak of memory is predicted for the CPU, as by :func:`count`.
+            On meta nothing is timed, and peak memory is predicted for the CPU, as by :func:`count`.
         kernels: also run once under torch.profiler, and report the kernels of each node with their times
-            (``report.nodes[i].kernels``): on CUDA those that CUPTI saw, on a CPU or on mps the operators. Of a compiled
-            model also its kernels, by module (``report.compiled.by_module()``), for which it is compiled once more in another process.
+            (``report.nodes[i].kernels``): on CUDA from CUPTI, on CPU or mps the operators. For a compiled model
+            also its own kernels by module (``report.compiled.by_module()``), for which it is compiled again in another process.
         strict: raise MissingFormulaError if a call has no formula.
         progress: show a progress bar on stderr, and how long a long analysis will take; by default if stderr is a terminal.
         optimizer: not taken; :func:`count` and :class:`fxflops.profile` take one.
@@ -134,7 +134,7 @@ def analyze(
         kernels=kernels,
         progress=progress,
     )
-    # A GraphModule and its graph hold each other: the model's layers in it would live until the garbage collector runs.
+    # A GraphModule and its graph reference each other, which would keep the model's layers alive until the garbage collector runs.
     for held in (graph._modules, graph._parameters, graph._buffers):
         held.clear()
     return report.checked(strict)
@@ -197,13 +197,13 @@ def count(
 ) -> Report:
     """Count without computing: the model runs once on the meta device, whatever device it is on, without a graph.
 
-    The count is for ``device``, "cpu" or "cuda", which need not be in this machine: its kernels of attention, dropout, norms
-    and recurrent layers, its autocast, and the device that the model's own code sees. By default that is the model's own
-    device, and the CPU for a model on meta. "cuda" is a GPU of NVIDIA of compute capability 8.0 or higher (A100, H100, ...).
+    The count is for ``device``, "cpu" or "cuda", which need not be in this machine. It decides the kernels of attention,
+    dropout, norms and recurrent layers, autocast, and the device that the model's own code sees. By default it is the model's
+    own device, or the CPU for a model on meta. "cuda" is an NVIDIA GPU of compute capability 8.0 or higher (A100, H100, ...).
 
-    ``autocast`` is torch.bfloat16 or torch.float16: the forward runs as under ``torch.autocast(device, autocast)`` there, with
-    the casts of torch's lists for that device (https://pytorch.org/docs/stable/amp.html#autocast-op-reference) and its
-    cache of cast weights, on any machine. The backward pass is outside of the region, as torch advises.
+    ``autocast`` is torch.bfloat16 or torch.float16: the forward runs as under ``torch.autocast(device, autocast)``, with
+    torch's cast lists for that device (https://pytorch.org/docs/stable/amp.html#autocast-op-reference) and its
+    cache of cast weights, on any machine. The backward pass runs outside the region, as torch advises.
 
     No activations are allocated and weights are not read. Nothing is timed, and memory is predicted. Integers and
     booleans keep their values, for masks and positions. If floating values are needed (``x.item()``, an operator without
@@ -213,7 +213,7 @@ def count(
     function that makes one, such as ``torch.optim.AdamW``), its step is counted too, and the predicted peak includes its
     state. The optimizer itself takes no step.
 
-    The other arguments and errors are those of :func:`analyze`. InputError is also raised if a run on real tensors needs
+    Other arguments and errors are as for :func:`analyze`. InputError is also raised if a run on real tensors needs
     more than half of the memory.
     """
     if unknown:
@@ -252,8 +252,8 @@ def counted(
     models: Models | None = None,
     lessons: Lessons | None = None,
 ) -> Report:
-    """Count the model as :func:`count` does. ``lessons`` are those of other counts of it, for the same device and formulas, in one call
-    of the user's."""
+    """Count the model as :func:`count` does. ``lessons`` are shared by counts of the same model, device and formulas within one
+    user call."""
     check_flags(backward=backward, strict=strict)
     optimizer = checked_optimizer(optimizer, backward)
     registry, found = registry_with(formulas), find_convention(convention)
@@ -298,20 +298,20 @@ def summary(
     models: Models | None = None,
     **unknown: NoReturn,
 ) -> ModelSummary:
-    """Return the model's modules with the shapes that they take and give, parameters and MACs, above the run's figures.
+    """Return a table of the model's modules with input and output shapes, parameters and MACs, and the run's totals below.
 
-    It shows itself at the prompt and in a notebook; in a script, print it. The model is run as :func:`count` runs it. A weight
-    that modules share is one of the first of them, and counted once; torchinfo adds it for each.
+    It displays itself at the prompt and in a notebook; in a script, print it. The model runs as in :func:`count`. A weight
+    that modules share is counted once, in the first of them; torchinfo adds it for each.
 
     Args:
         input_size: the shape of the input with its batch dimension, or a list of shapes. The inputs are random numbers from
             0 to 1, the same at each call; integers are 0, booleans True.
         input_data: instead of ``input_size``, the inputs: a tensor, a list or tuple of positional inputs, or a mapping by the
             names of forward's parameters.
-        dtypes: those of the inputs of ``input_size``, or one for all; default torch.float32.
+        dtypes: the dtypes of the inputs of ``input_size``, or one for all; default torch.float32.
         batch_dim: the position at which a batch dimension of 1 is added to each shape.
         depth, columns: as for :meth:`Report.tree`.
-        mode, kwargs, models: as for :func:`count`, and the model too may be any callable.
+        mode, kwargs, models: as for :func:`count`; the model may also be any callable.
 
     Raises:
         InputError: as for :func:`count`; or neither, or both of ``input_size`` and ``input_data`` are given, or another
@@ -358,7 +358,7 @@ def _not_taken(
     advice: str,
     *last: str,
 ) -> InputError:
-    """Return the error for arguments that a function does not take; of the model's own inputs it says where they go."""
+    """Return the error for arguments that a function does not take; for the model's own inputs it says how to pass them."""
     parameters: Collection[str] = ()
     if callable(model) and not isinstance(model, type):
         parameters = signature_of(as_model(model)).parameters
@@ -383,15 +383,15 @@ def read_trace(
 ) -> Report:
     """Count the operators in a trace that torch.profiler wrote, ``.json`` or ``.json.gz``. Nothing is run.
 
-    The calls are the operators that a dispatch mode would have seen. The time of each is that of its kernels on the
-    device; in a trace of a CPU its own. A kernel that no operator launched is listed in ``report.missing`` by its name.
-    Modules are known if the trace was made with ``with_stack=True``. Parameters and memory are not: they are None.
+    The calls are the operators that a dispatch mode would have seen. Each takes the time of its kernels on the
+    device, or in a CPU trace its own time. A kernel that no operator launched is listed by name in ``report.missing``.
+    Modules are known if the trace was made with ``with_stack=True``. Parameters and memory are unknown: None.
 
     Args:
         path: a trace made with ``record_shapes=True``.
-        device: the name of the device, if the trace does not have it: "H100".
+        device: the name of the device, if the trace lacks it: "H100".
 
-    The other arguments are those of :func:`analyze`.
+    Other arguments are as for :func:`analyze`.
 
     Raises:
         InputError: there is no such file, it is not a trace, or it has no shapes; or the convention counts no operators.

@@ -1,4 +1,4 @@
-"""Calibrate a device: measure some thirty operations on it, or take those that a report has timed, and fit each family's numbers to them."""
+"""Calibrate a device: measure some thirty operations on it, or take a report's timed operations, and fit each family's numbers to them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .roofline.devices import Device, parts_of
 from .roofline.measured_peaks import BURST, DTYPES, device_for
 
 SECONDS, LEAST, MOST = 0.1, 5, 200
-"""How long each operation is repeated, and the least and the most repetitions, after a fifth of them to warm up."""
+"""How long each operation is repeated, and the least and most repetitions; the first fifth of them warms up."""
 NAMES = {dtype: name for name, dtype in DTYPES.items() if name != "tf32"}
 EVICTED = 2**26
-"""Bytes that push all else out of a CPU's caches."""
+"""Bytes to write to evict everything else from a CPU's caches."""
 FEWEST = 3
-"""Timed kernels that a family needs."""
+"""Least number of timed kernels that a family needs."""
 PARTS = 3
-"""Into so many parts the kernels of a family are cut, each to be predicted by a fit to the others: that gives the error."""
+"""Parts of cross-validation: each part of a family's kernels is predicted by a fit to the others, which gives the error."""
 CPU_CACHE = Path("/sys/devices/system/cpu/cpu0/cache")
 USUAL_CACHE = 32 * 2**20
 
@@ -56,13 +56,12 @@ def calibrate(
 ) -> Calibration:
     """Return how fast a device's kernels are, for ``report.predict(device, calibration=...)``.
 
-    ``source`` is a device that torch has here ("cpu", "cuda:0"): some thirty operations are timed on it, which takes seconds; or a timed
-    report, of :func:`fxflops.analyze`, :func:`fxflops.profile` or :func:`fxflops.read_trace`, whose operations are taken. ``dtypes`` are
-    those that are measured: by default float32, and bfloat16 on a GPU.
+    ``source`` is a device of this machine ("cpu", "cuda:0"), on which some thirty operations are timed, taking seconds; or a timed
+    report from :func:`fxflops.analyze`, :func:`fxflops.profile` or :func:`fxflops.read_trace`, whose operations are used. ``dtypes`` are
+    the dtypes to measure: by default float32, and on a GPU bfloat16 too.
 
-    Each family of kernels gets the numbers of its formula, and the mean error on kernels that were left out of a fit. Families with fewer
-    than three kernels get none: predictions take their operations to be as fast as their bound. Measured on a busy machine, a calibration
-    is of the busy machine.
+    Each family of kernels gets the numbers of its formula, and the mean error on kernels held out of a fit. Families with fewer than
+    three kernels get none: their operations are predicted to take their bound. Calibrate an idle machine: other work slows the kernels.
 
     Raises InputError for a device that is not here, and for a report without times.
     """
@@ -92,9 +91,7 @@ def _checked(source: str | torch.device) -> torch.device:
     try:
         place = torch.device(source)
     except (RuntimeError, TypeError) as error:
-        raise InputError(
-            f"calibrate() takes a device of torch's, such as 'cuda:0', or a timed report: {error}"
-        ) from None
+        raise InputError(f"calibrate() takes a torch device, such as 'cuda:0', or a timed report: {error}") from None
     if place.type != "cpu" and accelerator_of(place) is None:
         raise InputError(f"calibrate({str(source)!r}): torch has no such device here")
     return place
@@ -105,7 +102,7 @@ def _dtypes_of(report: Report) -> list[str]:
 
 
 def _measured(make: Make, place: torch.device, dtype: torch.dtype) -> list[tuple[Kernel, float]]:
-    """Return the kernel of an operation with its seconds; none for one that the device has not in this dtype."""
+    """Return the kernel of an operation with its seconds; empty unless it has exactly one kernel."""
     with torch.no_grad():
         module, inputs = make(place, dtype)
         report = count(module, inputs)
@@ -116,7 +113,7 @@ def _measured(make: Make, place: torch.device, dtype: torch.dtype) -> list[tuple
 
 
 def _seconds(run: Callable[[], Any], place: torch.device) -> float:
-    """Return the median seconds of one run. On a CPU its tensors are not in the caches before: those of a model seldom all are."""
+    """Return the median seconds of one run. On a CPU its tensors are evicted from the caches first: a model's seldom all fit there."""
     is_cpu = accelerator_of(place) is None
     wait, together = waiter(place), BURST["cpu" if is_cpu else "accelerator"]
     others = torch.zeros(EVICTED, dtype=torch.uint8) if is_cpu else None
@@ -136,7 +133,7 @@ def _seconds(run: Callable[[], Any], place: torch.device) -> float:
 
 
 def _host_seconds(place: torch.device) -> float:
-    """Return the seconds that the host takes to launch a small operation of a module, while the device keeps up."""
+    """Return the seconds that the host takes to launch a small module, while the device keeps up."""
     module, x = nn.ReLU(), torch.zeros(1, device=place)
     wait = waiter(place)
     wait()
@@ -166,7 +163,7 @@ def _fitted(
 
 
 def _family(name: str, card: Card, dtype: str, features: torch.Tensor, seconds: torch.Tensor, kernels: str) -> Family:
-    """Return a family whose numbers fit all rows; its error is that of rows which were left out of a fit, part by part."""
+    """Return a family with numbers fitted to all rows; its error is cross-validated, part by part."""
     formula, rows = FORMULAS[name], torch.arange(len(seconds), device="cpu")
     errors = []
     for part in range(PARTS):
@@ -180,7 +177,7 @@ def _family(name: str, card: Card, dtype: str, features: torch.Tensor, seconds: 
 
 
 def _chip(device: Device, where: str) -> tuple[int, int]:
-    """Return the multiprocessors and the bytes of the largest cache; of a CPU its threads, as torch uses them."""
+    """Return the multiprocessors and the bytes of the largest cache; for a CPU, the number of threads that torch uses."""
     place = parts_of(where)[0]
     if device.name in CHIPS:
         chip = CHIPS[device.name]
@@ -193,7 +190,7 @@ def _chip(device: Device, where: str) -> tuple[int, int]:
 
 
 def _cache_sizes() -> list[str]:
-    """Return the sizes of the CPU's caches as Linux has them ("32768K"); none elsewhere."""
+    """Return the sizes of the CPU's caches as Linux lists them ("32768K"); empty elsewhere."""
     texts = [file.read_text().strip() for file in CPU_CACHE.glob("index*/size")]
     return [text for text in texts if text[-1:] in ("K", "M")]
 
@@ -251,4 +248,4 @@ OPERATIONS: tuple[Make, ...] = (
     _convolution(4, 256, 256, 14, 3, 256),
     _convolution(2, 96, 96, 56, 7, 96),
 )
-"""What is measured: at least three operations of each family, from small to large."""
+"""The operations to measure: at least three of each family, from small to large."""

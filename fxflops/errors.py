@@ -38,13 +38,13 @@ class FxflopsError(Exception):
         return "".join([self.problem, *(self.words[key] for key in self.advice), self.note])
 
     def add(self, text: str) -> None:
-        """Add a text to the problem, before the advice."""
+        """Append text to the problem, before the advice."""
         self.args = (f"{self.problem}{text}", *self.args[1:])
 
 
 @contextmanager
 def worded(words: Mapping[str, str], note: str = "") -> Iterator[None]:
-    """Give errors of fxflops in this block the words of a surface, and a note at their end."""
+    """Give fxflops errors from this block the words of an interface, and a note at their end."""
     try:
         yield
     except FxflopsError as error:
@@ -75,13 +75,13 @@ HINTS = {
     r"the same dtype|\btype\b.* should be the same|mixed dtype|expected scalar type": "cast",
     r"\bdevice meta\b|\bmeta and\b|\band meta\b": "meta",
 }
-"""The key of advice for a pattern in the message of the model's own error."""
+"""Advice keys by patterns in the message of the model's own error."""
 
 
 class RunError(InputError):
     """The model raised an error while it ran on these inputs.
 
-    The original error is the ``__cause__``. The RunError is also of its type: ``except ValueError`` catches it if the model
+    The original error is the ``__cause__``. The RunError also has its type: ``except ValueError`` catches it if the model
     raised a ValueError. ``node`` is the name of the graph node that raised; "" if the model ran without a graph.
     """
 
@@ -94,9 +94,9 @@ class RunError(InputError):
 class OutOfMemoryError(FxflopsError):
     """The device has too little memory to run the model on these inputs.
 
-    It is also a ``torch.OutOfMemoryError``. ``node`` is that of :class:`RunError`. ``live`` are the tensors that were alive,
-    largest first, each as in ``report.live_at_peak``. They are parameters, buffers, inputs and gradients alone where a run
-    was not observed: when the model is timed.
+    It is also a ``torch.OutOfMemoryError``. ``node`` is as in :class:`RunError`. ``live`` are the live tensors, largest
+    first, as in ``report.live_at_peak``. In a run that is not observed, such as a timed one, they are only parameters,
+    buffers, inputs and gradients.
     """
 
     def __init__(self, message: str, node: str = "", live: Sequence[Any] = ()) -> None:
@@ -106,7 +106,7 @@ class OutOfMemoryError(FxflopsError):
 
 
 class ClosedFormError(InputError):
-    """A model has no closed form, or one is asked for outside the domain on which it holds."""
+    """A model has no closed form, or its closed form is used outside the domain on which it holds."""
 
 
 class FormulaError(FxflopsError):
@@ -118,16 +118,16 @@ class MissingFormulaError(FxflopsError):
 
 
 class DistributedError(FxflopsError):
-    """A process of the job did not do its part in time; the message has its rank."""
+    """A process of the job did not do its part in time; the message names its rank."""
 
 
 E = TypeVar("E", bound=FxflopsError)
 
 
 def of_kind(error: E, *kinds: type[BaseException]) -> E:
-    """Return the error as one that is also of these types, so that ``except`` of them catches it.
+    """Return the error with these types added to its class, so that ``except`` clauses for them catch it.
 
-    It is returned as it is if Python cannot make a class of these bases.
+    It is returned unchanged if Python cannot make a class with these bases.
     """
     more = [kind for kind in kinds if not isinstance(error, kind) and not issubclass(kind, NOT_TO_RAISE)]
     try:
@@ -136,7 +136,7 @@ def of_kind(error: E, *kinds: type[BaseException]) -> E:
         made: E = builtin.__new__(cls, *error.args)
     except TypeError:
         return error
-    made.args = error.args  # which an OSError leaves out for a class with an __init__ of its own
+    made.args = error.args  # OSError does not set them for a class with its own __init__
     vars(made).update(vars(error))
     return made
 
@@ -147,10 +147,10 @@ NOT_TO_RAISE = StopIteration, StopAsyncIteration
 
 @contextmanager
 def errors_of_kind(*kinds: type[BaseException]) -> Iterator[None]:
-    """Make errors of fxflops that are raised in this block also of these types.
+    """Add these types to the class of fxflops errors that are raised in this block.
 
-    Without ``kinds``, make them also of the type of the error that caused them, with its attributes. Their traceback begins
-    here; that of their cause keeps the frames of the model and of torch.
+    Without ``kinds``, add the type of the error that caused them, with its attributes. Their traceback begins here; their
+    cause's traceback keeps the frames of the model and of torch.
     """
     try:
         yield
@@ -165,8 +165,8 @@ def errors_of_kind(*kinds: type[BaseException]) -> Iterator[None]:
         try:
             raise made.with_traceback(None) from error.__cause__
         finally:
-            # The error's traceback has this frame. With the error among its variables that is a reference cycle, and all
-            # tensors in the frames of the model would live until the garbage collector runs.
+            # The error's traceback references this frame. If the frame also referenced the error, the cycle would keep all
+            # tensors in the model's frames alive until the garbage collector runs.
             del made, cause
 
 
@@ -212,13 +212,13 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 4) -> str:
 
 
 def not_installed(package: str, extra: str = "") -> InputError:
-    """Return the error for a missing package, with the line that installs it; ``extra`` is the set of ours that it is in."""
+    """Return the error for a missing package, with the line that installs it; ``extra`` is the extra of fxflops that includes it."""
     of_ours = f", or in a clone of fxflops  pip install -e '.[{extra}]'" if extra else ""
     return InputError(f"{package} is not installed: pip install {package}{of_ours}")
 
 
 def check_flags(**flags: object) -> None:
-    """Raise InputError for an argument that is no bool: of a word such as "no" any would be taken for True."""
+    """Raise InputError for an argument that is not a bool: any string, even "no", would count as True."""
     for name, value in flags.items():
         if not isinstance(value, (bool, int)):
             raise of_kind(InputError(f"{name} is True or False, not {value!r:.80}"), TypeError)
@@ -234,7 +234,7 @@ def unknown_arguments(
 ) -> InputError:
     """Return the error for arguments that a function does not take.
 
-    It has the advice for them, each once, and the ``last``; or which of the ``known`` is meant; or what to do ``instead``.
+    It has the advice on each of them, and ``last``; else the ``known`` names that may be meant; else ``instead``.
     """
     said = dict.fromkeys(filter(None, (for_argument(function, name) for name in names)))
     meant = "" if said else "".join(did_you_mean(name, known, most=1) for name in names)
@@ -243,7 +243,7 @@ def unknown_arguments(
 
 
 def name_arguments(cls: type) -> None:
-    """Let the public methods of a class answer an argument that they do not take with those that they take."""
+    """Make the public methods of a class answer an unknown argument with the list of those that they take."""
     methods = {name: each for name, each in inspect.getmembers(cls, inspect.isfunction) if not name.startswith("_")}
     for name, method in methods.items():
         if not hasattr(method, "__wrapped__"):
@@ -251,7 +251,7 @@ def name_arguments(cls: type) -> None:
 
 
 def _naming_arguments(method: Callable[..., Any], methods: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
-    """Return the method of a class with a better TypeError; ``methods`` are all of the class, by name."""
+    """Return the method of a class with a better TypeError; ``methods`` are all methods of the class, by name."""
 
     @wraps(method)
     def named(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -36,8 +36,8 @@ class TorchFLOPsByFX:
 
     Args:
         model: the model, or any callable, as for :func:`fxflops.analyze`. It runs in eval mode on its own device, and is left exactly as it was.
-        mem_func_name: "memory_allocated" (after each node) or "max_memory_allocated" (the peak within it). On a CPU the
-            numbers are those of the live tensor storages.
+        mem_func_name: "memory_allocated" (after each node) or "max_memory_allocated" (the peak within it). On a CPU they
+            are the bytes of live tensor storages.
         ignore_ops: names of module classes, functions or methods (``"GELU"``, ``"softmax"``) whose FLOPs are left out.
         trace, formulas: as for :func:`fxflops.analyze`.
         convention: as for :func:`fxflops.analyze`; default: torch_flops.
@@ -94,7 +94,7 @@ class TorchFLOPsByFX:
         return self._report
 
     def propagate(self, *args: Any, **kwargs: Any) -> Report:
-        """Run the model on these inputs and measure every node. It may be called again; the last call counts."""
+        """Run the model on these inputs and measure every node. It may be called again; the last call's results are kept."""
         self._report, self._graph = analyzed(self._model, args, kwargs, **self._settings)
         self._calls_of = _shown_at(self._report.nodes, self._graph)
         self.result_table = [self._row(node) for node in self._report.nodes]
@@ -114,8 +114,8 @@ class TorchFLOPsByFX:
         """Print a row for each node in run order; return all rows with raw values.
 
         ``sort_by`` is a column ("time", "flops", "mem_delta" ...), largest first; ``top`` is the number of rows to print;
-        ``columns`` are the columns to print; ``where`` keeps the rows that have a value in a column, or pass a function of
-        the cell; ``units="auto"`` prints readable numbers; ``tablefmt`` is tabulate's.
+        ``columns`` are the columns to print; ``where`` maps a column to the value that its cells must have, or to a function that
+        they must pass; ``units="auto"`` prints readable numbers; ``tablefmt`` is tabulate's.
         """
         from .render.table import result_table
 
@@ -193,8 +193,8 @@ class TorchFLOPsByFX:
 def _shown_at(nodes: Iterable[Node], graph: fx.GraphModule) -> dict[str, range]:
     """Return the calls shown in each node's row.
 
-    A comparison of Python numbers is no call, so that the torch._assert which checks it has its FLOP. As in torch_flops, the
-    row of the comparison shows it, if the comparison is a node.
+    Comparing Python numbers is not a call, so its FLOP goes to the torch._assert that checks it. As in torch_flops, the
+    comparison's row shows it, if the comparison is a node.
     """
     calls = {node.name: node.calls for node in nodes}
     for node in graph.graph.nodes:

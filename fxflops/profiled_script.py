@@ -1,4 +1,4 @@
-"""A profile of a script, which makes its own models: these are found when it first calls one."""
+"""Profile a script that makes its own models: they are found when it first calls one."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .trace.modes import is_on_top
 
 
 class ScriptProfile:
-    """Profiles the ``with`` block as :class:`fxflops.profile` does, with the models that its code makes.
+    """Profile the ``with`` block as :class:`fxflops.profile` does, with the models that its code makes.
 
-    The first call of a module with parameters shows which: those that the variables of the calling code lead to. From there on
-    they are profiled, so ``report`` covers neither the imports nor the making of the models. It covers everything if no such
-    module is called. ``lines`` is that of ``profile``.
+    At the first call of a module with parameters, the models are those reachable from the caller's variables. They are
+    profiled from there on, so ``report`` covers neither imports nor model construction. If no such module is called, it
+    covers everything. ``lines`` is as for ``profile``.
     """
 
     def __init__(self, lines: bool = False) -> None:
@@ -54,10 +54,10 @@ class ScriptProfile:
         self._profile.__exit__(*error)
 
     def _begin_with(self, module: nn.Module, caller: FrameType) -> None:
-        """Begin to profile the models of the calling code, if ``module`` has parameters.
+        """Start profiling the caller's models, if ``module`` has parameters; otherwise wait for a later call.
 
-        Below a dispatch mode that the script has turned on (a FLOP counter of torch's, say) ours can neither end nor begin, and
-        what another thread or a worker process calls is its own: a later call shows the models then.
+        It also waits while a dispatch mode of the script is on (e.g. torch's FlopCounterMode), below which ours can neither end
+        nor begin, and ignores calls of other threads and worker processes.
         """
         is_main = self._thread == (os.getpid(), threading.get_ident())
         if not is_main or next(module.parameters(), None) is None or not is_on_top():
@@ -69,8 +69,8 @@ class ScriptProfile:
 
 
 def _models(module: nn.Module, caller: FrameType) -> nn.Module | dict[str, nn.Module]:
-    """Return the models that the calling code's variables lead to, by name; only ``module`` if they lead to no other."""
-    original = original_of(module)  # of a compiled model
+    """Return the models reachable from the caller's variables, and ``module``: by name, or alone if there is just one."""
+    original = original_of(module)  # for a compiled model
     models = {
         name: module if model is original else model
         for name, model in modules_of_frame(caller).items()

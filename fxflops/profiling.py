@@ -41,7 +41,7 @@ INSTEAD = """it counts the code in a block,
       model(x)
   print(p.report)
 one call of a model is fxflops.count(model, x) or fxflops.analyze(model, x); thop's function is fxflops.adapters.thop.profile"""
-"""The advice to those who give ``profile`` what another function takes."""
+"""Shown when ``profile`` gets another function's arguments."""
 BLOCK = """it is a block, with fxflops.profile(model) as p: ...
 start_profile() and stop_profile() are those of fxflops.adapters.deepspeed.FlopsProfiler(model), or of adapters.flops_profiler"""
 
@@ -53,25 +53,25 @@ class profile:
     ...     model.generate(**batch)        # doctest: +SKIP
     >>> print(p.report)                    # doctest: +SKIP
 
-    The code runs once, unchanged, on the real tensors and in the modes that are set, and nothing is undone. The block is
-    timed, by the clock on a CPU and by events on an accelerator: its steps, phases, modules and operations, without the
-    time that observing them takes, which the report tells apart. Memory is that of live tensor storages.
+    The code runs once, unchanged, on real tensors and in the current modes, and nothing is undone. Its steps, phases,
+    modules and operations are timed, by the clock on a CPU and by events on an accelerator; profiling overhead is excluded
+    and reported separately. Memory is that of live tensor storages.
 
     Args:
         models: an ``nn.Module``, or several, as a sequence or a mapping by name (such as ``pipeline.components``; values
-            that are not modules are skipped), or a pipeline or function that leads to them; None for code without a model. Calls are shown by module; calls outside
+            that are not modules are skipped), or a pipeline or function from which they are reachable; None for code without a model. Calls are shown by module; calls outside
             the models are counted too.
-        optimizer: the ``torch.optim.Optimizer`` (or several) whose state is shown as such in memory, even if it makes no step in
-            the block. One that makes a step is found, with the state that it had before, as are backward
+        optimizer: the ``torch.optim.Optimizer`` (or several) whose state to label in memory even if it does not step in
+            the block. Optimizers that step are found by themselves, with their earlier state, as are backward
             passes and checkpoint's recomputation.
         convention, attention, formulas, strict: as for :func:`fxflops.analyze`.
-        schedule: which iterations of a loop to observe, so that a long run pays for few: what
-            ``torch.profiler.schedule(wait=, warmup=, active=)`` returns. The loop calls :meth:`step` after each.
-        detail: "operations" observes all; "modules" the times of module calls and steps alone, "steps" those of the models'
-            own calls: the loop then runs as fast as without, and the report, which is incomplete, has no counts and no memory.
-            The optimizer's time is that of ``optimizer``.
-        lines: also sample which lines of the user's code the time goes to (``report.by_line()``), by pyinstrument: ``pip install
-            pyinstrument``. With ``detail="steps"`` the loop runs about as fast as without.
+        schedule: which iterations of a loop to observe, to save overhead in a long run: the result of
+            ``torch.profiler.schedule(wait=, warmup=, active=)``. The loop must call :meth:`step` after each.
+        detail: "operations" observes everything; "modules" only times module calls and steps, "steps" only the models' own
+            calls: the loop then runs at full speed, and the report is incomplete, without counts and memory. Optimizer
+            steps are timed only for ``optimizer``.
+        lines: also sample which lines of the user's code take the time (``report.by_line()``), with pyinstrument: ``pip install
+            pyinstrument``. With ``detail="steps"`` the loop runs about as fast as without a profile.
 
     Raises InputError for models that are not modules, and for inputs: the block runs the models.
     """
@@ -137,7 +137,7 @@ class profile:
     def report(self) -> Report:
         """The Report of the block, after its end. Raises FxflopsError before, and if nothing of it was recorded.
 
-        If the block raised, it is of what ran until then: its ``trace`` says so, and its ``trace_reason`` has the error.
+        If the block raised, the report covers what ran until then: its ``trace`` says so, and its ``trace_reason`` has the error.
         """
         if self._report is None:
             raise FxflopsError(self._why)
@@ -151,7 +151,7 @@ class profile:
 
     def __enter__(self) -> profile:
         params, inventory = [*named_parameters(self._model)], Inventory(self._model)
-        self._packed = inventory.packed  # alive as long as the weights that they stand for
+        self._packed = inventory.packed  # kept alive as long as the weights that they represent
         held = {
             "params": [*params, *self._packed],
             "buffers": [*named_buffers(self._model)],
@@ -163,7 +163,7 @@ class profile:
         seen = ByIdentity((m, p) for m, p in self._paths.items() if self._wanted != STEPS or id(m) in parts)
         placed = [
             param for _, param in params if param.device.type != "meta"
-        ]  # the others are loaded when they are needed
+        ]  # parameters on meta are loaded when needed
         parameter = next(iter(placed), params[0][1] if params else None)
         self._watch = BlockWatch(seen, self._registry, parameter, self._wanted, self._optimizers)
         self._storages, self._observer = self._watch.storages, self._watch.observer
@@ -184,7 +184,7 @@ class profile:
         return self
 
     def step(self) -> None:
-        """Tell that an iteration of the loop has ended, and the next one begins, as torch.profiler's ``step`` does.
+        """Mark the end of a loop iteration and the start of the next, as torch.profiler's ``step`` does.
 
         Raises FxflopsError outside the block.
         """
@@ -232,12 +232,12 @@ class profile:
         try:
             self._close(kind, error)
         finally:
-            # The user may hold this object for its report: the instruments would hold the run.
+            # Users may keep this object for its report; its instruments would keep the run alive.
             self._watch.release()
             del self._watch, self._storages, self._observer, self._paths, self._packed, self._open
 
     def _close(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
-        """Make the report of a block that has ended; of one that raised, of what was seen until then."""
+        """Make the report of a block that has ended, or of what ran until it raised."""
         if isinstance(error, torch.OutOfMemoryError):
             self._label_gradients()
             live = self._storages.history(self._observer.calls).at_end
@@ -246,7 +246,9 @@ class profile:
             add_memory_note(error, self._watch.device, live, is_observed, failed)
         begun = min(self._iterations.values(), default=None)
         is_empty = not (self._observer.calls or self._observer.scopes)
-        if begun is None or (is_empty and begun == self._iteration > 0):  # the first to record began at the block's end
+        if begun is None or (
+            is_empty and begun == self._iteration > 0
+        ):  # the first recorded iteration began at the block's end
             self._why = f"the schedule recorded none of the block's {self._iteration} iterations, so there is no report"
             self._why += "" if self._iteration else ": the loop has to call p.step() at the end of each"
             return
@@ -277,13 +279,13 @@ class profile:
         """Label gradients and optimizer state in memory when an optimizer begins a step."""
         self._label_gradients()  # now, since the next zero_grad() frees them
         if all(optimizer is not known for known in self._stepped()):
-            # One that an inner loop makes lives as long as that: nothing here may keep it, and what it holds, alive.
+            # An optimizer of an inner loop must die with that loop, so neither it nor its state may be kept alive here.
             self._found.append(weakref.ref(optimizer))
             self._storages.add_held(states_of(optimizer), "optimizer")
 
     @contextmanager
     def _generating(self, path: str) -> Iterator[None]:
-        """Keep the range of the model calls that a call of ``generate`` makes."""
+        """Record the range of model calls that one call of ``generate`` makes."""
         first = len(self._observer.steps)
         try:
             yield
@@ -297,14 +299,14 @@ class profile:
         return [state for optimizer in self._stepped() for state in states_of(optimizer)]
 
     def _stepped(self) -> list[Any]:
-        """Return the optimizers that were given, and those that have made a step and are still there."""
+        """Return the user's optimizers, and those that have stepped and still exist."""
         return [*self._optimizers, *(found for each in self._found if (found := each()) is not None)]
 
     def _steps(self, steps: Sequence[Step]) -> Iterator[Step]:
         """Yield the steps with their names.
 
-        In a loop that calls :meth:`step` they are "step n" for its iterations. Otherwise they are "prefill" and "decode n" in
-        a ``generate``, "generate 2 prefill" and so on in a second one, and "step n" elsewhere.
+        In a loop that calls :meth:`step` each iteration is "step n". Otherwise steps are "prefill" and "decode n" in a
+        ``generate``, "generate 2 prefill" and so on in a second one, and "step n" elsewhere.
         """
         in_loop, iteration = self._iteration > 0, 0
         generated = reversed([*enumerate(self._generated)])  # a nested generate ends first, and overrides the outer one
@@ -329,9 +331,9 @@ class profile:
 
 
 class _Generate:
-    """A stand-in for the ``generate`` of a module until :meth:`leave`, which runs each call in the context ``during()``.
+    """Replaces a module's ``generate`` until :meth:`leave`, and runs each call in the context ``during()``.
 
-    Its attributes are those of ``generate``; in a copied or pickled module it becomes ``generate`` itself.
+    It has the attributes of ``generate``; in a copied or pickled module it becomes ``generate`` itself.
     """
 
     def __init__(self, module: Any, during: Callable[[], AbstractContextManager[None]]) -> None:
@@ -373,7 +375,7 @@ class Models(nn.ModuleDict):
 
 
 def one_model(models: Any) -> nn.Module:
-    """Return the model, or one that has these: a list of them, or a mapping by name in which other values are left out."""
+    """Return the model, or one module that holds several: from a list, or from a mapping by name, whose other values are skipped."""
     if models is None:
         return Models()
     is_called = callable(models) and not isinstance(models, nn.Module | type)

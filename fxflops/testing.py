@@ -1,4 +1,4 @@
-"""For those who write formulas: a check of one against a reference in plain torch."""
+"""Check a formula against a reference in plain torch."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def check_formula(
     """Check the formula of an operation against a function that computes the same in plain torch.
 
     Both are called with ``args`` and ``kwargs`` and counted, on meta where the code allows it. The formula must count the
-    call of ``op`` as a whole, and give the MACs and FLOPs that the reference has under the convention "fxflops"; results must have
+    call of ``op`` as a whole, and give the reference's MACs and FLOPs under the convention "fxflops"; results must have
     the same shapes and dtypes.
 
     Args:
-        op: the operation, which has a formula: a function, an operator of ``torch.ops``, a module.
-        reference: the textbook definition, of operations that fxflops counts itself.
+        op: the operation with the formula: a function, an operator of ``torch.ops``, a module.
+        reference: the textbook definition, written in operations that fxflops counts itself.
         args: a tuple is passed as positional arguments, anything else is one argument.
         backward: check the costs of the backward pass, too.
-        rtol: by how much FLOPs may differ, as a share of the reference's. MACs may not.
+        rtol: by how much FLOPs may differ, as a share of the reference's. MACs must be equal.
 
     Raises AssertionError with both costs if they differ; if no formula counts ``op``; if the results do not match.
     InputError if the reference has calls without a formula.

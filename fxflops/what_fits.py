@@ -41,12 +41,12 @@ from .units import percent, size
 from .units import seconds as in_seconds
 
 ON_META = 2**30
-"""Bytes of inputs above which they are made on meta, where ``make_inputs`` leaves their device to torch."""
+"""Inputs of more bytes than this are made on meta, if ``make_inputs`` leaves their device to torch."""
 LINES_OF_CURVE = 8
-WRITES = "it writes to its {}, which a recomputation would do once more"
-DRAWS = "it draws numbers from {}, of which a recomputation would draw others"
+WRITES = "it writes to its {}, and a recomputation would write again"
+DRAWS = "it draws numbers from {}, and a recomputation would draw others"
 DEPTH = 3
-"""How deep the plain attributes of modules are read, for what a forward writes into lists and objects that they hold."""
+"""How deep plain attributes of modules are searched for writes of a forward to the lists and objects in them."""
 OF_ANY_MODULE = frozenset(vars(nn.Module())) | {"forward"}
 CHECKPOINT = """\
 from functools import partial
@@ -57,7 +57,7 @@ for name in {names}:
     module = model.get_submodule(name)
     module.forward = partial(checkpoint, module.forward, use_reentrant=False)
 """
-"""The lines that checkpoint modules. They leave the names of modules and of their state as they are."""
+"""The lines that checkpoint modules. Names of modules and in their state dict do not change."""
 CHECKPOINT_NORMS = """\
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -83,12 +83,12 @@ for name in {names}:
     contexts = lambda norms=norms: (nullcontext(), frozen(norms))
     module.forward = partial(checkpoint, module.forward, use_reentrant=False, context_fn=contexts)
 """
-"""The same where batch norms are recomputed. Without a momentum and a number of batches they add nothing to their statistics."""
+"""The same for modules with batch norms, which do not update their statistics without a momentum and a number of batches."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """The memory that there is: ``memory`` bytes, for tensors, or, of a ``card``, for all that a process takes.
+    """The memory to fit into: ``memory`` bytes for tensors or, on a ``card``, for everything that a process takes.
 
     ``count_for`` is the device to count for, by default the model's own.
     """
@@ -102,7 +102,7 @@ class Room:
         return self.card.name if self.card else str(self.count_for or "")
 
     def of(self, memory: int) -> Room:
-        """Return the room with another memory."""
+        """Return the room with another limit."""
         return replace(self, memory=memory, card=self.card and replace(self.card, memory=memory))
 
     def taken(self, report: Report, history: History | None = None) -> int:
@@ -112,7 +112,7 @@ class Room:
 
 
 def room_of(model: nn.Module, memory: str | int | None, device: str | torch.device | Device | None) -> Room:
-    """Return the memory to fit into; InputError if neither a limit nor a card is given, or the model's own device."""
+    """Return the memory to fit into: a limit, a card's memory, or that of the model's own GPU; InputError if there is none."""
     limit = limit_of(memory)
     card = device if isinstance(device, Device) else listed(device) if isinstance(device, str) else None
     place = None
@@ -147,17 +147,17 @@ def largest_batch(
 ) -> int:
     """Return the largest batch with which the model, or any callable, fits into memory, 0 if not even the smallest does. The model is counted, not run.
 
-    Memory grows almost linearly with the batch, so four or five counts are usually enough: where two give the size of each tensor by a line, the
-    answer follows. The returned size is one that was counted and fits, and the next one was counted and does not.
+    Memory grows almost linearly with the batch, so four or five counts are usually enough: if two show that each tensor grows linearly, the
+    answer follows. The returned size was counted and fits; the next one was counted and does not.
 
     Args:
         make_inputs: a function of the batch that returns ``args`` as for :func:`count`: a tuple of inputs or one input, or a mapping
             by the names of forward's parameters. Sizes for which it or the model raises do not fit, such as 1 for a batch norm in training.
-            Inputs of more than 1 GiB are made on meta, where the function leaves the device to torch.
-        memory: bytes, or a size such as "16GiB". By itself it is the limit of the peak of tensors, ``report.max_memory``; of a card it is
-            what the process may take.
+            Inputs of more than 1 GiB are made on meta, if the function leaves the device to torch.
+        memory: bytes, or a size such as "16GiB". Without a card it limits the peak of tensors, ``report.max_memory``; with a card, everything
+            that the process takes.
         device: a card's name ("H100 SXM") or a Device, into whose memory the run must fit as ``report.reserved`` predicts it, CUDA context
-            included; or "cpu" or "cuda", to count for with a limit of ``memory``. By default the model's own device.
+            included; or "cpu" or "cuda" to count for, with the limit ``memory``. By default the model's own device.
         backward, optimizer, autocast: as for :func:`count`; the mode is the model's own with ``backward``, else "eval".
         progress: whether to show a bar on stderr; None shows it on a terminal.
 
@@ -237,14 +237,14 @@ def _made(make_inputs: Callable[[int], Any], batch: int, model: nn.Module) -> tu
 class CheckpointPlan:
     """The modules to checkpoint, so that a step fits into ``memory`` bytes and recomputes the least.
 
-    - ``modules``: their names; none if the step fits as it is.
-    - ``peak``: bytes at the peak with them, of tensors, or, for a card, of all that the process takes; ``peak_before`` without.
-    - ``recompute_flops``: the FLOPs that are recomputed; ``flops``: those of the step without.
-    - ``seconds``: the predicted time of a step with them on the card, ``seconds_before`` without (:meth:`Report.predict`); None without a card,
-      or if no calibration is known for it.
+    - ``modules``: their names; empty if the step fits as it is.
+    - ``peak``: peak bytes with checkpoints, of tensors or, for a card, of the whole process; ``peak_before``: without.
+    - ``recompute_flops``: the recomputed FLOPs; ``flops``: the step's FLOPs without checkpoints.
+    - ``seconds``: the predicted step time on the card with checkpoints, ``seconds_before``: without (:meth:`Report.predict`); None without
+      a card, or without a calibration for it.
     - ``code``: the lines that checkpoint them in the model named ``model``.
-    - ``curve``: peaks against recomputation, of the sets that were counted those than which no other is lower in both
-      (``peak, recompute_flops, modules``), the highest peak first.
+    - ``curve``: the Pareto front of peak and recomputation among the counted sets (``peak, recompute_flops, modules``), the
+      highest peak first.
     - ``left_out``: modules that cannot be checkpointed, each with the reason.
     """
 
@@ -264,10 +264,9 @@ class CheckpointPlan:
     _within: Callable[[int], CheckpointPlan] | None = field(default=None, repr=False, compare=False)
 
     def within(self, memory: str | int) -> CheckpointPlan:
-        """Return the plan for another memory, in bytes or as "16GiB". Counts that were made are used again; only sets of modules that are
-        looked at for the first time are counted.
+        """Return the plan for another memory, in bytes or as "16GiB". Earlier counts are reused; only new sets of modules are counted.
 
-        The model and its inputs must be as they were. OutOfMemoryError if no set of modules fits.
+        The model and its inputs must be unchanged. OutOfMemoryError if no set of modules fits.
         """
         limit = limit_of(memory)
         if limit is None or self._within is None:
@@ -277,7 +276,7 @@ class CheckpointPlan:
         return self._within(limit)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_within": None}  # it leads to the model
+        return {**vars(self), "_within": None}  # it references the model
 
     def __str__(self) -> str:
         where = f" on {self.device}" if self.device else ""
@@ -309,7 +308,7 @@ class CheckpointPlan:
 
 
 def _table(plan: CheckpointPlan) -> list[str]:
-    """Return the lines of a table of the curve, some of it if it is long."""
+    """Return the lines of a table of the curve, with a sample of its points if it is long."""
     points = [*plan.curve]
     every = max(1, -(-len(points) // LINES_OF_CURVE))
     shown = [
@@ -335,14 +334,14 @@ def plan_checkpoints(
 ) -> CheckpointPlan:
     """Return the modules to checkpoint so that a training step fits into memory and recomputes the least. Nothing is run.
 
-    The step is that of :func:`count` with ``backward=True`` and the ``optimizer``, in the model's own mode. Modules that the forward
-    calls are candidates, those in each other as well; the model is left as it is. In models of few modules all sets are compared, in
-    larger ones sets are grown and improved (:mod:`fxflops.prediction.checkpoints`). The plan that is returned was counted.
+    The step is counted as by :func:`count` with ``backward=True`` and the ``optimizer``, in the model's own mode. All modules that the
+    forward calls are candidates, also nested ones; the model is left unchanged. In models of few modules all sets are compared; in
+    larger ones sets are grown and improved (:mod:`fxflops.prediction.checkpoints`). The returned plan was counted.
 
     A recomputed module runs twice. Dropout draws the same numbers; the ``code`` keeps batch norms from updating their statistics twice.
-    Left out are modules that cannot be run again (a KV cache grows), whose recomputation changes a buffer or a plain attribute (a counter), or
-    that draw from a generator of their own, Python's or numpy's; ``plan.left_out`` says why. Changes are not seen in objects without a
-    ``__dict__``, deeper than three containers or objects, or outside of the module (a global, a closure, a file).
+    Modules are left out if they cannot run again (a KV cache grows), if recomputation changes a buffer or a plain attribute (a counter), or
+    if they draw from their own random generator, Python's or numpy's; ``plan.left_out`` says why. Not detected are changes in objects
+    without a ``__dict__``, more than three containers or objects deep, or outside the module (a global, a closure, a file).
 
     Args:
         args, kwargs: the inputs, as for :func:`count`.
@@ -444,7 +443,7 @@ def plan_checkpoints(
 
 
 def _too_large(model: nn.Module, least: Trial, base: Trial, room: Room) -> OutOfMemoryError:
-    """Return the error for a model that no checkpoints make fit."""
+    """Return the error for a model that does not fit with any checkpoints."""
     where = f" of {room.name}" if room.name else ""
     what = f"with {', '.join(least.modules[:4])}{' ...' if len(least.modules) > 4 else ''} checkpointed"
     return of_kind(
@@ -458,7 +457,7 @@ def _too_large(model: nn.Module, least: Trial, base: Trial, room: Room) -> OutOf
 
 
 def _cached(model: nn.Module) -> str:
-    """Return what to do about a cache that a model of transformers returns in training, too, and holds for its step."""
+    """Return advice on the KV cache that a transformers model also returns in training, and holds for the whole step."""
     if not getattr(getattr(model, "config", None), "use_cache", False):
         return ""
     return "\n  model.config.use_cache is True: keys and values of all layers are held until the step ends; set it to False to train"
@@ -490,11 +489,11 @@ def _is_script(module: nn.Module) -> bool:
 
 @contextmanager
 def _checkpointed(model: nn.Module, modules: Mapping[str, nn.Module], names: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Checkpoint these modules by the lines of a plan, and undo it. Yields why some may not run again, by module."""
+    """Checkpoint these modules by the lines of a plan, and undo it. Yield, by module, why it may not be recomputed."""
     writes: dict[str, str] = {}
     before = [(modules[name], "forward" in vars(modules[name]), vars(modules[name]).get("forward")) for name in names]
     try:
-        for name in names:  # inside the checkpoint, so that they see what a recomputation writes
+        for name in names:  # inside the checkpoint, to see what a recomputation writes
             modules[name].forward = _noting(name, modules[name], modules[name].forward, writes)
         exec(_code(modules, names), {"model": model})
         yield writes
@@ -506,10 +505,10 @@ def _checkpointed(model: nn.Module, modules: Mapping[str, nn.Module], names: Seq
 
 
 def _noting(name: str, module: nn.Module, forward: Callable[..., Any], writes: dict[str, str]) -> Callable[..., Any]:
-    """Return the forward, which notes when it is recomputed whether that changes more than the first run did.
+    """Return the forward, wrapped to note in ``writes`` if a recomputation changes state.
 
-    Buffers, plain attributes and the process's generators of random numbers other than torch's are compared, but for what norms
-    write, which is taken care of. A forward that writes the same each time may be recomputed.
+    Buffers, plain attributes and Python's and numpy's random generators are compared, except for batch norms, which
+    :data:`CHECKPOINT_NORMS` handles. A forward that writes the same each time may be recomputed.
     """
     paths, _ = modules_of(module)
     holders = [(path, each) for each, path in paths.items() if not _is_norm(each)]
@@ -529,7 +528,7 @@ def _noting(name: str, module: nn.Module, forward: Callable[..., Any], writes: d
         before, numbers = state(), _generator_states()
         try:
             return forward(*args, **kwargs)
-        finally:  # checkpoint ends a recomputation by an exception
+        finally:  # checkpoint stops a recomputation early by an exception
             after = state()
             changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
             drawn = [key for key, value in _generator_states().items() if numbers.get(key) != value]
@@ -542,8 +541,8 @@ def _noting(name: str, module: nn.Module, forward: Callable[..., Any], writes: d
 
 
 def _mark(value: Any, depth: int = DEPTH) -> Any:
-    """Return a value that differs after an object was written to, as far as that shows: in numbers, tensors, torch's and Python's
-    containers, and attributes of other objects."""
+    """Return a value that changes when an object is written to, as far as that shows in numbers, tensors, Python's containers and
+    attributes of other objects."""
     kind = type(value)
     if isinstance(value, torch.Tensor):
         return id(value), -1 if value.is_inference() else value._version
@@ -562,7 +561,7 @@ def _mark(value: Any, depth: int = DEPTH) -> Any:
 
 
 def _generator_states() -> dict[str, Any]:
-    """Return the states of the process's generators that checkpoint does not restore."""
+    """Return the states of the random generators that checkpoint does not restore."""
     states: dict[str, Any] = {"Python's random": random.getstate()}
     if (numpy := sys.modules.get("numpy")) is not None:
         _, keys, place, *rest = numpy.random.get_state()

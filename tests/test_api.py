@@ -514,7 +514,7 @@ def test_a_summary_says_where_its_figures_are() -> None:
         ),
         ({"input_size": (1, 4), "columns": ["kernel_size"]}, "; torchinfo's own columns: .*torchinfo.summary$"),
         ({"input_sise": (1, 4)}, r"takes no input_sise \(did you mean input_size"),
-        ({"input_size": (1, 4), "verbose": 0}, r"takes no verbose: print\(\) shows what it returns"),
+        ({"input_size": (1, 4), "verbose": 0}, r"takes no verbose: print\(\) shows the result"),
         ({"input_size": (1, 4), "device": "cpu"}, r"takes no device: .*: model\.to\(device\), x\.to\(device\)"),
         ({"args": (torch.ones(1, 4),)}, r"takes no args: input_data=\[a, b\]"),
         ({"input_size": torch.ones(1, 4)}, r"not a tensor: give it as input_data=x$"),

@@ -116,7 +116,7 @@ def test_a_family_without_calibration_is_a_bound(of_cpu: Calibration) -> None:
 def test_what_cannot_be_calibrated_is_an_error() -> None:
     with pytest.raises(InputError, match="no times"):
         fxflops.calibrate(fxflops.count(nn.Linear(4, 4), torch.ones(1, 4)))
-    with pytest.raises(InputError, match="a device of torch's"):
+    with pytest.raises(InputError, match="a torch device"):
         fxflops.calibrate("H100")
     with pytest.raises(InputError, match="no such device here"):
         fxflops.calibrate("meta")

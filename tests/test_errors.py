@@ -158,7 +158,7 @@ def test_an_error_of_our_own_keeps_its_frame() -> None:
             r'takes no attention_mask, input: .*analyze\(model, kwargs=\{"attention_mask": attention_mask, "input": input\}',
         ),
         (lambda net, x: fxflops.summary(net, input=x), r'summary\(model, kwargs=\{"input": input\}\)$'),
-        (lambda net, x: fxflops.analyze(net, x, warm_up=3), r"takes no warm_up: runs that are not timed .* repeats="),
+        (lambda net, x: fxflops.analyze(net, x, warm_up=3), r"takes no warm_up: warm-up runs .* repeats="),
         (lambda net, x: fxflops.count(net, x, module_depth=2), r"takes no module_depth: report\.tree\(depth=2\)"),
         (
             lambda net, x: fxflops.count(net, x, top_modules=3),

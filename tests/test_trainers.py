@@ -194,11 +194,11 @@ def test_active_parameters_of_published_models(name: str) -> None:
 def test_what_is_missing_is_said() -> None:
     report = fxflops.count(nn.Linear(4, 4), torch.ones(1, 4), backward=True)
     for source, lengths, message in (
-        (report, [8], "the formula of megatron reads the model's config, which this has not"),
-        (report, None, "lengths= are those of the batch's sequences"),
-        (SMALL, [], "lengths are those of the batch's sequences"),
+        (report, [8], "the formula of megatron needs the model's config"),
+        (report, None, "give the lengths of the batch's sequences"),
+        (SMALL, [], "lengths must be the lengths of the batch's sequences"),
         (report_of(built(SMALL), backward=False), None, "count forward and backward"),
-        (7, [8], "int is no report, model or config"),
+        (7, [8], "expected a report, a model or a transformers config, got int"),
         ({"model_type": "odd", "n_embd": 8}, [8], "has no num_hidden_layers or n_layer"),
     ):
         with pytest.raises(InputError, match=message):
@@ -210,7 +210,7 @@ def test_what_is_missing_is_said() -> None:
         InputError, match="megatron's formula does not fit this architecture, bert: its config says 9,216"
     ):
         trainers.estimate("megatron", bert, [8])
-    with pytest.raises(InputError, match=r"verl.s formula reads what the config has not.*num_hidden_layers"):
+    with pytest.raises(InputError, match=r"verl.s formula reads a field that the config lacks.*num_hidden_layers"):
         trainers.estimate("verl", SimpleNamespace(model_type="llama", hidden_size=8), [8])
     with pytest.raises(InputError, match=r"intermediate_size is .4, 8., where the formulas read one number"):
         trainers.estimate("megatron", SimpleNamespace(**{**SMALL, "intermediate_size": [4, 8]}), [8])

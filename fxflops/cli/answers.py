@@ -1,4 +1,4 @@
-"""Commands that ask one thing of a counted model: its roofline on a card, its serving, its training run, a trainer's estimate."""
+"""Commands that answer one question about a counted model: its roofline, serving cost, training run or a trainer's estimate."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def roofline(
     phase: Annotated[str, typer.Option(metavar="forward|backward|optimizer", help="The phase to show.")] = "forward",
     json: option.TableAsJson = False,
 ) -> None:
-    """Show the least time that a card needs for each call of a model, and what binds it. The model is counted, and does not run."""
+    """Show the least time that each call of a model takes on a card, and what limits it. The model is counted, not run."""
     saved = is_saved(model)
     if asked.device is None and not saved:
         raise InputError(option.NO_CARD)
@@ -78,22 +78,20 @@ def roofline(
 def serving(
     model: option.Model,
     *,
-    prompt: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens of each prompt.")],
-    new_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens to generate after it.")],
-    sequences: Annotated[
-        int, typer.Option("--batch", min=1, metavar="N", help="Sequences that are served together.")
-    ] = 1,
-    draft: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="A smaller model that proposes tokens: speculative decoding.")
-    ] = None,
-    draft_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens that it proposes at a time.")] = 4,
+    prompt: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens in each prompt.")],
+    new_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens to generate after the prompt.")],
+    sequences: Annotated[int, typer.Option("--batch", min=1, metavar="N", help="Sequences served together.")] = 1,
+    draft: Annotated[str | None, typer.Option(metavar="MODEL", help="Draft model for speculative decoding.")] = None,
+    draft_tokens: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Tokens the draft model proposes at a time.")
+    ] = 4,
     acceptance: Annotated[
-        float, typer.Option(min=0, max=1, metavar="SHARE", help="The share of them that the model accepts.")
+        float, typer.Option(min=0, max=1, metavar="SHARE", help="Share of draft tokens accepted.")
     ] = 0.8,
     asked: Asked,
     json: option.TableAsJson = False,
 ) -> None:
-    """Show what it costs to serve a causal language model of transformers: FLOPs, bytes, the cache, and with a card the times."""
+    """Show the cost of serving a causal language model of transformers: FLOPs, bytes, cache size and, with a card, times."""
     from ..symbolic.inference import serving as cost_of
 
     result = cost_of(
@@ -114,12 +112,12 @@ def serving(
 def training_run(
     model: option.Model,
     *,
-    tokens: Annotated[int, typer.Option(parser=TOKENS, metavar="N", help="Tokens of the training: 15T, 300B ...")],
-    mfu: Annotated[float, typer.Option(metavar="SHARE", help="The share of the card's peak that is reached.")] = 0.4,
+    tokens: Annotated[int, typer.Option(parser=TOKENS, metavar="N", help="Tokens to train on: 15T, 300B ...")],
+    mfu: Annotated[float, typer.Option(metavar="SHARE", help="Share of the card's peak FLOP/s reached.")] = 0.4,
     asked: Asked,
     json: option.TableAsJson = False,
 ) -> None:
-    """Show the GPU-hours of a training run, from the count of one step, beside those by 6ND."""
+    """Show the GPU-hours of a training run from the count of one step, beside the 6ND estimate."""
     card = _card(asked)
     if card is None:
         raise InputError(option.NO_CARD)
@@ -134,7 +132,7 @@ def training_run(
     else:
         typer.echo(str(result))
         if result.dtype in ("f32", "tf32"):
-            note("the model computes in f32; --dtype bf16 is the training that most do")
+            note("the model computes in f32; most training uses --dtype bf16")
 
 
 def estimate(
@@ -145,15 +143,15 @@ def estimate(
     *,
     lengths: Annotated[
         str | None,
-        typer.Option(metavar="N,N,...", help="Tokens of each sequence of the batch. Default: a saved report's."),
+        typer.Option(metavar="N,N,...", help="Tokens in each sequence of the batch. Default: the saved report's."),
     ] = None,
     against: Annotated[
         str | None, typer.Option(metavar="TRAINER", help="Explain why another trainer's figure differs.")
     ] = None,
 ) -> None:
-    """Show the FLOPs that a trainer (verl, Megatron-LM, torchtitan ...) takes a batch to cost, term by term.
+    """Show the FLOPs that a trainer (verl, Megatron-LM, torchtitan ...) estimates for a batch, term by term.
 
-    The model is a config or a class of transformers, hf:..., or the saved report of a count with a backward pass.
+    The model is a config or class of transformers (hf:...), or a saved report of a count with a backward pass.
     """
     from .. import trainers
 
@@ -165,7 +163,7 @@ def estimate(
             raise InputError(f"--lengths {lengths!r}: whole numbers, such as 512,1024") from None
     source: Any = report_of(model, Asked()) if is_saved(model) else _network(model, Asked())
     if given is None and not is_saved(model):
-        raise InputError("give --lengths N,N,...: the tokens of each sequence of the batch")
+        raise InputError("give --lengths N,N,...: the tokens in each sequence of the batch")
     result = (
         trainers.estimate(trainer, source, given)
         if against is None
@@ -175,10 +173,10 @@ def estimate(
 
 
 def _card(asked: Asked) -> Device | None:
-    """Return the card that was asked for; None if none was."""
+    """Return the requested card; None if none was requested."""
     if asked.device is None or asked.card is not None:
         return asked.card
-    from .tensors import card_of  # what no table lists is asked of torch, whose import takes seconds
+    from .tensors import card_of  # only an unlisted device needs torch, whose import takes seconds
 
     return card_of(asked.device)
 

@@ -2,8 +2,8 @@
 ``training-run``, ``estimate``, ``mesh``, ``ops``, ``conventions``.
 
 Only results are printed on stdout; notes and errors go to stderr. The exit code is 0 for success, 1 if a budget is
-exceeded or ``--strict`` finds an operation without a formula, 2 for wrong arguments. The commands import torch when they
-make a report of a model: all else is answered without it, since torch's import takes seconds.
+exceeded or ``--strict`` finds an operation without a formula, 2 for wrong arguments. Commands import torch only to count
+or run a model, since importing it takes seconds.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from .shown import (
 )
 
 UsageError: Any = typer.BadParameter.__mro__[1]
-"""The error of wrong arguments, of click or of typer's own copy of it."""
+"""The usage error class: click's, or that of typer's bundled copy."""
 OVER, USAGE = 1, 2
 UNIT = re.compile(r"(?i)[kmgtp]?(i?b|flops?|macs?|params?|s)?")
 PREDICTED_BY = ("operator", "module", "phase", "kind", "call")
 RESERVED = ("allocated", "reserved", "total", "memory", "fits", "workspaces", "context", "nccl", "fragmentation")
-"""The figures of memory that ``predict --json`` prints."""
+"""The memory figures that ``--json`` prints."""
 TRACERS = ("auto", "symbolic", "record")
 
 
@@ -156,19 +156,17 @@ def run(
         str,
         typer.Option(
             metavar="|".join(TRACERS),
-            help="The way to make the graph: trace symbolically, record a run, or auto.",
+            help="How to make the graph: trace symbolically, record a run, or auto.",
             autocompletion=lambda: list(TRACERS),
         ),
     ] = "auto",
     repeats: Annotated[
         str,
-        typer.Option(metavar="auto|N", help="Number of timed runs; auto: until stable or 2 s are over, 0: no timing."),
+        typer.Option(metavar="auto|N", help="Number of timed runs; auto: until stable or for 2 s; 0: no timing."),
     ] = "auto",
     compiled: Annotated[
         bool,
-        typer.Option(
-            "--compile", help="Also time the model as torch.compile makes it, and compare it with the eager one."
-        ),
+        typer.Option("--compile", help="Also time the model under torch.compile, and compare with eager."),
     ] = False,
     counts_only: Annotated[
         bool, typer.Option("--counts-only", help="Count on the meta device, without weights or times.")
@@ -180,15 +178,15 @@ def run(
     save: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE", help="Write the report to FILE: .html, .json, .csv, .md ... Repeat it for more files."
+            metavar="FILE", help="Write the report to FILE: .html, .json, .csv, .md ... Repeat for more files."
         ),
     ] = None,
 ) -> None:
     """Run a model on random inputs and show its FLOPs, time and memory, module by module.
 
-    Given a report saved as JSON, show that report. Given several models, compare them: one row each, with the --columns asked for.
-    With a card's name as --device the model is counted for it, not run, and the last line says whether it fits into the card's memory.
-    Under torchrun, with a FILE.py:FUNCTION that parallelizes the model, rank 0 shows its report, and one of all ranks.
+    Given a report saved as JSON, show that report. Given several models, compare them: one row each, with the chosen --columns.
+    If --device names a card, the model is counted for it, not run, and the last line says whether it fits in the card's memory.
+    Under torchrun, with a FILE.py:FUNCTION that parallelizes the model, rank 0 shows its own report, then a report of all ranks.
     """
     is_one = len(models) == 1
     if is_one:
@@ -252,27 +250,27 @@ def run(
         "fxflops predict report.json --device A100 --by module",
     ),
 )
-@spread("convention", "attention", device="The card, such as H100, 'A100 40GB' or 4090. It must be given.")
+@spread("convention", "attention", device="The card, such as H100, 'A100 40GB' or 4090. Required.")
 def predict(
     model: option.Model,
     *,
     asked: Asked,
-    by: Annotated[str, typer.Option(metavar="|".join(PREDICTED_BY), help="The rows of the table.")] = PREDICTED_BY[0],
-    top: Annotated[int, typer.Option(min=1, metavar="N", help="Rows of the table.")] = 12,
-    gpus: Annotated[int, typer.Option(min=1, metavar="N", help="GPUs of the job, for NCCL's buffers.")] = 1,
+    by: Annotated[str, typer.Option(metavar="|".join(PREDICTED_BY), help="Group the table by this.")] = PREDICTED_BY[0],
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="Number of rows in the table.")] = 12,
+    gpus: Annotated[int, typer.Option(min=1, metavar="N", help="GPUs in the job; determines NCCL's buffers.")] = 1,
     what_fits: Annotated[
         bool,
         typer.Option(
             "--what-fits",
-            help="Also find the largest batch that fits and, if training does not fit, the modules to checkpoint. It takes 5 s to 2 minutes.",
+            help="Also find the largest batch that fits and, if training does not fit, the modules to checkpoint. Takes 5 s to 2 minutes.",
         ),
     ] = False,
     json: option.TableAsJson = False,
 ) -> None:
-    """Predict the seconds and the memory that a model takes on a card. It is counted for the card; nothing runs.
+    """Predict how long a model takes on a card, and how much memory. It is only counted for the card; nothing runs.
 
-    The time is the device's, as in a CUDA graph, with the error of such predictions. The memory is what CUDA's allocator
-    reserves in two steps, beside what the card has; a saved report does not know its single allocations.
+    The time is device time, as in a CUDA graph, with the usual error of such predictions. The memory is what CUDA's allocator
+    reserves in two steps, beside the card's own; a saved report has no memory prediction, as it lacks single allocations.
     """
     if by not in PREDICTED_BY:
         raise InputError(f"--by {by!r}: one of {', '.join(PREDICTED_BY)}")
@@ -285,7 +283,7 @@ def predict(
     if asked.device is None:
         raise InputError(option.NO_CARD)
     card = asked.card
-    # Only a device that no table lists needs torch, whose import takes seconds.
+    # Imported late: only an unlisted device needs torch, whose import takes seconds.
     from ..prediction.memory import NO_BUFFERS, advice, no_batch_fits, text
     from ..prediction.result import duration, notes, summary
     from .tensors import card_of
@@ -312,7 +310,7 @@ def predict(
         is_too_large = memory.memory is not None and memory.total > memory.memory
         answers: Iterable[Any] = [LargestBatch(0, None)]
         if not no_batch_fits(memory) and memory.memory is not None:
-            # NCCL's buffers take as much of the card for any batch.
+            # NCCL's buffers have the same size for every batch.
             room = replace(card, memory=memory.memory - memory.nccl)
             answers = find(model, replace(asked, device=card.name), room, is_too_large)
         for answer in answers:
@@ -366,7 +364,7 @@ def explain(
     *,
     asked: Asked,
 ) -> None:
-    """Explain why two conventions give different totals for a model: op by op, with what each of them counts."""
+    """Explain, op by op, why two conventions give different totals for a model, and what each counts."""
     for each in (a, b):
         check_convention(each)
     typer.echo(str(report_of(model, asked).explain(a, b)))
@@ -409,7 +407,7 @@ def diff(
 
 
 def _labelled(name: str, report: Report, text: str) -> str:
-    """Return the text with the name in front, unless the text has it already, as that of a model's report does."""
+    """Put the name before the text, unless the report was requested by that name and its text has it already."""
     return text if report.environment.asked == name else f"{name}   {text}"
 
 
@@ -452,25 +450,23 @@ def check(
 ) -> None:
     """Check a model, or a saved report, against budgets: exit code 0 if it is within all of them, 1 otherwise.
 
-    Memory is predicted, unless --max-time runs the model. With a card's name as --device the model must also fit into the card's
-    memory. A model that is not fully counted fails.
+    Memory is predicted, unless --max-time runs the model. If --device names a card, the model must also fit in its memory.
+    A model that is not fully counted fails.
     """
     card = asked.card
     if limits == Limits() and card is None and baseline is None:
         names = ", ".join(f"--{field.name.replace('_', '-')}" for field in fields(Limits))
         raise InputError(
-            f"no budget is given: one or more of {names}, a saved report, --baseline main.json, or a card to fit on, --device H100"
+            f"no budget is given: give one or more of {names}, a saved report, --baseline main.json, or a card to fit on, --device H100"
         )
     if tolerance is not None and baseline is None:
-        raise InputError(f"--tolerance {tolerance:g}% is allowed above a --baseline, and there is none")
+        raise InputError(f"--tolerance {tolerance:g}% needs a --baseline")
     from ..report.budget import above, budgets_of
 
     if card and limits.max_time is not None:
         raise InputError(f"--max-time runs the model, and --device {asked.device} only counts it for that card")
     if card and is_saved(model):
-        raise InputError(
-            f"--device {asked.device}: a saved report does not have its single allocations; give the model"
-        )
+        raise InputError(f"--device {asked.device}: a saved report lacks single allocations; give the model")
     if asked.optimizer and not (asked.backward and limits.max_time is None) and not is_saved(model):
         raise InputError(
             f"--optimizer {asked.optimizer} is counted after a backward pass: give --backward, without --max-time"
@@ -510,8 +506,8 @@ for command, short_help, epilog in (
     (closed_forms.closed_form, "Print a model's costs as formulas in the sizes of its inputs.", closed_forms.EXAMPLES),
     (answers.roofline, "Show what bounds each call of a model on a card.", answers.ROOFLINE_EXAMPLES),
     (answers.serving, "Show what it costs to serve a language model.", answers.SERVING_EXAMPLES),
-    (answers.training_run, "Show the GPU-hours of training on so many tokens.", answers.TRAINING_EXAMPLES),
-    (answers.estimate, "Show the FLOPs that a trainer takes a batch to cost.", answers.ESTIMATE_EXAMPLES),
+    (answers.training_run, "Show the GPU-hours of a training run.", answers.TRAINING_EXAMPLES),
+    (answers.estimate, "Show the FLOPs that a trainer estimates for a batch.", answers.ESTIMATE_EXAMPLES),
     (meshes.mesh, "Rank the meshes of a cluster by tokens per second in training.", meshes.EXAMPLES),
 ):
     app.command(short_help=short_help, epilog=epilog)(command)
@@ -535,17 +531,17 @@ app.command(
 def ops(
     search: Annotated[str, typer.Argument(metavar="[SEARCH]", help="Part of an op's name or spelling.")] = "",
     packages: Annotated[
-        bool, typer.Option("--packages", help="List the installed libraries that bring formulas of their own, instead.")
+        bool, typer.Option("--packages", help="Instead list the installed libraries that bring their own formulas.")
     ] = False,
 ) -> None:
-    """List the operations that are counted: what is counted for each, and which functions and modules it stands for."""
+    """List the counted operations: what is counted for each, and which functions and modules are counted as it."""
     if packages:
         if search:
             raise InputError("--packages lists all libraries: leave out SEARCH")
         from ..ops.packages import GROUP, load_packages
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what it would warn of is in the list
+            warnings.simplefilter("ignore")  # the list shows failed libraries
             typer.echo(packages_text(load_packages(), GROUP))
         return
     from ..counting import catalogue_page
@@ -555,5 +551,5 @@ def ops(
 
 @app.command(short_help="List the counters whose numbers fxflops reproduces.", epilog=examples("fxflops conventions"))
 def conventions() -> None:
-    """List the conventions, one for each counter whose numbers papers quote, with what each counts."""
+    """List the conventions, one per counter that papers quote, and what each counts."""
     typer.echo(listed(repr(list_conventions()).splitlines()))

@@ -30,7 +30,7 @@ def closed_form(
         str,
         typer.Option(
             metavar="NAME,NAME,...",
-            help="A name for each dim of the inputs, in order; _ for a fixed one; seq:8192 also sets the largest size to check.",
+            help="A name for each dim of the inputs, in order; _ for a fixed dim; seq:8192 also sets the largest size to check.",
         ),
     ],
     python: Annotated[
@@ -41,7 +41,7 @@ def closed_form(
 ) -> None:
     """Print a model's costs as polynomials in the sizes of its inputs, with the sizes for which they hold.
 
-    With --python or --latex it is the FLOPs alone: those of training, forward and backward, with --backward.
+    --python and --latex print FLOPs only: of the forward or, with --backward, of training (forward and backward).
     """
     names = [NAMED.fullmatch(each.strip()) for each in dynamic.split(",")]
     if None in names or (python and latex):
@@ -59,11 +59,11 @@ def closed_form(
         for i, each in enumerate(names)
         if each and each[1] != "_"
     }
-    with redirect_stdout(sys.stderr):  # what a model prints: stdout is for results
+    with redirect_stdout(sys.stderr):  # for what a model prints: stdout is for results
         on_meta = asked.card is not None or asked.device in (None, "meta")
         net, args, kwargs = subject(model, asked, on_meta, counts=on_meta)
         form = fitted(net, args, kwargs, dynamic_shapes=[dims] * (len(args) + len(kwargs)), **settings_of(asked))
     if asked.card is not None:
-        note(f"closed forms are of counts for the CPU: the bytes at the peak may differ on {asked.card.name}")
+        note(f"closed forms count for the CPU: peak memory may differ on {asked.card.name}")
     phase = "training" if asked.backward else "forward"
     typer.echo(form.to_python(phase=phase) if python else form.latex(phase=phase) if latex else str(form))

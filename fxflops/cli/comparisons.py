@@ -1,4 +1,4 @@
-"""Several models on the command line: ``fxflops run A B C``, a table with a row for each."""
+"""Several models on the command line: ``fxflops run A B C`` prints a table with one row each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check(shown: Shown, save: Iterable[Path]) -> None:
 
 
 def reports_of(models: Mapping[str, str], asked: Asked, timed: Mapping[str, Any] | None) -> dict[str, Report]:
-    """Return the report of each model by the name of its row; options for inputs do not apply to saved reports."""
+    """Return each model's report by row name; options for inputs do not apply to saved reports."""
     return {
         name: report_of(model, asked.of_saved(), None) if is_saved(model) else report_of(model, asked, timed)
         for name, model in models.items()
@@ -42,7 +42,7 @@ def reports_of(models: Mapping[str, str], asked: Asked, timed: Mapping[str, Any]
 
 
 def by_name(models: Sequence[str], names: str | None) -> dict[str, str]:
-    """Return the models by the names of their rows: the ``--names``, or the models' own, of a saved report that of its file."""
+    """Return the models by row name: from ``--names``, else the model's own name or a saved report's file name."""
     if names is None:
         own = [Path(model).stem if is_saved(model) else model for model in models]
         rows = own if len({*own}) == len(own) else [*models]
@@ -58,7 +58,7 @@ def by_name(models: Sequence[str], names: str | None) -> dict[str, str]:
 
 
 def text(comparison: Comparison, shown: Shown) -> str:
-    """Return the table, its largest rows first if ``--sort-by`` names a column, or the same as JSON."""
+    """Return the table as text or JSON; if ``--sort-by`` names a column, in descending order of it."""
     table: Table = comparison.select(sort_by=shown.sort_by, top=shown.top)
     if shown.json:
         return table.to_json() or ""

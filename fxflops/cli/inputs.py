@@ -9,12 +9,12 @@ from ..errors import InputError
 
 WRITTEN = re.compile(r"(?:(?P<name>[A-Za-z_][\w.]*)=)?(?P<shape>\d+(?:[,x]\d+)*)(?::(?P<dtype>[\w.]+))?")
 TOKENS = "tokens"
-"""Given in place of a dtype: random token ids below the size of the model's vocabulary."""
+"""Stands in for a dtype: random token ids below the model's vocabulary size."""
 
 
 class Given(NamedTuple):
-    """An input as the user gives it. Without a ``name`` it goes by position; ``dtype`` is the name of one, :data:`TOKENS`,
-    or "" for the dtype of the model."""
+    """An input as the user writes it. Without a ``name`` it is positional; ``dtype`` is a dtype's name, :data:`TOKENS`,
+    or "" for the model's dtype."""
 
     name: str
     shape: tuple[int, ...]

@@ -1,6 +1,6 @@
-"""The models of timm, torchvision and transformers by name, read from the sources that are installed.
+"""Names of the models of timm, torchvision and transformers, read from the installed sources.
 
-To import these libraries takes seconds, and torch with them; to tell that a name is misspelt needs neither.
+Importing these libraries, and torch with them, takes seconds; finding a misspelt name needs no import.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ REGISTERED = {
 }
 """The patterns of the names under which a library's sources register models."""
 TYPE, CLASS = re.compile(r'"([\w.-]+)"[:,] "\w+Config"'), re.compile(r'"([A-Z]\w*(?:Model|For\w+))"')
-"""In the sources of transformers' auto classes, a model type with its config, and a model class."""
+"""Patterns of a model type and of a model class in the sources of transformers' auto classes."""
 FORMS = """\
-  timm:resnet50                    a model of timm
-  torchvision:swin_t               a model of torchvision
-  hf:bert  hf:LlamaForCausalLM     a model type or class of transformers, with its config's defaults
-  hf:path/to/config.json           the same with a config of yours
+  timm:resnet50                    a timm model
+  torchvision:swin_t               a torchvision model
+  hf:bert  hf:LlamaForCausalLM     a transformers model type or class, with its config's defaults
+  hf:path/to/config.json           the same with your own config
   file.py:make_model               a module, or a function that returns one, or (model, args), or (model, args, kwargs)
   package.module:make_model        the same from a package
-  model.pt2  model.pt              a program of torch.export, a model of torch.jit.save
-  path/to/folder                   a folder with a config.json of transformers or diffusers, with or without weights"""
+  model.pt2  model.pt              a torch.export program, a torch.jit.save model
+  path/to/folder                   a folder with a transformers or diffusers config.json, with or without weights"""
 
 
 SAVED = (".json", ".json.gz")
-"""The files of reports, and of traces of torch.profiler."""
+"""Suffixes of saved reports and of torch.profiler traces."""
 SUFFIXES = (".pt2", ".pt", ".pth", ".bin", ".ckpt", ".onnx", ".safetensors", ".gguf")
 
 
@@ -45,20 +45,20 @@ def is_from_a_library(name: str) -> bool:
 
 
 def is_file(name: str) -> bool:
-    """Return whether a model is named by its file or folder, which is there; not by code, nor by a config alone."""
+    """Return whether a name is an existing model file or folder, not Python code or a config alone."""
     return not (is_from_a_library(name) or name.endswith((".py", *SAVED))) and Path(name).expanduser().exists()
 
 
 def model_named(word: str) -> str | None:
-    """Return the model that a word names, spelled as the commands take it: "timm:resnet50" for "resnet50". None for another word."""
+    """Return the model that a word names, as commands expect it: "timm:resnet50" for "resnet50". None if it names no model."""
     if is_from_a_library(word) or ".py:" in word or is_file(word) or word.endswith(".json"):
         return word
     return next((f"{library}:{word}" for library in REGISTERED if word in registered(library)), None)
 
 
 def check_model(name: str) -> str:
-    """Return a model's name. Raises InputError if its library or file does not exist, or no such model is in the library's
-    sources; one that they may have passes, and the library itself tells. A config.json is one of transformers: "hf:" is put before it."""
+    """Return a model's name, with "hf:" put before a config.json. Raises InputError if its library or file does not exist, or no such
+    model is in the library's sources. In doubt the name passes, and the library reports the error when the model is loaded."""
     if Path(name).name == "config.json" and Path(name).is_file():
         name = f"hf:{name}"
     place, colon, rest = name.rpartition(":")
@@ -97,7 +97,7 @@ def unknown(library: str, name: str, known: Iterable[str]) -> InputError:
 
 
 def near_or_all(name: str, known: Iterable[str]) -> str:
-    """Return ``; near: a, b`` with the known names similar to this one; if there are none, all known names if they are few."""
+    """Return `` (did you mean a or b?)`` with similar known names; without any, all known names if at most 8."""
     names = list(known)
     return did_you_mean(name, names) or (f"; it has {', '.join(names)}" if 0 < len(names) <= 8 else "")
 
@@ -111,7 +111,7 @@ def unknown_to_transformers(name: str, types: Iterable[str], classes: Iterable[s
         )
     known = [*types, *classes]
     kind = max((each for each in known if name.startswith(each)), key=len, default="")
-    of_hub = f"; nothing is downloaded: hf:{kind} is one with its defaults, hf:path/to/config.json as that says"
+    of_hub = f"; nothing is downloaded: hf:{kind} uses the config's defaults, hf:path/to/config.json your own config"
     close = "" if kind and not name[len(kind) :][:1].isalnum() else near_or_all(name, known)
     return InputError(f"transformers has no model type or model class {name!r}{close or of_hub if kind else close}")
 
@@ -128,12 +128,12 @@ def _check_transformers(name: str) -> None:
 def _is_written(name: str, library: str) -> bool:
     """Return whether a library's sources name a model; True if they are not where they usually are."""
     sources, bare = _sources(library, "models/**/*.py"), name.partition(".")[0]
-    was_renamed = re.compile(rf"""["']{re.escape(bare)}["']\s*:""")  # a key among the names that a model had
+    was_renamed = re.compile(rf"""["']{re.escape(bare)}["']\s*:""")  # a key in a table of former names
     return not sources or bare in registered(library) or was_renamed.search(sources) is not None
 
 
 def _sources(package: str, pattern: str) -> str:
-    """Return the text of a package's files that the pattern matches; "" if it is not there, or not as files."""
+    """Return the text of a package's files that match the pattern; "" if it is not installed, or not as files."""
     spec = find_spec(package)
     return _read(tuple((spec and spec.submodule_search_locations) or ()), pattern)
 

@@ -40,18 +40,18 @@ from .shown import note
 
 OF_EACH_TOKEN = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration")
 OF_A_WHOLE = ("ForSequenceClassification", "ForImageClassification")
-"""Models of transformers that take a label for each token, and one for each sequence or image."""
+"""Name endings of transformers classes that take one label per token, and one per sequence or image."""
 DEFAULT_TOKENS, DEFAULT_FRAMES, DEFAULT_SIDE = 128, 16, 224
-"""Sizes of inputs for models that do not say which they take: tokens, frames of a video, pixels of an image's side."""
+"""Input sizes for models that do not state any: tokens, frames of a video, pixels of an image's side."""
 
 
 class Loaded(NamedTuple):
-    """A model and its inputs: ``given`` are args and kwargs from the user's own code, ``default`` are those that fit a
+    """A model and its inputs: ``given`` are args and kwargs from the user's own code, ``default`` are inputs that fit a
     library's model.
 
-    ``note`` says which sizes of the default inputs were our choice. ``ask`` is the error for a model whose inputs have sizes to
-    choose, if none are given; ``is_batch`` tells whether the first one of each is the only one. ``to_train`` makes of a model of
-    transformers one that trains as its Trainer trains it: it returns the labels for the inputs that are given.
+    ``note`` names the default sizes that fxflops chose. ``ask`` is the error if a model has free input sizes and none are given;
+    with ``is_batch`` only the first size of each input is free. ``to_train`` prepares a transformers model for training as its
+    Trainer does, and returns labels for the inputs.
     """
 
     model: nn.Module
@@ -64,7 +64,7 @@ class Loaded(NamedTuple):
 
 
 def load(name: str, on_meta: bool = False, unsafe: bool = False) -> Loaded:
-    """Load the model of this name; with ``on_meta`` its weights are not allocated. An ``unsafe`` file is unpickled.
+    """Load a model by name; ``on_meta`` allocates no weights, ``unsafe`` also unpickles files.
 
     Raises InputError for an unknown name, with similar ones, and for a model that cannot be made.
     """
@@ -77,7 +77,7 @@ def load(name: str, on_meta: bool = False, unsafe: bool = False) -> Loaded:
         if name.endswith(".py"):
             makers = ", ".join(f"{name}:{maker}" for maker in _makers(_imported(name)))
             raise InputError(
-                f"which model of {name}? {f'one of {makers}' if makers else 'no module and no function is in it'}"
+                f"which model of {name}? {f'one of {makers}' if makers else 'it has no module and no function'}"
             )
         raise InputError(f"unknown model {name!r}. A model is one of\n{FORMS}")
     library, _, rest = name.partition(":")
@@ -161,17 +161,17 @@ def _of_transformers(name: str) -> Loaded:
 
 
 def _of_folder(path: Path) -> Loaded:
-    """Make the model of a config in a folder, or of the file."""
+    """Make the model of a config file, or of the config in a folder."""
     model, config, said = model_of_folder(path)
     if said:
         note(f"{path}: {said}")
-    if not hasattr(model, "main_input_name"):  # one of diffusers
+    if not hasattr(model, "main_input_name"):  # a diffusers model
         return Loaded(model)
     return Loaded(model, *_inputs_of_transformers(model, config), to_train=partial(_labels, model, config))
 
 
 def _inputs_of_transformers(model: Any, config: Any) -> tuple[tuple[Given, ...], str]:
-    """Return tokens or an image, if that is the main input, and a note on sizes we chose; no inputs for other models."""
+    """Return tokens or an image if that is the model's main input, else no inputs; and a note on sizes we chose."""
     if model.main_input_name == "input_ids" and hasattr(config, "vocab_size"):
         tokens = min(DEFAULT_TOKENS, getattr(config, "max_position_embeddings", None) or DEFAULT_TOKENS)
         wanted = ["decoder_input_ids"] if getattr(config, "is_encoder_decoder", False) else []
@@ -187,9 +187,9 @@ def _inputs_of_transformers(model: Any, config: Any) -> tuple[tuple[Given, ...],
 
 
 def _labels(model: Any, config: Any, inputs: Sequence[Given]) -> tuple[Given, ...]:
-    """Return the labels that a model of transformers is given in training; none if it takes none, or if we do not know their shape.
+    """Return a transformers model's labels for training; none if it takes none, or if their shape is unknown.
 
-    Its cache of keys and values is switched off, as transformers' Trainer does: it would hold all of them until the step ends.
+    Its KV cache is switched off, as transformers' Trainer does: it would hold all keys and values until the step ends.
     """
     configs = [config, config.get_text_config()] if hasattr(config, "get_text_config") else [config]
     for each in configs:
@@ -211,7 +211,7 @@ def _labels(model: Any, config: Any, inputs: Sequence[Given]) -> tuple[Given, ..
 
 
 def _of_file(name: str, on_meta: bool, unsafe: bool) -> Loaded:
-    """Load the model in a file, or make that of the config in a folder."""
+    """Load a model from a file, or make the model of a folder's config."""
     path = Path(name).expanduser()
     if checked_file(path).name == CONFIG:
         with _errors_of(name, on_meta), _built(on_meta):
@@ -255,12 +255,12 @@ def _own(place: str, attribute: str, on_meta: bool) -> Loaded:
             found = found()
     parts = found if isinstance(found, tuple) else (found,)
     is_called = 1 < len(parts) <= 3 and callable(parts[0]) and not isinstance(parts[0], (nn.Module, type))
-    if is_called:  # a method or a pipeline with its inputs: without them it would be taken for what makes a model
+    if is_called:  # a method or pipeline with its inputs; without inputs it would be called to make the model
         parts = (as_model(parts[0], None, *parts[1:]), *parts[1:])
     if not parts or not isinstance(parts[0], nn.Module) or len(parts) > 3:
         kinds = ", ".join(type(part).__name__ for part in parts)
         kind = f"({kinds})" if isinstance(found, tuple) else kinds
-        forms = "a torch.nn.Module, (model, args) or (model, args, kwargs), where model may be anything that is called"
+        forms = "a torch.nn.Module, (model, args) or (model, args, kwargs), where model may be any callable"
         raise InputError(f"{name} gives {kind}, not {forms}")
     if len(parts) == 1:
         return Loaded(parts[0])
@@ -270,7 +270,7 @@ def _own(place: str, attribute: str, on_meta: bool) -> Loaded:
 def _imported(place: str, attribute: str = "name") -> ModuleType:
     """Import a file, which may import its neighbours; or a module by name, also from the current directory.
 
-    ``attribute`` is the name that is wanted from it.
+    ``attribute`` is the wanted name, for error messages.
     """
     is_file = place.endswith(".py") or os.sep in place
     path = Path(place).expanduser().resolve()
@@ -296,7 +296,7 @@ def _imported(place: str, attribute: str = "name") -> ModuleType:
 
 @cache
 def _executed(path: Path, changed: int) -> ModuleType:
-    """Run a file as a module, once unless its time of change differs: it may register things that cannot be registered
+    """Run a file as a module, again only if its modification time changed: it may register things that cannot be registered
     twice."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -309,7 +309,7 @@ def _executed(path: Path, changed: int) -> ModuleType:
 
 @contextmanager
 def _own_arguments(program: str) -> Iterator[None]:
-    """Let the user's code find a command line without arguments: ours are none of its own."""
+    """Hide fxflops's own arguments from the user's code: it sees none."""
     before, sys.argv = sys.argv, [program]
     try:
         yield
@@ -318,15 +318,15 @@ def _own_arguments(program: str) -> Iterator[None]:
 
 
 def _package_advice(path: Path, attribute: str) -> Callable[[BaseException], str]:
-    """Return what to write for a file that imports as a part of its package, by the error that it raised."""
+    """Return a function that gives advice on an error of the file, such as how to name it as part of its package."""
 
     def advice(error: BaseException) -> str:
         if isinstance(error, SystemExit):
-            return "\n  it sees a command line without arguments: give those that it parses defaults"
+            return "\n  it sees a command line without arguments: give its parsed arguments defaults"
         packages = [path.parent]
         while (packages[-1] / "__init__.py").is_file():
             packages.append(packages[-1].parent)
-        inside = packages[:-1] or packages  # one without __init__.py may be a package, too
+        inside = packages[:-1] or packages  # a folder without __init__.py may be a package, too
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         is_own = (missing or "").partition(".")[0] in {folder.name for folder in inside}
         if not (isinstance(error, ImportError) and ("relative import" in str(error) or is_own)):

@@ -1,6 +1,6 @@
-"""The arguments and options that several commands share, and the readers of their values.
+"""Arguments and options that several commands share, and the parsers of their values.
 
-Options that belong together are the fields of a dataclass; :func:`spread` gives them to a command.
+Related options are fields of a dataclass; :func:`spread` adds them to a command.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ T = TypeVar("T")
 ATTENTION = "dense"
 NO_CARD = "give --device CARD, the card to predict for: H100, A100, L4, RTX 4090 ..."
 MAY_BE_OF_TORCH = re.compile(r"[a-z_]+\d?(:\d+)?")
-"""A name that torch may know as a device: "cuda:1". It is asked later, as its import takes seconds."""
+"""Names that may be torch devices, such as "cuda:1". Torch checks them later, as importing it takes seconds."""
 
 
 def unknown_device(name: str) -> InputError:
-    """Return the error for a name that is neither a card's nor a device's of torch."""
+    """Return the error for a name that is neither a card nor a torch device."""
     close = did_you_mean(name, [device.name for device in DEVICES])
     return InputError(
         f"unknown device {name!r}{close}; give cpu, cuda, cuda:1 or meta, or a card, such as H100, A100, L4, RTX 4090; "
-        "a card that is not listed is given by its figures: --device name=Mine,bf16=400T,bandwidth=2TB,memory=96GB"
+        "describe an unlisted card by its figures: --device name=Mine,bf16=400T,bandwidth=2TB,memory=96GB"
     )
 
 
 def read_by(read: Callable[[str], T]) -> Callable[[str], T]:
-    """Return a parser for typer that calls ``read`` and turns its ValueError into an error of the command line."""
+    """Return a typer parser that calls ``read`` and turns its ValueError into a usage error."""
 
     def parser(text: str) -> T:
         try:
@@ -52,10 +52,9 @@ def read_by(read: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def spread(*left_out: str, **helps: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replace each parameter of a command that is a dataclass by its fields, each of which typer takes for an option.
+    """Replace each dataclass parameter of a command by the dataclass's fields, which typer turns into options.
 
-    The fields ``left_out`` are no options of this command; they keep their defaults. ``helps`` are help texts that this command has for
-    fields, in place of their own.
+    Fields in ``left_out`` are not options of this command and keep their defaults. ``helps`` replaces the help texts of fields.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -88,7 +87,7 @@ def spread(*left_out: str, **helps: str) -> Callable[[Callable[..., None]], Call
 
 
 def examples(*lines: str) -> str:
-    """Return the end of a command's help: its examples, one a line."""
+    """Return the end of a command's help: its examples, one per line."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
@@ -103,7 +102,7 @@ def read_percent(text: str) -> float:
     """Read a percentage from 0, such as 1% or 0.5; ValueError for other text."""
     percent = float(text.strip().removesuffix("%"))
     if not 0 <= percent < math.inf:
-        raise ValueError(f"{text!r} is no percentage: write 1% or 0.5")
+        raise ValueError(f"{text!r} is not a percentage: write 1% or 0.5")
     return percent
 
 
@@ -111,7 +110,7 @@ PERCENT = read_by(read_percent)
 
 HELP_MODEL = (
     "timm:NAME, torchvision:NAME, hf:TYPE or hf:CLASS or hf:CONFIG.json, FILE.py:NAME or PACKAGE.MODULE:NAME; "
-    "a file of torch.export or TorchScript (.pt2, .pt), or a folder with a config.json; or a report saved as FILE.json; or a trace of torch.profiler."
+    "a torch.export or TorchScript file (.pt2, .pt), or a folder with a config.json; a report saved as FILE.json; or a torch.profiler trace."
 )
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=HELP_MODEL, show_default=False, callback=check_model)]
@@ -125,7 +124,7 @@ Models = Annotated[
     list[str],
     typer.Argument(
         metavar="MODEL",
-        help=f"{HELP_MODEL} Several models are shown as the rows of one table.",
+        help=f"{HELP_MODEL} Several models give one table, with a row each.",
         show_default=False,
         callback=check_models,
     ),
@@ -135,7 +134,7 @@ TableAsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The options of all commands that name the inputs and the way to count; None if they are not given."""
+    """Options for the inputs and for how to count, shared by all commands; None where not given."""
 
     input: Annotated[
         list[str] | None,
@@ -143,20 +142,20 @@ class Asked:
             "--input",
             "--input-size",
             metavar="[NAME=]SHAPE[:DTYPE]",
-            help="The size of an input, with its batch: 1,3,224,224 or mask=1,128:bool; batch.ids=1,128 is a dict's entry. Repeat it for more, in order. Default: inputs that fit the model.",
+            help="Shape of an input, batch included: 1,3,224,224 or mask=1,128:bool; batch.ids=1,128 for a dict's entry. Repeat for more inputs, in order. Default: inputs that fit the model.",
         ),
     ] = None
     input_ids: Annotated[
-        str | None, typer.Option(metavar="SHAPE", help="Random tokens as input_ids, of a shape such as 1,128.")
+        str | None, typer.Option(metavar="SHAPE", help="Pass random tokens of this shape as input_ids, e.g. 1,128.")
     ] = None
     batch: Annotated[int | None, typer.Option(min=1, metavar="N", help="The first dimension of every input.")] = None
-    # Their names are written out: typer 0.27 takes a metavar that is the parameter's name in capitals for the option's name.
+    # Option names are written out: typer 0.27 mistakes a metavar that is the parameter's name in capitals for the option's name.
     device: Annotated[
         str | None,
         typer.Option(
             "--device",
             metavar="DEVICE",
-            help="cpu, cuda, cuda:1 or meta: where to run, or count for; or a card, such as H100: counted for it, without running; one that is not listed by its figures: bf16=400T,bandwidth=2TB,memory=96GB. Default: the CPU.",
+            help="Where to run, or what to count for: cpu, cuda, cuda:1 or meta; or a card, such as H100, to count for it without running; or an unlisted card's figures: bf16=400T,bandwidth=2TB,memory=96GB. Default: the CPU.",
         ),
     ] = None
     dtype: Annotated[
@@ -176,7 +175,7 @@ class Asked:
         bool | None,
         typer.Option(
             "--train/--eval",
-            help="Run in train or in eval mode. Default: train where a backward pass runs, else eval.",
+            help="Run in train or in eval mode. Default: train with a backward pass, else eval.",
         ),
     ] = None
     backward: Annotated[
@@ -214,14 +213,14 @@ class Asked:
         bool,
         typer.Option(
             "--unsafe",
-            help="Also load a pickled model (torch.save). This runs code that the file names: only for files that you trust.",
+            help="Also load pickled models (torch.save). This runs code from the file: use it only for files you trust.",
         ),
     ] = False
 
     @property
     def card(self) -> Device | None:
-        """The card whose name is given for a device; None if it is one of torch's, or none is given. Raises InputError for a name that
-        can be neither's, before torch is imported."""
+        """The card that ``device`` names; None for a torch device or no device. Raises InputError for a name that can be neither,
+        before torch is imported."""
         found = None if self.device is None else listed(self.device)
         if found is None and self.device is not None and not MAY_BE_OF_TORCH.fullmatch(self.device):
             raise unknown_device(self.device)
@@ -229,7 +228,7 @@ class Asked:
 
     @property
     def place(self) -> str | None:
-        """The name that torch has for the device."""
+        """The device's name in torch."""
         return self.device if self.card is None else "cuda"
 
     def of_saved(self) -> Asked:
@@ -245,7 +244,7 @@ def given_by(asked: Asked) -> tuple[Given, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The budgets of ``fxflops check``; None if they are not given."""
+    """The budgets of ``fxflops check``; None where not given."""
 
     max_flops: Annotated[
         int | None, typer.Option(metavar="COUNT", parser=COUNT, help="Limit, such as 4.2G; K, M, G, T, P.")

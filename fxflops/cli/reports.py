@@ -1,4 +1,4 @@
-"""The report of what a command names: one read from a file, which needs no torch, or one made of a model by ``runs.py``."""
+"""Get the report for a command: read from a file, which needs no torch, or made from a model by ``runs.py``."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .shown import note
 
 
 def report_of(target: str, asked: Asked, timed: Mapping[str, Any] | None = None) -> Report:
-    """Return the report saved in a file, recounted if a convention or attention is given; that of a model is counted, or
-    if ``timed`` has the arguments of :func:`~fxflops.cli.runs.analyzed`, timed.
+    """Load a saved report, recounted if a convention or attention is given; or count a model; or, if ``timed`` has arguments
+    for :func:`~fxflops.cli.runs.analyzed`, run and time it.
 
-    Raises InputError for values that are not known, before the model is loaded.
+    Raises InputError for unknown values, before the model is loaded.
     """
     check(asked)
     if is_saved(target):
@@ -32,18 +32,18 @@ def report_of(target: str, asked: Asked, timed: Mapping[str, Any] | None = None)
 
 
 def both(a: str, b: str, asked: Asked) -> tuple[Report, Report]:
-    """Return the reports of two targets; for a saved report, options of inputs apply to the other one only."""
+    """Return the reports of two targets; beside a saved report, options for inputs apply to the model only."""
     one, other = (asked.of_saved() if is_saved(x) and not is_saved(y) else asked for x, y in ((a, b), (b, a)))
     return report_of(a, one), report_of(b, other)
 
 
 def is_saved(target: str) -> bool:
-    """Return True if a target is a saved report, or a trace of torch.profiler, and not a model."""
+    """Return True if a target is a saved report or a torch.profiler trace, not a model."""
     return target.endswith(SAVED) and not is_from_a_library(target)
 
 
 def check(asked: Asked) -> None:
-    """Raise InputError for an input, a convention or an attention that cannot be; without torch, that knows the dtypes."""
+    """Raise InputError for an invalid input, convention or attention. Dtypes are checked later, since that needs torch."""
     given_by(asked)
     check_convention(asked.convention or BASE_CONVENTION)
     check_attention(asked.attention or ATTENTION)
@@ -54,7 +54,7 @@ def _loaded(target: str, asked: Asked) -> Report:
         raise InputError(f"{target!r} is a directory" if Path(target).is_dir() else f"there is no file {target!r}")
     if asked != asked.of_saved():
         raise InputError(
-            f"{target} is taken for a saved report: only --convention and --attention can be given for it; "
+            f"{target} is read as a saved report: only --convention and --attention can be given for it; "
             f"the config of a transformers model is hf:{target}"
         )
     if _is_trace(target):
@@ -73,10 +73,10 @@ def _loaded(target: str, asked: Asked) -> Report:
 
 
 def baseline_for(report: Report, path: Path) -> Report:
-    """Return the saved report that a report is checked against, counted as that is."""
+    """Return the saved baseline of a report, recounted by the report's convention and attention."""
     if not is_saved(str(path)) or _is_trace(str(path)):
         raise InputError(
-            f"--baseline {path}: it is no saved report; fxflops run MODEL --counts-only --save main.json writes one"
+            f"--baseline {path}: not a saved report; fxflops run MODEL --counts-only --save main.json writes one"
         )
     earlier = Report.load(path)
     if (earlier.convention, earlier.attention) == (report.convention, report.attention):
@@ -85,7 +85,7 @@ def baseline_for(report: Report, path: Path) -> Report:
 
 
 def _is_trace(target: str) -> bool:
-    """Return whether a file is a trace of torch.profiler, which names its events after a header of less than a MiB."""
+    """Return whether a file is a torch.profiler trace; its events follow a header of less than 1 MiB."""
     opened = gzip.open if target.endswith(".gz") else open
     try:
         with opened(target, "rb") as file:
@@ -95,9 +95,9 @@ def _is_trace(target: str) -> bool:
 
 
 def gathered(report: Report) -> list[GatheredReport] | None:
-    """Return the report of all processes, if there are several; None in all but the first. They part afterwards.
+    """Return the report of all processes, if there are several; None in all but the first. The process group is destroyed.
 
-    Processes of torchrun that the model did not bring together do the same, each for itself: the first prints.
+    Without a process group, each process of torchrun counts alone, and only the first prints.
     """
     from torch import distributed
 

@@ -39,14 +39,13 @@ from .tensors import autocast_of, device_of, dtype_of, optimizer_of, tensors_of
 
 
 def counted(name: str, asked: Asked) -> Report:
-    """Return the report of a model counted on meta, for the device asked for; on real tensors if the model needs values and
-    has room."""
+    """Count a model on meta for the requested device, or on real tensors if it needs values and its weights fit in memory."""
     _check(asked, counts=True)
     if asked.place is not None and device_of(asked.place, needed=False).type not in (*COUNTED_FOR, "meta"):
         return _counted(name, asked, False)
     try:
         report = _counted(name, asked, True)
-        # A mask made on meta has no values, so that its pairs are unknown.
+        # A mask made on meta has no values, so its pairs are unknown.
         if all(missing.why != UNKNOWN_PAIRS for missing in report.missing) or not _may_have_room(name, asked):
             return report
         reason = UNKNOWN_PAIRS
@@ -65,7 +64,7 @@ def counted(name: str, asked: Asked) -> Report:
 def analyzed(
     name: str, asked: Asked, *, trace: str = "auto", repeats: int | str = "auto", compiled: bool = False
 ) -> Report:
-    """Return the report of a model run on real tensors, with every operation counted and timed; if asked for, also compiled."""
+    """Run a model on real tensors, with ``compiled`` also under torch.compile; count and time every operation."""
     _check(asked)
     if asked.autocast is not None:
         raise InputError(f"--autocast {asked.autocast} is for counts: give --counts-only, or a card as --device")
@@ -85,8 +84,8 @@ def analyzed(
 def subject(
     name: str, asked: Asked, on_meta: bool, counts: bool = False, tell: Callable[[str], None] = note
 ) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """Return the model on its device and in its dtype, its args and its kwargs. A model that is only counted is on meta, or
-    where it needs values on the CPU, if this machine does not have the device. ``tell`` is given a line on inputs that were chosen."""
+    """Return the model, on its device and in its dtype, and its args and kwargs. ``on_meta`` puts it on meta; ``counts`` puts it on
+    the CPU if this machine has no GPU. ``tell`` is called with a line on inputs that fxflops chose."""
     with working(f"loading {name}"):
         loaded = load(name, on_meta, asked.unsafe)
     model, (device, dtype) = checked_model(loaded.model), placed(asked, counts)
@@ -103,7 +102,7 @@ def subject(
 
 
 class LargestBatch(NamedTuple):
-    """The largest batch that fits, 0 if none does, and the prediction of its time, None without a batch."""
+    """The largest batch that fits (0 if none) and its predicted time (None if none fits)."""
 
     size: int
     prediction: Prediction | None
@@ -112,8 +111,8 @@ class LargestBatch(NamedTuple):
 def what_fits(
     name: str, asked: Asked, card: Device, is_too_large: bool
 ) -> Iterator[LargestBatch | CheckpointPlan | str]:
-    """Yield the largest batch that fits on a card; then, if this one ``is_too_large`` for training, the plan of modules to checkpoint,
-    or the reason why there is none: each as soon as it is found."""
+    """Yield the largest batch that fits on a card; then, if the batch asked for ``is_too_large`` for training, the modules to checkpoint,
+    or the reason why no checkpointing helps. Each is yielded as soon as it is ready."""
     with _quiet():
         model, args, kwargs = subject(name, asked, True, counts=True, tell=lambda line: None)
         model.train(_trains(asked))
@@ -152,7 +151,7 @@ def what_fits(
 
 
 def _check(asked: Asked, counts: bool = False) -> None:
-    """Raise InputError for a dtype, device or optimizer that is not known, before the model is loaded."""
+    """Raise InputError for an unknown dtype, device or optimizer, before the model is loaded."""
     for each in given_by(asked):
         if each.dtype not in ("", TOKENS):
             dtype_of(each.dtype)
@@ -162,7 +161,7 @@ def _check(asked: Asked, counts: bool = False) -> None:
 
 
 def placed(asked: Asked, counts: bool = False) -> tuple[torch.device | None, torch.dtype | None]:
-    """Return the device and the dtype, None where not given. To count, a GPU need not be there: the CPU has its tensors."""
+    """Return the device and the dtype, None where not given. Counting needs no GPU: without one its tensors are on the CPU."""
     device = None if asked.place is None else device_of(asked.place, needed=not counts)
     if counts and device is not None and device.type == "cuda" and not torch.cuda.is_available():
         device = torch.device("cpu")
@@ -170,7 +169,7 @@ def placed(asked: Asked, counts: bool = False) -> tuple[torch.device | None, tor
 
 
 def _trains(asked: Asked) -> bool:
-    """Return whether the model is in train mode, as a model that was just made is; only a forward alone is by default in eval mode."""
+    """Return whether to run in train mode: as asked, by default only with a backward pass."""
     return asked.backward if asked.train is None else asked.train
 
 
@@ -197,12 +196,12 @@ def _counted(name: str, asked: Asked, on_meta: bool) -> Report:
 
 
 def _may_have_room(name: str, asked: Asked) -> bool:
-    """Return True if the CPU has room for a model's weights, or if their size cannot be found."""
+    """Return True if a model's weights fit in CPU memory, or their size is unknown."""
     return (_weights_of(name, asked) or 0) < cap_of(torch.device("cpu"))
 
 
 def _weights_of(name: str, asked: Asked) -> int | None:
-    """Return the bytes of a model's weights, found on meta; None if the model cannot be made there."""
+    """Return the bytes of a model's weights, measured on meta; None if the model cannot be made there."""
     try:
         with _quiet():
             model = load(name, True, asked.unsafe).model
@@ -238,9 +237,7 @@ def _inputs(
     if asked.backward and loaded.to_train is not None:
         labels = loaded.to_train(inputs)
         if labels:
-            tell(
-                f"{name}: labels of shape {'x'.join(map(str, labels[0].shape))} are added, from which it computes its loss"
-            )
+            tell(f"{name}: labels of shape {'x'.join(map(str, labels[0].shape))} are added to compute the loss")
         inputs = (*inputs, *labels)
     if isinstance(model, Program):
         inputs = tuple(_typed(inputs, loaded.default))
@@ -249,7 +246,7 @@ def _inputs(
         model,
         args,
         kwargs,
-        "--input SHAPE is for the next of its parameters, --input NAME=SHAPE for the one of that name, --input NAME.KEY=SHAPE for a dict's entry",
+        "--input SHAPE sets the next parameter, --input NAME=SHAPE a named one, --input NAME.KEY=SHAPE a dict's entry",
     )
     return args, kwargs
 
@@ -295,7 +292,7 @@ def _place_of(model: nn.Module) -> torch.device:
 
 
 def _precision_of(model: nn.Module) -> torch.dtype:
-    """Return the dtype of the model's first real parameter; torch's default if it has none."""
+    """Return the dtype of the model's first floating-point parameter; torch's default if it has none."""
     return next((p.dtype for p in parameters_of(model) if p.is_floating_point()), torch.get_default_dtype())
 
 
@@ -305,7 +302,7 @@ def _vocabulary_of(model: nn.Module) -> int:
 
 
 def _moved(given: tuple[Any, Any], device: torch.device | None, dtype: torch.dtype | None) -> tuple[Any, Any]:
-    """Return the inputs that came with a model, on this device and in this dtype, if they are given."""
+    """Return a model's own inputs, moved to this device and dtype where given."""
     template, tensors = template_of(given)
     args, kwargs = fill(
         template, *(t.to(device=device, dtype=dtype if t.is_floating_point() else None) for t in tensors)

@@ -24,7 +24,7 @@ EXAMPLES = examples(
     "fxflops profile --lines --save train.html train.py",
 )
 RUN = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
-"""What stands behind the script's name is the script's."""
+"""Arguments after the script's name go to the script."""
 
 
 def profile(
@@ -32,7 +32,7 @@ def profile(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file; its own arguments follow it.")],
     *,
     lines: Annotated[
-        bool, typer.Option("--lines", help="Also show which lines of the script the time goes to, by pyinstrument.")
+        bool, typer.Option("--lines", help="Also show which lines of the script take the time, using pyinstrument.")
     ] = False,
     save: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="Write the report to a file: .html, .json, .csv ...")
@@ -53,14 +53,12 @@ def profile(
     _show(run, lines, save or [])
     if code:
         if own := [each for each in context.args if each.partition("=")[0] in ("--lines", "--save")]:
-            typer.echo(
-                f"fxflops: {own[0]} behind {script} went to the script; options of fxflops stand before it", err=True
-            )
+            typer.echo(f"fxflops: {own[0]} after {script} went to the script; fxflops's options go before it", err=True)
         raise typer.Exit(code)
 
 
 def _exit_code(script: Path, arguments: list[str]) -> int:
-    """Run a script; return the code that it exits with."""
+    """Run a script; return its exit code."""
     from runpy import run_path
 
     with _as_main(script, arguments):

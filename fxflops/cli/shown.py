@@ -1,5 +1,4 @@
-"""The text that the command line prints for a report: the summary, with a tree and a table if asked for, or JSON; and the
-files that it writes.
+"""The text that the command line prints for a report (summary, tree, table or JSON), and the files that it writes.
 
 Options are checked without torch, whose import takes seconds.
 """
@@ -36,19 +35,17 @@ DEFAULT_COLUMNS = ("phase", "op", "module", "inputs", "output", "macs", "flops",
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The options of ``fxflops run`` that say what to show beside the summary."""
+    """The options of ``fxflops run`` for what to show besides the summary."""
 
-    tree: Annotated[bool, typer.Option("--tree", help="Show the modules as a tree, too.")] = False
-    table: Annotated[bool, typer.Option("--table", help="Show every operation in run order, too.")] = False
-    depth: Annotated[int | None, typer.Option(min=0, metavar="N", help="Levels of the --tree.")] = None
-    top: Annotated[int | None, typer.Option(min=1, metavar="N", help="Rows of the --table.")] = None
+    tree: Annotated[bool, typer.Option("--tree", help="Also show the modules as a tree.")] = False
+    table: Annotated[bool, typer.Option("--table", help="Also show every operation in run order.")] = False
+    depth: Annotated[int | None, typer.Option(min=0, metavar="N", help="Levels to show in the --tree.")] = None
+    top: Annotated[int | None, typer.Option(min=1, metavar="N", help="Rows to show in the --table.")] = None
     sort_by: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Column to sort by, largest first: flops, time, memory ...")
     ] = None
     columns: Annotated[str | None, typer.Option(metavar="A,B,...", help="The columns to show.")] = None
-    names: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="The names of the rows, in order, for several models.")
-    ] = None
+    names: Annotated[str | None, typer.Option(metavar="A,B,...", help="Row names for several models, in order.")] = None
     units: Annotated[str | None, typer.Option(metavar="UNIT", help="One unit for all rows: G, M, ms, MiB ...")] = None
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON on stdout, and nothing else.")] = False
 
@@ -78,9 +75,9 @@ class Shown:
                     raise InputError(f"--{view}: {error}") from None
 
     def _columns(self, known: Sequence[Column]) -> list[str] | None:
-        """Return the columns to show in the view that has the columns ``known``; None for its default ones.
+        """Return the columns to show in a view with the columns ``known``; None for its defaults.
 
-        A name that only the other view has is left out here.
+        Names that only the other view has are skipped.
         """
         names = [] if self.columns is None else [name.strip() for name in self.columns.split(",")]
         shown = [each for is_shown, each in ((self.tree, MODULE_COLUMNS), (self.table, OPERATIONS)) if is_shown]
@@ -109,7 +106,7 @@ class Shown:
         return "\n\n".join(trees.values() if len(trees) == 1 else (f"{p}\n{text}" for p, text in trees.items()))
 
     def _table(self, report: Report) -> str:
-        """Return the operations in run order, in the columns asked for; by default those that were measured."""
+        """Return the operations in run order, with the chosen columns; by default those with values."""
         table, columns = report.table, self._columns(OPERATIONS)
         default = [find(OPERATIONS, key) for key in DEFAULT_COLUMNS]
         measured = [i for i in default if any(row[i] not in (None, "forward") for row in table.rows)]
@@ -141,7 +138,7 @@ def listed(lines: Iterable[str]) -> str:
 
 
 def ops_text(rows: Iterable[Row], brief: bool) -> str:
-    """Return ops with what each counts; without ``brief``, also with the functions and modules that are counted as it."""
+    """Return ops and what is counted for each; unless ``brief``, also the functions and modules counted as it."""
     if brief:
         return listed(align([(row.op, counts(row)) for row in rows], [False, False]))
     width = min(terminal_width() or 100, 100)
@@ -154,7 +151,7 @@ def ops_text(rows: Iterable[Row], brief: bool) -> str:
 
 
 def packages_text(packages: Sequence[Package], group: str) -> str:
-    """Return the libraries that bring formulas, each with the ops that it counts or the reason why it could not be loaded."""
+    """List the libraries that bring formulas, each with the ops that it counts or the error from loading it."""
     if not packages:
         return f"no installed library has an entry point in {group}"
     rows = [
@@ -202,13 +199,13 @@ def colored() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-IN_HALF = "everything is in f32: with --autocast bf16 (or f16) the products, and what they keep for the backward, take half the bytes"
+IN_HALF = "everything is in f32: with --autocast bf16 (or f16), products and the tensors they save for backward take half the bytes"
 WHAT_FITS = ("fxflops predict ... --what-fits finds the largest batch", "and the modules to checkpoint")
-"""What a command answers about a run that does not fit, as :func:`~fxflops.prediction.memory.advice` takes it."""
+"""Advice on a run that does not fit: arguments of :func:`~fxflops.prediction.memory.advice`."""
 
 
 def subject_line(report: Report, asked: Asked) -> str:
-    """Return what was counted, in a line: the model, its parameters and their dtype, the inputs, and what is run with them."""
+    """Describe what was counted in one line: the model, its parameters and their dtype, the inputs and the phases."""
     data = report._summary
     dtypes = {each.spec.dtype_name for each in report.live_at_peak if each.category == "params"}
     phases = [
@@ -225,7 +222,7 @@ def subject_line(report: Report, asked: Asked) -> str:
 
 
 def fits_text(report: Report, card: Device) -> str:
-    """Return whether a report fits on a card: "H100 SXM: fits: 61.9 of 79.2 GiB ..."; if it does not, what to do."""
+    """Say whether a report fits on a card ("H100 SXM: fits: 61.9 of 79.2 GiB ...") and, if not, what to do."""
     from ..prediction.memory import advice, notes, verdict
 
     memory = report.reserved(card)

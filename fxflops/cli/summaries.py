@@ -28,7 +28,7 @@ def summary(
     columns: Annotated[str, typer.Option(metavar="A,B,...", help="The columns to show.")] = ",".join(COLUMNS),
     json: option.TableAsJson = False,
 ) -> None:
-    """Show the modules of a model, or of a saved report, with their shapes, parameters and MACs above the figures of the run.
+    """Show the modules of a model, or of a saved report, with their shapes, parameters and MACs, and totals below.
 
     The model is counted; nothing is computed, and no weights are made.
     """

@@ -1,4 +1,4 @@
-"""The tensors that are made for inputs; dtypes, devices and optimizers by name."""
+"""Make input tensors; look up dtypes, devices and optimizers by name."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def dtype_of(name: str, of_weights: bool = False) -> torch.dtype:
         some = ", ".join(each for each in DTYPE_NAMES.values() if each in known)
         raise InputError(f"unknown dtype {name!r}{did_you_mean(bare, known)}; one of {some} ...")
     if bare not in known:
-        raise InputError(f"dtype {name!r} cannot be that of weights: give a real or complex one, such as f16 or bf16")
+        raise InputError(f"weights cannot have dtype {name!r}: give a real or complex one, such as f16 or bf16")
     return found
 
 
 def autocast_of(name: str | None) -> torch.dtype | None:
-    """Return the dtype of autocast of this name, None for None; InputError if autocast cannot compute in it."""
+    """Return the autocast dtype of this name, None for None; InputError if autocast cannot compute in it."""
     found = None if name is None else dtype_of(name)
     if found is not None and found not in CASTS_TO:
         raise InputError(f"--autocast {name}: give bf16 or f16")
@@ -46,7 +46,7 @@ def autocast_of(name: str | None) -> torch.dtype | None:
 
 
 def device_of(name: str, needed: bool = True) -> torch.device:
-    """Return the device of this name; InputError if there is no such name, or, where it is ``needed``, torch finds no such device."""
+    """Return the device of this name; InputError for an unknown name or, if ``needed``, for a device that torch does not find."""
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -61,7 +61,7 @@ def device_of(name: str, needed: bool = True) -> torch.device:
 
 
 def card_of(name: str | None) -> Device:
-    """Return the card of this name, or the one that is this device of torch's; InputError if there is none."""
+    """Return the card of this name, or the card that is this torch device; InputError if there is none."""
     if name is None:
         raise InputError(NO_CARD)
     found = listed(name)
@@ -77,7 +77,7 @@ def card_of(name: str | None) -> Device:
 
 
 def optimizer_of(name: str | None) -> type[torch.optim.Optimizer] | None:
-    """Return the class of torch.optim of this name, in whatever case; None for None; InputError if there is none."""
+    """Return the torch.optim class of this name, ignoring case; None for None; InputError if there is none."""
     classes = {each: cls for each, cls in vars(torch.optim).items() if isinstance(cls, type) and each != "Optimizer"}
     if name is None:
         return None
@@ -92,8 +92,8 @@ def optimizer_of(name: str | None) -> type[torch.optim.Optimizer] | None:
 def tensors_of(
     inputs: Iterable[Given], device: torch.device, dtype: torch.dtype, vocabulary: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Make the positional and the named inputs, as those of a summary: random numbers from 0 to 1, booleans True, integers 0
-    (1 in a mask); tokens are random. The name ``batch.ids`` is that of an entry of the dict ``batch``. Raises InputError for an
+    """Make the positional and the named inputs, as a summary's: random numbers from 0 to 1, booleans True, integers 0
+    (1 in a mask); tokens are random. The name ``batch.ids`` is an entry of the dict ``batch``. Raises InputError for an
     input that cannot be made, or that has no room in memory.
     """
     generator = torch.Generator("cpu").manual_seed(0)

@@ -1,7 +1,7 @@
 """A live meter of training: tokens/s, TFLOP/s, MFU, HFU and FLOPs so far.
 
-``Meter`` is for a loop of one's own, ``MeterCallback`` for transformers' Trainer, ``LightningMeter`` for Lightning's. The
-frameworks are loaded with the class that needs them.
+``Meter`` is for your own loop, ``MeterCallback`` for transformers' Trainer, ``LightningMeter`` for Lightning's. A framework is
+imported only with the class that needs it.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The time that training takes, in laps between which other things may happen: by the clock, or by a device's events."""
+"""Measure training time in laps, with pauses between them: by the clock, or by a device's events."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ..meters.event_stopwatch import clock_of, seconds_of
 
 
 class LapClock:
-    """A sum of laps, each from :meth:`start` to :meth:`lap`; what lies between a lap and the next start is not in it.
+    """A sum of laps, each from :meth:`start` to :meth:`lap`; time between a lap and the next start is excluded.
 
-    On an accelerator a lap is between two events of its stream, so that nothing waits for the device before :meth:`take`.
+    On an accelerator a lap runs between two events of its stream, so nothing waits for the device before :meth:`take`.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -19,7 +19,7 @@ class LapClock:
         self._laps: list[float] = []
 
     def start(self) -> None:
-        """Begin a lap; one that has begun is discarded."""
+        """Begin a lap; an unfinished one is discarded."""
         self._start = self._now()
 
     def lap(self) -> None:
@@ -29,6 +29,6 @@ class LapClock:
             self._start = None
 
     def take(self) -> float:
-        """Return the seconds of all laps since the last call, after the device has done their work."""
+        """Return the seconds of all laps since the last call, once the device has finished their work."""
         laps, self._laps = self._laps, []
         return sum(seconds_of(lap) or 0.0 for lap in laps)  # a captured lap did not run

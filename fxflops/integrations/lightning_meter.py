@@ -14,8 +14,8 @@ class LightningMeter(Callback):  # type: ignore[misc]
 
     >>> Trainer(callbacks=[LightningMeter()], log_every_n_steps=10).fit(module, data)  # doctest: +SKIP
 
-    Calls of the LightningModule and of its children are counted. The time is that of the training batches with loading
-    them, without validation and saving. The settings are those of the Meter.
+    Calls of the LightningModule and of its children are counted. The time covers training batches and their
+    loading, without validation and saving. The settings are those of the Meter.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -23,7 +23,7 @@ class LightningMeter(Callback):  # type: ignore[misc]
         self._steps = self._global_step = 0
         self._is_interrupted = True
         self.meter: Meter | None = None
-        """The Meter, from the beginning of the training on."""
+        """The Meter, once training has begun."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.meter = Meter(pl_module, **self._settings)
@@ -40,7 +40,7 @@ class LightningMeter(Callback):  # type: ignore[misc]
         meter.unwatch()
         meter.add_tokens(batch)
         meter.clock.lap()
-        if trainer.global_step > self._global_step:  # not in the midst of accumulating gradients
+        if trainer.global_step > self._global_step:  # not while gradients are accumulating
             self._global_step = trainer.global_step
             self._steps += 1
             if trainer.log_every_n_steps and not self._steps % trainer.log_every_n_steps:

@@ -1,4 +1,4 @@
-"""The meter of a training loop: what the model's calls compute, and how long the steps take."""
+"""A meter for training loops: the FLOPs of the model's calls, and the time of the steps."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ Key = tuple[Any, ...]
 
 
 class Reading(dict[str, float]):
-    """The figures of a meter since its last reading. ``print`` shows them on a line: step, loss, tokens/s, TFLOP/s, MFU, memory.
+    """The figures of a meter since its last reading. ``print`` shows them on one line: step, loss, tokens/s, TFLOP/s, MFU, memory.
 
-    ``step`` is the number of steps so far, ``loss`` the loss that was given, ``memory`` the bytes that this rank's accelerator has
-    reserved at most and ``share_of_memory`` their share of what the device has; None if unknown, as on a CPU.
+    ``step`` is the number of steps so far, ``loss`` the loss passed to :meth:`Meter.read`, ``memory`` the most bytes reserved on this rank's
+    accelerator and ``share_of_memory`` their share of the device's memory; None if unknown, as on a CPU.
     """
 
     def __init__(self, step: int = 0, loss: float | None = None) -> None:
@@ -72,22 +72,22 @@ class Meter:
     ...     print(meter.read(loss=loss))                    # doctest: +SKIP
     step 1  loss 7.8634  5,235 tokens/s  3.22 TFLOP/s  MFU 10.3%  memory 1.20 GiB (2%)
 
-    FLOPs are those of forward and backward, 2 for each multiply-accumulate of the calls of the model, or of its parts, that
-    are made in a step. Each is counted once for its shapes, modes and trainable parameters, by :func:`fxflops.count`
-    before it runs, in no step's time; the real run is not watched. Calls in eval mode under ``no_grad`` are evaluation, and
-    count nothing. All that a part returns is taken to reach the loss; of a part that returns a loss, nothing else is.
+    FLOPs are those of forward and backward, 2 per multiply-accumulate, of all calls of the model or its parts in a
+    step. A call is counted once for its shapes, modes and trainable parameters, by :func:`fxflops.count` before it
+    runs, outside the step's time; the real run is not watched. Calls in eval mode under ``no_grad`` are evaluation and
+    are not counted. Everything that a part returns is assumed to reach the loss; if it returns a loss, only that.
 
     Args:
-        model: the model that is trained; under DistributedDataParallel that of this rank.
-        device: the device whose peaks MFU and HFU are shares of: a name, a Device, or "auto" for that of the model.
-        target_tokens: the tokens of the whole training, on all ranks, for the seconds left.
+        model: the model to train; under DistributedDataParallel this rank's.
+        device: the device whose peaks MFU and HFU refer to: a name, a Device, or "auto" for the model's device.
+        target_tokens: the tokens of the whole training, over all ranks, for the seconds left.
         tokens: a function of a batch that returns its tokens; by default, the elements of ``input_ids``, or of the first
             tensor of integers. A batch without one has no tokens.
-        closed_form: what :func:`fxflops.closed_form` returns for the model with ``backward=True``, made before the model was
-            sharded. A new shape is then evaluated, in less than a millisecond, instead of counted, and all of it taken to run in
-            the dtype of autocast or of the parameters. Outside of the form's domain, or with other parameters trained, it is counted.
+        closed_form: the result of :func:`fxflops.closed_form` for the model with ``backward=True``, made before the model was
+            sharded. A new shape is then evaluated, in less than a millisecond, instead of counted, assuming that everything runs in
+            the dtype of autocast or of the parameters. Outside the form's domain, or if other parameters are trained, it is counted.
         sizes: a function of a call's inputs, by name or in a tuple, that returns the form's sizes by name; by default they are
-            the dims of what ``tokens`` counts: ``input_ids`` of (batch, seq).
+            the dims of the tensor whose tokens are counted: ``input_ids`` of (batch, seq).
 
     Raises InputError for a model that is sharded over ranks, without a closed form: counting it on one rank would wait for the others.
     """
@@ -130,11 +130,11 @@ class Meter:
         self._steps = 0
         self._last = Reading()
         self.counting_seconds = 0.0
-        """The seconds that counting new shapes has taken; they are in no other time."""
+        """The seconds spent on counting new shapes; they are part of no other time."""
 
     @contextmanager
     def step(self, batch: Any = None) -> Iterator[None]:
-        """Measure a step: the calls of the model in the block, and its time. ``batch`` tells the tokens."""
+        """Measure a step: the calls of the model in the block, and its time. The tokens come from ``batch``."""
         self.watch()
         self.clock.start()
         try:
@@ -149,12 +149,12 @@ class Meter:
         return str(self._last)
 
     def read(self, loss: float | torch.Tensor | None = None) -> Reading:
-        """Return the figures since the last reading; those that are not known are left out. All ranks have to call it.
+        """Return the figures since the last reading, without unknown ones. All ranks have to call it.
 
-        Printed, they are a line, on which ``loss`` is shown too; the meter's ``repr`` is the line of its last reading.
+        They print as one line, with ``loss``; the meter's ``repr`` is the line of its last reading.
 
-        ``tokens_per_second`` is that of all ranks, ``tflops_per_device`` the mean of the ranks'. ``mfu`` and ``hfu`` are shares of
-        1, left out above it; the second includes what checkpointing computes again. ``flops_so_far`` are those of all ranks' forward and
+        ``tokens_per_second`` is the sum over ranks, ``tflops_per_device`` their mean. ``mfu`` and ``hfu`` are shares from 0 to 1, left
+        out if above; ``hfu`` includes recomputation by checkpointing. ``flops_so_far`` are the FLOPs of all ranks' forward and
         backward. ``seconds_left`` is the time until ``target_tokens``. ``counting_seconds`` is this rank's.
         """
         *window, unknown, ranks = self._over_ranks([*self._window, self.clock.take(), self._is_unknown, 1.0])
@@ -180,7 +180,7 @@ class Meter:
         return reading
 
     def _add_utilization(self, reading: Reading, mfu: float, hfu: float) -> None:
-        """Add the shares of the device's peak; none above 1, which shows that the peak is too low."""
+        """Add the shares of the device's peak, unless above 1, which shows that the peak is too low."""
         if hfu <= 1:
             reading["mfu"], reading["hfu"] = mfu, hfu
         elif not self._has_exceeded:
@@ -193,7 +193,7 @@ class Meter:
         self._window[0] += self._tokens_of(batch)
 
     def watch(self, tokens: bool = False) -> None:
-        """See the calls of the model from now on, until :meth:`unwatch`; with ``tokens`` their inputs tell these, too."""
+        """Count the calls of the model from now on, until :meth:`unwatch`; with ``tokens`` also the tokens in their inputs."""
         self._has_tokens = tokens
         if not self._handles:
             self._depth, self._has_called = 0, False
@@ -202,9 +202,9 @@ class Meter:
                 self._handles.append(module.register_forward_hook(self._after, always_call=True))
 
     def unwatch(self) -> None:
-        """Leave the model as it was. Warns if it was not called: then what the step computed is unknown."""
+        """Remove the hooks from the model. Warns if it was not called: then the step's FLOPs are unknown."""
         if self._handles and not (self._has_called or self._is_unknown):
-            said = "the meter saw no call of the model in the step, so MFU and FLOPs are unknown: give it the one that is called"
+            said = "the meter saw no call of the model in the step, so MFU and FLOPs are unknown: give it the model that is called"
             warnings.warn(said, stacklevel=3)
             self._is_unknown = True
         for handle in self._handles:
@@ -241,7 +241,7 @@ class Meter:
         return bytes(map(attrgetter("requires_grad"), self._parameters))
 
     def _is_unseen(self, module: nn.Module) -> bool:
-        """Return whether a call is none of the loop's: of a count, of checkpoint in the backward pass, or of the compiler."""
+        """Return whether a call is not the loop's own, but a count's, checkpoint's in the backward pass, or the compiler's."""
         return (
             self._is_counting
             or bool(threads_counting(module))
@@ -252,7 +252,7 @@ class Meter:
     def _counted(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], form: ClosedForm | None
     ) -> Work | None:
-        """Count a call outside of the measured time, or evaluate its form; None, with a warning, if it cannot be counted."""
+        """Count a call outside the measured time, or evaluate its form; None, with a warning, if it cannot be counted."""
         self.clock.lap()
         start = time.perf_counter()
         self._is_counting = True
@@ -286,7 +286,7 @@ class Meter:
         if tokens is None or tokens.ndim != len(self._form.sizes):
             names = ", ".join(self._form.sizes)
             raise InputError(
-                f"the sizes {names} of the closed form are no dims of the model's tokens: give Meter sizes="
+                f"the sizes {names} of the closed form are not the dims of the model's tokens: give Meter sizes="
             )
         return dict(zip(self._form.sizes, tokens.shape, strict=True))
 
@@ -302,11 +302,11 @@ class Meter:
 
 
 def callable_parts(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the model and its parts that a loop may call: its children, and theirs if they cannot be called themselves."""
+    """Yield the model and the parts that a loop may call: its children, or the children of those that have no forward."""
     yield model
     for child in (
         children_of(model) if original_of(model) is model else ()
-    ):  # the hooks of a compiled one are compiled too
+    ):  # hooks inside a compiled model would be compiled, too
         if type(child).forward is nn.Module.forward:  # a ModuleList
             yield from callable_parts(child)
         else:

@@ -11,18 +11,18 @@ from .meter import Meter
 
 
 class MeterCallback(TrainerCallback):  # type: ignore[misc]
-    """Add the figures of a :class:`Meter` to what transformers' Trainer logs, and so to TensorBoard, W&B, MLflow and the console.
+    """Add the figures of a :class:`Meter` to the logs of transformers' Trainer, and so to TensorBoard, W&B, MLflow and the console.
 
     >>> Trainer(model, arguments, train_dataset=data, callbacks=[MeterCallback()])  # doctest: +SKIP
 
-    The time is that of the training steps with loading their data, without evaluation, saving and logging. Tokens are those of
-    the model's inputs, padding included. The settings are those of the Meter.
+    The time covers training steps and loading their data, without evaluation, saving and logging. Tokens are those of the
+    model's inputs, padding included. The settings are those of the Meter.
     """
 
     def __init__(self, **settings: Any) -> None:
         self._settings = settings
         self.meter: Meter | None = None
-        """The Meter, from the beginning of the training on."""
+        """The Meter, once training has begun."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         self.meter = Meter(model, **self._settings)

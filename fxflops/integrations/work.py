@@ -1,4 +1,4 @@
-"""The work of one call of a model in training, forward and backward, for the shapes that it is given: counted, or by a form."""
+"""The work of one call of a model in training, forward and backward, for its input shapes: counted, or from a closed form."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MODEL, RECOMPUTED = ("forward", "gradient", "backward"), ("recompute",)
 
 
 class Work(NamedTuple):
-    """FLOPs, 2 for each multiply-accumulate, of a call's forward and backward, and of what checkpointing computes again.
+    """FLOPs, 2 per multiply-accumulate, of a call's forward and backward, and of recomputation by checkpointing.
 
-    The seconds are those that they need at a device's peaks, each operation at that of its own dtype. ``missing`` are the
+    The seconds are the time at a device's peaks, for each operation at the peak of its own dtype. ``missing`` are the
     operations without a formula.
     """
 
@@ -52,9 +52,9 @@ class LossOf(nn.Module):
 
 
 def work_of(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str | Device) -> Work:
-    """Count a call of the model as it is: in its mode, under the present autocast, with gradients if they are enabled.
+    """Count a call of the model as it is: in its mode, under the current autocast, with gradients if they are enabled.
 
-    ``device`` is a name, a Device, or "auto" for the one that the model is on. Raises the errors of :func:`fxflops.count`.
+    ``device`` is a name, a Device, or "auto" for the model's device. Raises the errors of :func:`fxflops.count`.
     """
     tensors = (*parameters_of(model), *args, *kwargs.values())
     backward = torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
@@ -80,9 +80,9 @@ def _flops(counted: list[Counted]) -> int:
 def work_by_form(
     form: ClosedForm, sizes: Mapping[str, Any], parameters: Sequence[torch.Tensor], device: str | Device
 ) -> Work:
-    """Evaluate a closed form of the model at these sizes, as if all ran in the dtype of autocast or of the parameters.
+    """Evaluate a closed form of the model at these sizes, as if everything ran in the dtype of autocast or of the parameters.
 
-    Raises ClosedFormError outside of its domain.
+    Raises ClosedFormError outside its domain.
     """
     narrowest = min((p for p in parameters if p.is_floating_point()), key=lambda p: p.dtype.itemsize)
     place = narrowest.device

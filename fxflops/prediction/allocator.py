@@ -1,7 +1,7 @@
-"""CUDA's caching allocator of torch, simulated: which addresses it gives, and how much it reserves from the driver.
+"""A simulation of torch's caching allocator for CUDA: which addresses it returns, and how much it reserves from the driver.
 
 The rules are public (``c10/cuda/CUDACachingAllocator.cpp`` of torch, and the notes on CUDA semantics in its documentation).
-Memory comes from the driver in *segments*, of which a request takes a *block*. Freed blocks stay with the allocator and
+Memory comes from the driver in *segments*; a request takes a *block* of a segment. Freed blocks stay with the allocator and
 join free neighbors in their segment.
 
 - Sizes are rounded up to 512 bytes. Requests up to 1 MiB are the small pool's, all others the large pool's.
@@ -57,7 +57,7 @@ class _Pool:
         self.name, self.stream = name, stream
         self.is_small = name == "small"
         self.free: list[tuple[int, int]] = []
-        self.requests = 0  # by which the garbage collector measures the age of free blocks
+        self.requests = 0  # the clock by which garbage collection measures the age of free blocks
         self.expandable: _Segment | None = None
 
     @property
@@ -100,7 +100,7 @@ class CachingAllocator:
 
     - ``expandable_segments``: grow one range of addresses instead of asking for new segments.
     - ``max_split_size``: in bytes; larger blocks are never split. None for no limit.
-    - ``roundup_power2_divisions``: round sizes up to so many steps between powers of two. A number for all sizes, or a mapping
+    - ``roundup_power2_divisions``: round sizes up to one of so many steps between powers of two. One number for all sizes, or a mapping
       from MiB (a power of two, or ">" for all larger) to a number, as in ``[256:1,512:2,>:8]``.
     - ``garbage_collection_threshold``: the share of ``memory`` above which old free segments go back to the driver before
       a new one is taken.
@@ -109,7 +109,7 @@ class CachingAllocator:
     for no limit. A request that does not fit returns free segments to the driver, and raises MemoryError if that is not
     enough.
 
-    ``reserved`` and ``allocated`` are bytes now, ``peak_reserved`` and ``peak_allocated`` the most there have been.
+    ``reserved`` and ``allocated`` are current bytes, ``peak_reserved`` and ``peak_allocated`` their maxima so far.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class CachingAllocator:
     # What users call
 
     def allocate(self, bytes: int, stream: int = 0) -> int:
-        """Return the address of a new block of at least ``bytes`` bytes; 0 for none, as torch allocates nothing then."""
+        """Return the address of a new block of at least ``bytes`` bytes; 0 for 0 bytes, for which torch allocates nothing."""
         if bytes < 0:
             raise InputError(f"cannot allocate {bytes} bytes")
         if bytes == 0:
@@ -172,7 +172,7 @@ class CachingAllocator:
         self._add_free(self._merged(block))
 
     def empty_cache(self) -> None:
-        """Return to the driver all that is free: whole segments, and whole pages of expandable ones."""
+        """Return all free memory to the driver: whole segments, and whole pages of expandable ones."""
         for pool in list(self._pools.values()):
             for _, address in list(pool.free):
                 block = self._blocks[address]
@@ -197,8 +197,8 @@ class CachingAllocator:
         """Return the allocator as it was before the first event of a recording.
 
         ``snapshot`` is the dict that ``torch.cuda.memory._snapshot()`` returns, and that ``_dump_snapshot`` pickles. Its
-        segments are those at the end of the recording: the events of ``device`` are undone, last first. Blocks of
-        private pools (CUDA graphs) are taken for those of the shared ones.
+        segments show the end of the recording, so the events of ``device`` are undone, last first. Blocks of
+        private pools (CUDA graphs) are treated as blocks of the shared ones.
         """
         settings = snapshot.get("allocator_settings") or snapshot.get("settings") or {}
         max_split = settings.get("max_split_size", -1)
@@ -323,7 +323,7 @@ class CachingAllocator:
             )
 
     def _release_unsplit(self, pool: _Pool, size: int) -> None:
-        """Return one free block of at least ``size`` bytes to the driver, or several that have so many together."""
+        """Return one free block of at least ``size`` bytes to the driver, or several that add up to it."""
         place = bisect_left(pool.free, (size, 0))
         if place < len(pool.free):
             self._release(self._blocks[pool.free[place][1]])
@@ -385,14 +385,14 @@ class CachingAllocator:
             else:
                 self._map(following, min(size - block.bytes, following.bytes))
             self._joined(block, following)
-        # What is mapped and free after it belongs to the same block.
+        # A free mapped block after it belongs to the same block.
         if block.next is not None and block.next.mapped and not block.next.allocated:
             pool.free.remove(block.next.key)
             self._joined(block, block.next)
         return block
 
     def _room_to_grow(self, segment: _Segment, size: int) -> _Block:
-        """Return the first block of those, free or unmapped one after the other, that have ``size`` bytes together."""
+        """Return the first of several adjacent free or unmapped blocks that have ``size`` bytes together."""
         for start in self._chain(segment):
             if start.mapped:
                 continue
@@ -446,11 +446,11 @@ class CachingAllocator:
     # Splitting and joining
 
     def _split(self, block: _Block, size: int) -> None:
-        """Leave a block ``size`` bytes, and put the rest into its pool."""
+        """Shrink a block to ``size`` bytes, and put the rest into its pool."""
         self._add_free(self._cut(block, size))
 
     def _cut(self, block: _Block, size: int) -> _Block:
-        """Leave a block ``size`` bytes; return a block of the rest, linked as its next."""
+        """Shrink a block to ``size`` bytes; return the rest as a new block, linked as its next."""
         rest = _Block(block.segment, block.address + size, block.bytes - size, block.mapped)
         block.bytes = size
         rest.previous, rest.next = block, block.next
@@ -484,7 +484,7 @@ class CachingAllocator:
     # Reading and restoring
 
     def _restore(self, regions: Mapping[int, _Region], taken: Mapping[int, int]) -> None:
-        """Put blocks into an empty allocator: those ``taken`` in ``regions`` of memory, and free ones between them."""
+        """Fill an empty allocator: with the blocks ``taken`` in ``regions`` of memory, and free blocks between them."""
         addresses = sorted(taken)
         for start, region in sorted(regions.items()):
             pool, end = self._pool(region.pool, region.stream), start + region.bytes
@@ -558,7 +558,7 @@ class _Region(NamedTuple):
 
 
 class _Past:
-    """What an allocator had at an earlier moment: the end of a recording, from which its events are undone."""
+    """The memory of an allocator at an earlier moment: starts at the end of a recording, whose events are then undone."""
 
     def __init__(self) -> None:
         self.regions: dict[int, _Region] = {}
@@ -576,14 +576,14 @@ class _Past:
             address += block["size"]
 
     def take(self, address: int, nbytes: int) -> None:
-        """Let a block be allocated."""
+        """Mark a block as allocated."""
         self.taken[address] = nbytes
         insort(self._addresses, address)
 
     def undo_allocation(self, address: int) -> None:
-        """Let a block be free, and the allocated block before it reach as far as to it.
+        """Free a block, and extend the allocated block before it up to this one.
 
-        A free block begins where an allocated one ends. This shows the size of one that kept a rest too small to split.
+        A free block begins where an allocated one ends. This shows the size of a block that kept a rest too small to split.
         """
         place = bisect_left(self._addresses, address)
         if place == len(self._addresses) or self._addresses[place] != address:
@@ -594,7 +594,7 @@ class _Past:
             self.taken[before] = address - before
 
     def give_back(self, address: int, nbytes: int) -> None:
-        """Let addresses have no memory; those before and after them in their region keep theirs."""
+        """Unmap addresses; those before and after them in their region stay mapped."""
         start = self._region_of(address)
         region = self.regions.pop(start)
         if address > start:
@@ -604,7 +604,7 @@ class _Past:
             self.regions[address + nbytes] = region._replace(bytes=rest)
 
     def _region_of(self, address: int) -> int:
-        """Return where the region with an address starts."""
+        """Return the start of the region that contains an address."""
         start = max((start for start in self.regions if start <= address), default=None)
         if start is None or address >= start + self.regions[start].bytes:
             raise InputError(f"the snapshot has no segment at {address}, where the recording has one")
@@ -612,7 +612,7 @@ class _Past:
 
 
 def _segment_bytes(size: int) -> int:
-    """Return the bytes that the driver is asked for, for a block of a size."""
+    """Return the bytes to request from the driver for a block of this size."""
     if size <= LARGEST_SMALL_REQUEST:
         return SMALL_SEGMENT
     if size < SMALLEST_OWN_SEGMENT:
@@ -627,7 +627,7 @@ def _growable(block: _Block) -> int:
 
 
 def _up_to(number: int, step: int) -> int:
-    """Return the least multiple of ``step`` that is not below ``number``."""
+    """Return ``number`` rounded up to a multiple of ``step``."""
     return -(-number // step) * step
 
 

@@ -2,8 +2,8 @@
 
 The query rows of all heads that share a key head are packed together, in blocks of :data:`BLOCK` rows. With a causal mask a
 block sees the keys up to its own last row. Blocks have unequal lengths, so the multiprocessors share the work evenly only
-if there are many: the time is their average load, and a share of the longest block. A block costs a constant, and for
-each tile of keys a constant and the two products of the tile.
+if there are many: the time is their average load plus a share of the longest block. A block costs a constant, and each
+tile of keys a constant plus its two products.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch import Tensor
 from .hardware import Card
 
 FEATURES = ("sequences", "queries", "keys", "heads", "key_heads", "head_size", "causal", "element_bytes")
-"""Attention of ``queries`` tokens to ``keys`` tokens in each of ``sequences``; with ``causal`` 1 the last query sees all keys, and each
-before it one less, with 0 each sees all."""
+"""Attention of ``queries`` tokens to ``keys`` tokens in each of ``sequences``; with ``causal`` 1 the last query sees all keys and each
+query before it one key less, with 0 each sees all."""
 NUMBERS = {
     "peak": 0.7,
     "bandwidth": 0.8,
@@ -26,8 +26,8 @@ NUMBERS = {
     "longest": 0.5,
     "overlap": 1.0,
 }
-"""The numbers of a card. ``other_work`` is the softmax's cost of a tile, in products of head size 64; ``longest`` is how much of
-the longest block is waited for."""
+"""The numbers of a card. ``other_work`` is the softmax's cost per tile, in products of head size 64; ``longest`` is the share of
+the longest block that is waited for."""
 BLOCK = 128
 TILE = 64
 

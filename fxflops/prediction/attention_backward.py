@@ -1,6 +1,6 @@
-"""How long the backward pass of fused attention takes: as the forward pass, with five products of a tile for two.
+"""How long the backward pass of fused attention takes: as the forward pass, with five products per tile instead of two.
 
-It computes the scores again, and then the gradients of queries, keys, values and scores.
+It recomputes the scores, and then computes the gradients of queries, keys, values and scores.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .hardware import Card
 
 FEATURES = attention.FEATURES
 NUMBERS = attention.NUMBERS
-"""The numbers of a card, as those of the forward pass."""
+"""The numbers of a card, as for the forward pass."""
 PRODUCTS = 5 / 2
 
 

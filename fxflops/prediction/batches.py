@@ -1,8 +1,8 @@
-"""The largest batch that fits: a search that asks for as few peaks as it can.
+"""Search for the largest batch that fits, with as few counts as possible.
 
-Where the bytes of each storage grow by a line, two counts give those of all sizes, and so the answer, which two more counts check. Elsewhere
-memory still grows almost linearly with the batch, so two peaks give a line, and the line the size at which to look next. The size that is
-returned was looked at and fits, and the next one was looked at and does not.
+If the bytes of each storage grow linearly, two counts give the bytes of all sizes, and so the answer, which two more counts check. Otherwise
+memory still grows almost linearly with the batch, so two peaks give a line, and the line the next size to try. The returned size was counted
+and fits; the next one was counted and does not.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from collections.abc import Callable
 from ..errors import InputError, RunError
 
 FIRST = 1, 2, 3, 4, 8, 16, 32
-"""The sizes that are tried as the first one: batch norms cannot train on one sample, and some models take only multiples."""
+"""Candidates for the first size: batch norms cannot train on one sample, and some models take only multiples."""
 MOST = 2**40
-"""A batch that no device holds: where this one fits, memory does not grow with the batch."""
+"""A batch that no device holds: if this one fits, memory does not grow with the batch."""
 BEYOND = 8
-"""Sizes above the answer that are looked at where memory does not grow by a line, since it may fall again: rows may be padded."""
+"""Sizes above the answer to try if memory does not grow linearly, since it may fall again: rows may be padded."""
 STRAIGHT = 0.01
 """The share by which peaks may be off the line."""
 
 
 Guess = Callable[[int], int | None]
-"""The bytes that a size would take, by two that were counted; None where these say nothing about it."""
+"""Estimates the bytes of a size from two counted sizes; None where these say nothing about it."""
 
 
 def largest_batch(
     take: Callable[[int], int], memory: int, guesses: Callable[[int, int], Guess | None] = lambda size, larger: None
 ) -> int:
-    """Return the largest batch that fits, 0 if the smallest possible one does not; ``take`` counts one of a size and returns the bytes at
-    its peak.
+    """Return the largest batch that fits, 0 if the smallest possible one does not; ``take`` counts a batch of a size and returns its peak
+    bytes.
 
-    ``guesses(size, larger)`` are made from two sizes that were counted: where they are right about the answer and the size after it, which are
-    counted, no more is looked at. Else the sizes between are halved.
+    ``guesses(size, larger)`` are made from two counted sizes: if counts of the answer and of the size after it confirm them, the search ends.
+    Otherwise it bisects.
 
-    ``take`` raises RunError for a size that the model does not take; where that is every one of :data:`FIRST`, the error of the first is
-    raised. Where only multiples of a size are possible, these are searched. Raises InputError if memory does not grow with the batch.
+    ``take`` raises RunError for a size that the model rejects; if it rejects every one of :data:`FIRST`, the error of the first is
+    raised. If only multiples of a size are possible, these are searched. Raises InputError if memory does not grow with the batch.
     """
     sizes = _Sizes(take, memory)
     least = next((batch for batch in FIRST if sizes.is_possible(batch)), None)
@@ -57,7 +57,7 @@ def largest_batch(
             )
     if (guessed := sizes.guessed(fits, above, unit, guesses)) is not None:
         return guessed
-    # The line's guess is nearly always right, as the size next to it shows. In case it is not, each second look is at the middle.
+    # The line's guess is nearly always right, as the size next to it confirms. In case it is not, every second try is the middle.
     by_line = True
     while above - fits > unit:
         looked_at = [fits + (above - fits) // (2 * unit) * unit]
@@ -74,7 +74,7 @@ def largest_batch(
 
 
 class _Sizes:
-    """The sizes that were looked at: what each takes, or the error that it raised."""
+    """The sizes tried: the bytes of each, or the error that it raised."""
 
     def __init__(self, take: Callable[[int], int], memory: int) -> None:
         self._take = take
@@ -94,7 +94,7 @@ class _Sizes:
         return self.is_possible(batch) and self.taken[batch] <= self._memory
 
     def guessed(self, size: int, larger: int, unit: int, guesses: Callable[[int, int], Guess | None]) -> int | None:
-        """Return the largest size that fits by the guesses of two sizes; None if there are none, or counts contradict them."""
+        """Return the largest size that fits by the guesses from two sizes; None without guesses, or if counts contradict them."""
         if size not in self.taken or larger not in self.taken or (guess := guesses(size, larger)) is None:
             return None
 
@@ -115,7 +115,7 @@ class _Sizes:
         return found if right and self.fits(found) and not self.fits(found + unit) else None
 
     def crossing(self, lower: int, upper: int, memory: int, unit: int) -> int:
-        """Return the size above two that fit from which the line through them is above the memory; far above if it never is."""
+        """Return the first size at which the line through two that fit is above the memory; a far larger size if it never is."""
         rise = self.taken[upper] - self.taken[lower]
         if rise <= 0:
             return upper * 16
@@ -123,7 +123,7 @@ class _Sizes:
         return int(max(met // unit * unit, upper) + unit)
 
     def on_line(self, fits: int, above: int, memory: int, unit: int) -> int:
-        """Return the last size between one that fits and one that does not at which their line is within the memory."""
+        """Return the last size at which the line through one that fits and one that does not is within the memory."""
         rise = self.taken[above] - self.taken[fits] if above in self.taken else 0
         if rise <= 0:
             return fits + (above - fits) // (2 * unit) * unit

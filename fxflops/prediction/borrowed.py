@@ -1,8 +1,8 @@
-"""The families of kernels of a card that were not measured on it: those of the cards that are the most like it, or of another dtype.
+"""Families of kernels that were not measured on a card: borrowed from the most similar cards, or from another dtype.
 
-A family's numbers are shares of the card's own peaks and bandwidth, so that they can serve another card. Of several cards the geometric
-mean is taken. What that costs is measured by leaving cards out (``python -m benchmarks.prediction``), and stated as the
-family's error.
+A family's numbers are shares of the card's own peaks and bandwidth, so they can serve another card. Predictions from several cards are
+combined by their geometric mean. The error of borrowing is measured by leaving cards out (``python -m benchmarks.prediction``), and
+stated as the family's error.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from .chips import CHIPS, relatives
 from .hardware import Card
 
 ALIKE, NEAR, FAR, DTYPE = "same architecture", "nearest architecture", "any card", "other dtype"
-"""Whom a family is borrowed from: cards of the same architecture, cards of the nearest one, any card, or kernels that compute otherwise."""
+"""Sources of a borrowed family: cards of the same architecture, cards of the nearest one, any card, or kernels of another dtype."""
 BY_BYTES = ("elementwise", "norm", "softmax")
-"""Families whose kernels take as long in any dtype as their bytes do."""
+"""Families whose time depends on their bytes, not on the dtype."""
 KIN = {"batched": "linear", "channel_norm": "norm"}
-"""Families that another one stands for where they were not measured."""
+"""Substitutes for families that were not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Borrowed:
-    """A family of kernels by the numbers of others: of ``cards``, and in the dtype that ``family`` names ("norm f32").
+    """A family of kernels with borrowed numbers: from ``cards``, in the dtype that ``family`` names ("norm f32").
 
-    ``error`` is the mean error of such predictions where measurements can tell, ``held_out`` the number of cards that were left out for
-    it; None and 0 where none can.
+    ``error`` is the measured mean error of such predictions, ``held_out`` the number of cards left out to measure it; None and 0 if it
+    could not be measured.
     """
 
     family: str
@@ -50,7 +50,7 @@ class Borrowed:
         return torch.stack(each).log().mean(0).exp()
 
     def note(self) -> str:
-        """Return what it was fitted to, and how well such predictions do."""
+        """Describe what it was fitted to, and how well such predictions do."""
         kernels = ", ".join(sorted({f"{each.kernels} ({each.source})" for each in self.cards.values()}))
         known = "error unknown"
         if self.error is not None:
@@ -60,11 +60,11 @@ class Borrowed:
 
 
 def family_of(device: Device, name: str, dtype: str, without: Collection[str] = ()) -> Family | Borrowed | None:
-    """Return a family of a card: its own, or else one that is borrowed; None if there is none to borrow.
+    """Return a family of a card: its own, else a borrowed one; None if there is none to borrow.
 
     The card's own kernels in another dtype are preferred to other cards'. Calibrations of cards named in ``without`` are not used.
-    Collectives are not borrowed: they are as fast as the links between cards, which cards of one architecture do not share (H100 PCIe
-    has none of the H100 SXM's NVLinks).
+    Collectives are not borrowed: their speed depends on the links between cards, which differ within an architecture (H100 PCIe has
+    none of the H100 SXM's NVLinks).
     """
     known = {each.device: each for each in shipped() if each.device not in without}
     own = calibration_of(device)
@@ -82,13 +82,13 @@ def family_of(device: Device, name: str, dtype: str, without: Collection[str] = 
         cards, alike = relatives(device.name, having)
         if cards:
             return _of_cards({card: known[card] for card in cards}, name, dtype, ALIKE if alike else NEAR)
-    # A family that was measured on few cards: any of them says more than a bound.
+    # The family was measured on few cards: any of them says more than a bound.
     others = {card: each for card, each in known.items() if _named(each, name, dtype, True)}
     return _of_cards(others, name, dtype, FAR) if others else None
 
 
 def _of_cards(cards: Mapping[str, Calibration], name: str, dtype: str, how: str) -> Borrowed | None:
-    """Return the families of cards together; None if they have none that could stand for it."""
+    """Return a family borrowed from all these cards; None if they have no substitute for it."""
     exactly = all(_named(each, name, dtype, True) for each in cards.values())
     keys = {card: _named(each, name, dtype, exactly) for card, each in cards.items()}
     key = next(iter(keys.values()))
@@ -107,7 +107,7 @@ def _of_cards(cards: Mapping[str, Calibration], name: str, dtype: str, how: str)
 
 
 def _named(calibration: Calibration, name: str, dtype: str, exactly: bool) -> str | None:
-    """Return the name of a card's family that is the one asked for or, unless ``exactly``, that could stand for it."""
+    """Return the name of a card's family: the requested one or, unless ``exactly``, a substitute."""
     same = {"bf16": ("bf16", "f16"), "f16": ("f16", "bf16")}.get(dtype, (dtype,))
     kin = name if exactly else KIN.get(name, name)
     names = [f"{kin} {each}" for each in same]

@@ -1,6 +1,6 @@
-"""What is known of a card's kernels: for each family of kernels the numbers of its formula, with their error.
+"""The calibration of a card: for each family of kernels the numbers of its formula, with their error.
 
-A calibration is fitted to measured times of operations. Those that come with fxflops are files in ``cards/``, fitted by
+A calibration is fitted to measured times of operations. The calibrations shipped with fxflops are files in ``cards/``, fitted by
 ``python -m benchmarks.prediction`` to public measurements.
 """
 
@@ -40,7 +40,7 @@ FORMULAS: dict[str, ModuleType] = {
     "all_to_all": collectives,
 }
 """The formula of each family: products with one weight (linear layers), products of batches of matrices, convolutions,
-depthwise convolutions, fused attention, what moves bytes, and collectives."""
+depthwise convolutions, fused attention, kernels that move bytes, and collectives."""
 SAME_SPEED = {"f16": "bf16", "bf16": "f16"}
 """Dtypes that a card computes equally fast."""
 
@@ -62,11 +62,11 @@ class Family:
     source: str
 
     def note(self) -> str:
-        """Return what it was fitted to, and how well it predicts."""
+        """Describe what it was fitted to, and how well it predicts."""
         return f"fitted to {self.kernels} ({self.source}); {self.error:.1%} mean error on {self.tested_on()}"
 
     def tested_on(self) -> str:
-        """Return what the error is of: rows that the fit did not use, or, where each row was left out in turn, all of them."""
+        """Say which rows the error was measured on: held-out rows, or all rows if each was left out in turn."""
         if self.held_out == self.rows:
             return f"{self.rows} rows (leave-one-out)"
         return f"{self.held_out} held-out measurements"
@@ -81,9 +81,9 @@ class Family:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Calibration:
-    """The families of a card's kernels that are known, by name and dtype ("linear bf16").
+    """The calibrated families of a card's kernels, by name and dtype ("linear bf16").
 
-    ``host_seconds`` are those that the host takes for a call, by which ``predict(launch="eager")`` lets kernels start; None if they are not known.
+    ``host_seconds`` is the host's time per call, after which ``predict(launch="eager")`` starts a kernel; None if unknown.
     """
 
     device: str
@@ -99,7 +99,7 @@ class Calibration:
         return "\n".join([f"calibration of {self.device}: {families}{host}", *lines])
 
     def family(self, name: str, dtype: str) -> Family | None:
-        """Return a family in a dtype, or in one that the card computes equally fast; None if it is not known."""
+        """Return a family in a dtype, or in an equally fast one; None if there is none."""
         found = self.families.get(f"{name} {dtype}")
         return found or self.families.get(f"{name} {SAME_SPEED.get(dtype, dtype)}")
 
@@ -108,16 +108,16 @@ class Calibration:
         return Card(device or find_device(self.device), self.multiprocessors, self.l2_bytes)
 
     def save(self, path: str | Path) -> None:
-        """Write it to a JSON file."""
+        """Write the calibration to a JSON file."""
         Path(path).write_text(json.dumps(self.as_data(), separators=(",", ":")) + "\n", encoding="utf8")
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
-        """Return the calibration that a file has; InputError if it has none."""
+        """Load a calibration from a file; InputError if it has none."""
         return cls.from_data(json.loads(Path(path).read_text(encoding="utf8")))
 
     def as_data(self) -> dict[str, Any]:
-        """Return it as JSON takes it."""
+        """Return the calibration as data for JSON."""
         return {
             "device": self.device,
             "multiprocessors": self.multiprocessors,
@@ -139,7 +139,7 @@ class Calibration:
 
     @classmethod
     def from_data(cls, data: Any) -> Calibration:
-        """Return the calibration that :meth:`as_data` gave; InputError for anything else."""
+        """Return the calibration from the data of :meth:`as_data`; InputError for anything else."""
         try:
             families = {
                 name: Family(
@@ -153,13 +153,13 @@ class Calibration:
 
 
 def calibration_of(device: Device) -> Calibration | None:
-    """Return the calibration that comes with fxflops for a device of the table; None if there is none."""
+    """Return the calibration shipped with fxflops for a device of the table; None if there is none."""
     return next((found for found in shipped() if device.is_called(found.device)), None)
 
 
 @cache
 def shipped() -> tuple[Calibration, ...]:
-    """Return the calibrations that come with fxflops."""
+    """Return the calibrations shipped with fxflops."""
     folder = files(__package__) / "cards"
     texts = [file.read_text(encoding="utf8") for file in folder.iterdir() if file.name.endswith(".json")]
     return tuple(Calibration.from_data(json.loads(text)) for text in sorted(texts))

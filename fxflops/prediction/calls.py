@@ -1,4 +1,4 @@
-"""Which family of kernels a counted call belongs to, and the features by which the family's formula knows it."""
+"""Map a counted call to its family of kernels, and to the features that the family's formula takes."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from ..records.pairs import ATTENTION
 from ..roofline.traffic import compute_dtype, traffic_of
 
 NORMS = ("norm", "welford")
-"""Parts of the names of ops that reduce a row, and scale it."""
+"""Substrings of the names of ops that reduce and scale a row."""
 OF_CHANNELS = ("batch_norm", "group_norm", "instance_norm")
-"""The beginnings of the names of those that reduce channels over all places instead, by other kernels."""
+"""Prefixes of the names of ops that reduce each channel over all positions instead, with other kernels."""
 
 
 ATTENTION_BACKWARD = "attention_backward"
 PRODUCTS_OF_BACKWARD = 4
-"""Products of matrices that count() charges to the backward pass of attention: the gradients' own, without computing the scores again."""
+"""Matrix products that count() charges to the backward pass of attention: the gradients' own, without the recomputed scores."""
 
 
 NCCL = "nccl"
-"""What collectives have in the place of a dtype: they take as long in any."""
+"""Stands in for the dtype of collectives, whose time does not depend on it."""
 
 
 DECODED_ROWS = 128
-"""Up to so many packed rows of queries, one block of a kernel, attention to more keys takes as long as its bytes: kernels split the
-keys, so that all multiprocessors read the cache (https://pytorch.org/blog/flash-decoding/). On an H800, 222 to 292% off by the formula
-of prefills and 6 to 19% by bytes (alibaba/InferSim f2293dab6d23, bench_data/mha/decode, no row of which was fitted)."""
+"""Up to so many packed query rows (one block of a kernel) attention to more keys than queries is as fast as its bytes: kernels split
+the keys, so that all multiprocessors read the cache (https://pytorch.org/blog/flash-decoding/). On an H800 the formula of prefills is
+222 to 292% off, bytes are 6 to 19% off (alibaba/InferSim f2293dab6d23, bench_data/mha/decode, no row of which was fitted)."""
 
 
 class Kernel(NamedTuple):
-    """A call as a formula knows it: its family, its dtype, and the family's features."""
+    """A call as a formula sees it: its family, its dtype, and the family's features."""
 
     family: str
     dtype: str
@@ -73,13 +73,13 @@ def _kernel_of(counted: Counted) -> Kernel | None:
 
 
 def _has_statistics(call: Call) -> bool:
-    """Return whether a batch norm scales by statistics that it is given, as in eval mode: it reduces nothing then."""
+    """Return whether a batch norm uses given statistics, as in eval mode, and so reduces nothing."""
     given = {**call.settings, **call.kwargs}
     return call.op == "batch_norm" and given.get("training") is False and given.get("track_running_stats") is not False
 
 
 def _collective(counted: Counted) -> Kernel | None:
-    """Return a collective within a node; None where its bytes or its group are not known, or a single process makes it."""
+    """Return the kernel of a collective within a node; None if its bytes or its group are unknown, or it has a single process."""
     [row] = collectives([counted])
     return (
         None
@@ -94,7 +94,7 @@ def collective_of(op: str, ranks: int | None, nbytes: int) -> Kernel | None:
 
 
 def _product(counted: Counted, out: Spec, dtype: str) -> Kernel | None:
-    """Return a product of matrices: the inner dimension is the multiply-accumulates of one element of the result."""
+    """Return the kernel of a matrix product; its inner dimension is the multiply-accumulates per element of the result."""
     if counted.macs % out.numel():
         return None  # several products in one call, such as a recurrent layer
     inner = counted.macs // out.numel()
@@ -113,8 +113,8 @@ def _operands(counted: Counted) -> list[Spec]:
 def _convolutions(counted: Counted) -> tuple[Kernel, ...]:
     """Return the kernels of a convolution, or of its backward pass: one for each tensor that it computes; none for other layouts of weights.
 
-    With weights[o, i, *k] there is a side of ``groups`` x i channels, the input, and one of o, the output; a transposed convolution goes
-    the other way. Each of the three tensors is a product of matrices, for each group, of the two others.
+    With weights[o, i, *k] the input has ``groups`` x i channels and the output o; a transposed convolution swaps them. For each group,
+    each of the three tensors is a matrix product of the other two.
     """
     call, dtype = counted.call, compute_dtype(counted.call)
     tensors = _operands(counted)
@@ -124,7 +124,7 @@ def _convolutions(counted: Counted) -> tuple[Kernel, ...]:
     else:
         tensors, computed = [*specs_in(call.out), *tensors], ["output"]
     if len(tensors) < 3 or min(len(tensors[0]), len(tensors[1])) < len(tensors[2]) - 1:
-        return ()  # of a quantized convolution the weights are packed
+        return ()  # a quantized convolution has packed weights
     output, input, weight = tensors[:3]
     if input[1 - len(weight)] == weight[0] != output[1 - len(weight)]:  # transposed
         input, output = output, input
@@ -133,7 +133,7 @@ def _convolutions(counted: Counted) -> tuple[Kernel, ...]:
 
 
 def convolution(input: Spec, weight: Spec, output: Spec, dtype: str, computed: Iterable[str]) -> tuple[Kernel, ...]:
-    """Return the kernels of input[*, g*i, *n], weight[o, i, *k] and output[*, o, *m] that compute the tensors named; none for other shapes."""
+    """Return the kernels that compute the named ones of input[*, g*i, *n], weight[o, i, *k] and output[*, o, *m]; none for other shapes."""
     channel = 1 - len(weight)
     groups = input[channel] // weight[1]
     if not groups or output[channel] != weight[0] or input[channel] != groups * weight[1]:
@@ -144,7 +144,7 @@ def convolution(input: Spec, weight: Spec, output: Spec, dtype: str, computed: I
         "weight": (weight[0] // groups, weight[1] * taps, places),
         "input": (input_places, weight[1], places * weight.numel() / input.numel()),
     }
-    if places * taps <= input_places:  # no patch overlaps another one: a product gives them as they are
+    if places * taps <= input_places:  # patches do not overlap: one product gives them directly
         shapes["input"] = (places, weight[1] * taps, weight[0] // groups)
     element = weight.dtype.itemsize
     nbytes = element * (input.numel() + weight.numel() + output.numel())
@@ -154,7 +154,7 @@ def convolution(input: Spec, weight: Spec, output: Spec, dtype: str, computed: I
 
 
 def _attention(counted: Counted, dtype: str) -> Kernel | None:
-    """Return a call of fused attention; None where a mask leaves other pairs than causality."""
+    """Return the kernel of fused attention; None with a mask other than the causal one."""
     call = counted.call
     tensors = [spec for spec in call.inputs() if len(spec) >= 3]
     if len(tensors) != 3:
@@ -176,14 +176,14 @@ def _attention(counted: Counted, dtype: str) -> Kernel | None:
 
 
 def heads_first(tensor: Spec) -> Spec:
-    """Return the shape [batch, heads, length, width] of a tensor of FlashAttention's, [batch, length, heads, width], or packed ones."""
+    """Return the shape [batch, heads, length, width] of a FlashAttention tensor, [batch, length, heads, width] or packed."""
     return Spec((*(tensor[:-3] or (1,)), tensor[-2], tensor[-3], tensor[-1]), tensor.dtype)
 
 
 def _attention_backward(counted: Counted, dtype: str) -> Kernel | None:
-    """Return the backward pass of fused attention, whose arguments begin with the gradient, query, key and value.
+    """Return the kernel of fused attention's backward pass, whose arguments begin with the gradient, query, key and value.
 
-    The kernels have the causal mask at different places: it is known by the pairs that are left.
+    Kernels take the causal flag in different places, so it is inferred from the counted pairs.
     """
     tensors = [spec for spec in counted.call.inputs() if len(spec) == 4]
     if len(tensors) < 4:

@@ -1,12 +1,12 @@
 """Which modules to checkpoint, so that a step fits and recomputes the least.
 
-Each of a few modules is counted once with its forward checkpointed; of many, those that are not inside each other are counted
-together, so that a model costs about as many counts as its modules are deep. The timelines
-of these runs, call by call beside the timeline without checkpoints, show by how much a module lowers the live bytes at each
-moment, and how high they rise while it is recomputed. For modules that are not inside each other these changes add up, which gives the
-peak of any set; that is exact unless two of them hold the same tensor, so the set that is chosen is always counted itself.
+A few modules are each counted once with their forward checkpointed; of many modules, those that are not nested are counted
+together, so a model needs about as many counts as its modules are deep. Compared call by call with the run without
+checkpoints, these runs show by how much a module lowers the live bytes at each
+moment, and how high they rise while it is recomputed. For modules that are not nested these changes add up, which gives the
+peak of any set. This is exact unless two of them hold the same tensor, so the chosen set is always counted itself.
 
-A module within a checkpointed one is checkpointed while that is recomputed: it changes nothing before, and is recomputed once more.
+A module inside a checkpointed one has an effect only while the outer one is recomputed, and is then recomputed once more.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ import torch
 from ..meters.history import History, triples
 
 SMALL = 12
-"""Modules of which each is counted alone, and all sets are compared: 4,096. Larger models are counted by groups of alike modules."""
+"""Up to so many modules each is counted alone and all 4,096 sets are compared. Larger models are counted by groups of similar modules."""
 MANY = 100
-"""Modules of which sets are grown in one way alone: in several ways it would take longer than the counts."""
+"""With more modules sets are grown in one way only: several ways would take longer than the counts."""
 GROUPS = 24
-"""Groups that are counted, those first that hold the most at the peak."""
+"""Groups to count at most; those that hold the most at the peak come first."""
 SLACK = 1.05
-"""The share of the memory to which a set is counted though its estimate does not fit: estimates add up tensors that two modules hold."""
+"""Sets estimated at up to this share of the memory are counted though they may not fit: estimates add up tensors that two modules hold."""
 DOUBTFUL_ABOVE = 1.01
-"""The same where the estimate is corrected by a counted set that differs little."""
+"""The same for estimates that are corrected by a similar counted set."""
 TRIFLE = 0.01
-"""The share of a plan's recomputation below which a module is first tried to be left out."""
+"""Modules below this share of a plan's recomputation are dropped first, if the plan then fits."""
 TOGETHER = 512
-"""Modules at most that are counted together."""
+"""Most modules that are counted together."""
 DOUBTFUL = 24
-"""Sets that are counted for that reason, and counts in all that a search makes after those of the groups."""
+"""Most sets to count though their estimates do not fit; next, most counts of a search in all, after those of the groups."""
 MOST_COUNTS = 40
 AT_ONCE = 512
-"""Sets whose levels are compared at once."""
+"""Sets whose levels are compared in one batch."""
 ALIKE, MOST_TRIED = 8, 512
-"""Sets with the same FLOPs of which the peak is estimated in one exchange, and sets in all."""
+"""Most sets whose peak is estimated in one exchange: with the same FLOPs, and in all."""
 NEARBY = (1.08, 1.06, 1.04, 1.02, 1.0, 0.98, 0.96)
-"""Shares of the memory to which sets are grown where none fits."""
+"""Shares of the memory to which sets are grown if none fits."""
 HALVINGS = 8
-"""Memories to which sets are grown to find the smallest peak."""
+"""Bisection steps to find the smallest peak."""
 WORTHWHILE = 0.001
-"""The share of a set's FLOPs that an exchange must take away."""
+"""The share of a set's FLOPs that an exchange must save."""
 NEVER = -(2**62)
 """A level that is below any other."""
 
 
 class Ticks(NamedTuple):
-    """The calls of a run that change the live bytes, in order: for each a key by which the same call is found in another run (phase, path,
-    operator, which of these), the live bytes at the peak within it, and those after it."""
+    """The calls of a run that change the live bytes, in order: each with a key that identifies it in other runs (phase, path, operator,
+    occurrence), its peak of live bytes, and the live bytes after it."""
 
     keys: Sequence[tuple[str, str, str, int]]
     peaks: Sequence[int]
@@ -85,8 +85,8 @@ def ticks_of(history: History) -> Ticks:
 
 
 class Trial(NamedTuple):
-    """A counted step with modules checkpointed: what it needs at its peak in bytes, what it recomputes in FLOPs, and that by the paths of
-    modules; its calls that change the live bytes."""
+    """A counted step with modules checkpointed: its peak in bytes, the FLOPs that it recomputes, in all and by module path, and its
+    calls that change the live bytes."""
 
     modules: tuple[str, ...]
     peak: int
@@ -110,11 +110,10 @@ class Point(NamedTuple):
 
 @dataclass
 class Effect:
-    """The effect of checkpointing one module: the change of live bytes at each tick of the step, and the most while it is recomputed.
+    """The effect of checkpointing one module: the change of live bytes at each tick of the step, and the peaks while it is recomputed.
 
-    ``recomputed`` are pairs: a tick before which the checkpointed module makes calls that it does not make otherwise, and the peak
-    then, of the module checkpointed alone. Before the tick ``starts`` it is first recomputed: from there on modules inside it have
-    their effect.
+    ``recomputed`` are pairs of a tick and the peak of the recomputation just before it, with this module checkpointed alone. It is first
+    recomputed before the tick ``starts``: from there on modules inside it have their effect.
     """
 
     name: str
@@ -125,7 +124,7 @@ class Effect:
 
 
 class NothingFits(Exception):
-    """No set of modules fits; ``least`` is the one with the smallest peak."""
+    """No set of modules fits; ``least`` is the trial with the smallest peak."""
 
     def __init__(self, least: Trial) -> None:
         super().__init__(least)
@@ -133,12 +132,12 @@ class NothingFits(Exception):
 
 
 class Search:
-    """The search for a set of modules: ``count`` counts a step with these checkpointed, None where that is impossible.
+    """The search for a set of modules: ``count`` counts a step with a set checkpointed, None if that is impossible.
 
-    ``names`` are the modules that may be checkpointed, in the order in which the forward calls them; ``calls`` says how often, ``held``
-    how many bytes of activations made in each, without those inside it, are alive at the step's peak. The
-    effects of modules are counted when a memory is asked for into which the step does not fit, and serve for all others.
-    ``as_others`` are modules that are not checkpointed because another one, alike, cannot be: its name by theirs.
+    ``names`` are the modules that may be checkpointed, in the order in which the forward calls them; ``calls`` are their numbers of calls,
+    ``held`` the bytes of activations made in each, without submodules, that are alive at the step's peak. The
+    effects of modules are counted for the first memory into which the step does not fit, and then reused.
+    ``as_others`` maps modules that are not checkpointed to a similar one that cannot be.
     """
 
     def __init__(
@@ -174,9 +173,9 @@ class Search:
         return _Levels(self._timeline.peaks, self.effects)
 
     def least_recomputation(self, memory: int) -> Trial:
-        """Return the trial that fits into so many bytes and recomputes the least; raise NothingFits if none does."""
+        """Return the trial that fits into ``memory`` bytes and recomputes the least; raise NothingFits if none fits."""
         self._limit = memory
-        # The reserved bytes are above the allocated ones by about as much for every set.
+        # Reserved bytes exceed allocated ones by about the same amount for every set.
         self._memory = memory - (self.base.peak - self.base.allocated)
         if self._fits(self.base):
             return self.base
@@ -201,7 +200,7 @@ class Search:
         return self.trials[key]
 
     def _groups(self, names: Sequence[str]) -> list[list[str]]:
-        """Return the modules of which effects are wanted: each alone if they are few, else those whose names differ by numbers alone."""
+        """Group the modules whose effects to count: each alone if they are few, else by names that differ only in numbers."""
         if len(names) <= SMALL:
             return [[name] for name in names]
         groups = dict[str, list[str]]()
@@ -215,11 +214,11 @@ class Search:
         return [group for group in by_bytes if bytes_of(group)][:GROUPS]
 
     def _kind(self, name: str) -> str:
-        """Return what alike modules have in common; a module that is called more than once is like no other."""
+        """Return a key that similar modules share; a module that is called more than once shares it with none."""
         return re.sub(r"\d+", "*", name) + ("" if self._calls[name] == 1 else name)
 
     def _counted_together(self, groups: Sequence[list[str]]) -> list[list[str]]:
-        """Return the groups merged so that no module is inside another one that is counted with it."""
+        """Merge groups to count them together, so that no module of a merged group is inside another."""
         merged = list[list[str]]()
         for group in groups:
             alone = len(self._names) <= SMALL or any(self._calls[name] > 1 for name in group)
@@ -239,9 +238,9 @@ class Search:
         )
 
     def _effects_of(self, group: list[str]) -> list[Effect]:
-        """Return the effects of modules that are not inside each other, from one count if they can all be checkpointed.
+        """Return the effects of modules that are not nested, from one count if they can all be checkpointed.
 
-        Where they cannot, one of each kind is tried, and the others of its kind are taken to be like it.
+        If not, one of each kind is tried, and stands for the others of its kind.
         """
         trial = self._trial(group)
         if trial is not None:
@@ -259,12 +258,12 @@ class Search:
                 possible += [first, *others]
         if len(possible) < len(group):
             return self._effects_of(possible) if possible else []
-        # Each kind can be checkpointed, or so its first module says: one of the others cannot.
+        # The first module of each kind can be checkpointed, so one of the others cannot.
         half = len(group) // 2
         return [*self._effects_of(group[:half]), *self._effects_of(group[half:])]
 
     def _by_all_sets(self) -> Trial | None:
-        """Return the best of all sets of few modules: they are counted in the order of what they recompute."""
+        """Return the best of all sets of few modules, counting them in order of recomputed FLOPs."""
         doubtful = 0
         numbers = range(len(self.effects))
         sets = [chosen for size in range(1, len(self.effects) + 1) for chosen in combinations(numbers, size)]
@@ -289,7 +288,7 @@ class Search:
         return best
 
     def _by_steps(self) -> Trial | None:
-        """Return a set of many modules: grown by what lowers the excess the most for its FLOPs, then improved by exchanges."""
+        """Return a set of many modules: grown by the module that lowers the excess most per FLOP, then improved by exchanges."""
         memory, best = self._memory, None
         for _ in range(MOST_COUNTS // 4):
             chosen = self._chosen(memory)
@@ -315,23 +314,23 @@ class Search:
         return min(found, key=levels.flops, default=None)
 
     def _with_fewer(self, trial: Trial) -> Trial:
-        """Return the trial without the modules that it does not need, which the estimates took for needed."""
+        """Return the trial without the modules that it does not need, though by the estimates it does."""
         number_of = {effect.name: number for number, effect in enumerate(self.effects)}
         chosen, smaller = [number_of[name] for name in trial.modules if name in number_of], list[list[int]]()
-        # By how much such a set takes more than its estimate, which is of tensors alone.
+        # How much more than its estimate, of tensors alone, such a set takes.
         above = trial.peak - self._levels.peak(chosen)
         highest = max(self._limit * DOUBTFUL_ABOVE, trial.peak)
 
         def may_fit(numbers: Sequence[int]) -> bool:
             return self._levels.peak(numbers) + above <= highest
 
-        # First without all that recompute next to nothing: they may be there for what the others save as well.
+        # First drop all modules that recompute next to nothing: the others may save the same bytes.
         needed = [number for number in chosen if self._levels.flops([number]) > TRIFLE * trial.recompute_flops]
         if 0 < len(needed) < len(chosen) and may_fit(needed):
             without = self._trial(self.effects[number].name for number in needed)
             if without is not None and self._fits(without):
                 trial, chosen = without, needed
-        # Then leave out one after the other. Peaks rise along the way, so few of these sets need be counted.
+        # Then drop one after the other. Peaks rise along the way, so few of these sets need be counted.
         while len(smaller) < DOUBTFUL:
             sets = [[other for other in chosen if other != number] for number in chosen]
             likely = [each for each in sets if may_fit(each)]
@@ -373,8 +372,8 @@ class Search:
 
 
 def curve(trials: Iterable[Trial | None], best: Trial) -> tuple[Point, ...]:
-    """Return the trials than which no other recomputes less at a lower peak, the highest peak first; the best one is among them, though
-    another that recomputes as little may have a lower peak, with more modules."""
+    """Return the Pareto front of trials in peak and recomputation, the highest peak first. The best trial is among them, though another
+    that recomputes as little, with more modules, may have a lower peak."""
     points = list[Point]()
     counted = [trial for trial in trials if trial is not None]
     for trial in sorted(
@@ -397,7 +396,7 @@ class _Timeline:
         self._turn = next((tick for tick, phase in enumerate(self._phases) if phase == "backward"), len(keys))
 
     def effects(self, trial: Trial, group: list[str]) -> list[Effect]:
-        """Return the effects of modules that were checkpointed together: each has the changes from its own calls to the next one's."""
+        """Return the effects of modules that were checkpointed together: each gets the changes from its own calls to the next module's."""
         change, left = [0] * len(self.peaks), [0] * len(self.peaks)
         seen = [False] * len(self.peaks)
         extra = list[tuple[str, int, int]]()
@@ -428,12 +427,12 @@ class _Timeline:
         extra: list[tuple[str, int, int]],
         flops: dict[str, int],
     ) -> list[Effect]:
-        """Return the effects of several modules: in the forward each adds its change to those before it, in the backward they end
-        in the other order. ``change`` are those at the peaks of the ticks, ``left`` those after them: what a module's last call frees
-        at its end is the module's.
+        """Split the changes of several modules into their effects: in the forward each module adds to the changes before it, in the
+        backward they end in reverse order. ``change`` holds the changes at the peaks of the ticks, ``left`` those after them: bytes
+        that a module's last call frees at its end belong to the module.
 
-        What a module saves may grow when the forward ends: autocast keeps its copies of weights until then. The backward, in which
-        the changes end one by one, shows by how much.
+        A module's saving may grow when the forward ends: autocast keeps its copies of weights until then. The backward, where
+        changes end one by one, shows by how much.
         """
         first, back = dict[str, int](), dict[str, int]()
         for tick, (path, phase) in enumerate(zip(self._paths, self._phases, strict=True)):
@@ -464,7 +463,7 @@ class _Timeline:
 
 
 class _Levels:
-    """The estimated peaks of sets of modules, given by their numbers among the ``effects``."""
+    """The estimated peaks of sets of modules, which are given as indices of ``effects``."""
 
     def __init__(self, peaks: Sequence[int], effects: Sequence[Effect]) -> None:
         self._effects = effects
@@ -477,8 +476,8 @@ class _Levels:
         self._inside = [
             {other for other in range(len(names)) if number in self._around[other]} for number in range(len(names))
         ]
-        # Ticks at which all modules have the same changes are one column, at their highest level. They stay in order of the times at
-        # which modules are first recomputed, from which on the modules inside those count.
+        # Ticks with the same changes for all modules share a column, at their highest level. Columns keep the order of the modules'
+        # first recomputations, from which on the modules inside them count.
         starts = sorted({effect.starts for effect in effects})
         columns, column_of, base = dict[tuple[int, ...], int](), list[int](), list[int]()
         for tick, row in enumerate(zip(*(effect.change for effect in effects), strict=True)):
@@ -492,7 +491,7 @@ class _Levels:
         self._change = torch.tensor([key[1:] for key in columns], dtype=torch.int64).reshape(len(base), len(effects)).T
         self._start = [column_of[effect.starts] if effect.starts < len(column_of) else len(base) for effect in effects]
         self._least = [int(row.min()) for row in self._change]
-        # The columns in which modules are recomputed, and the peaks there: those of all modules in a row.
+        # The columns in which modules are recomputed, and the peaks there: all modules one after the other.
         recomputed = list[dict[int, int]]()
         for effect in effects:
             highest = dict[int, int]()
@@ -519,7 +518,7 @@ class _Levels:
         return torch.cat([self._base + change, self._recomputed(chosen, rows, change)[1]])
 
     def _begins(self, number: int, chosen: Iterable[int]) -> int:
-        """Return the column from which a module has its effect: that at which the last of those around it is first recomputed."""
+        """Return the column from which a module has an effect: where the last chosen module around it is first recomputed."""
         return max((self._start[other] for other in self._around[number].intersection(chosen)), default=0)
 
     def _rows(self, chosen: Sequence[int]) -> torch.Tensor:
@@ -533,7 +532,7 @@ class _Levels:
     def _recomputed(
         self, chosen: Sequence[int], rows: torch.Tensor, change: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, list[slice]]:
-        """Return the columns in which chosen modules are recomputed, the levels there, and which are whose.
+        """Return the columns in which chosen modules are recomputed, the levels there, and each module's slice of them.
 
         ``rows`` are the changes of each of the modules, ``change`` is their sum.
         """
@@ -556,10 +555,10 @@ class _Levels:
         return int((self._levels(chosen) - memory).clamp(min=0).sum())
 
     def _levels_with_each(self, chosen: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the levels of :meth:`_with`\\ (chosen, number) for all modules at once, a row each: of the columns, then those while
-        the chosen modules are recomputed; and in one row, by :attr:`_owners`, those while the added module itself is.
+        """Return the levels of :meth:`_with`\\ (chosen, number) for all modules at once, a row each: at the columns, then while
+        chosen modules are recomputed; and in one row, by :attr:`_owners`, while the added module itself is recomputed.
 
-        The rows of modules that are chosen already mean nothing.
+        The rows of modules that are already chosen are meaningless.
         """
         rows = self._rows(chosen)
         change = rows.sum(0)
@@ -599,8 +598,8 @@ class _Levels:
         return [int(peak) for peak in peaks]
 
     def grown(self, memory: int, weight: float) -> tuple[int, ...] | None:
-        """Return modules that fit by the estimate, None if they do not: taken in turn, by the excess that they take away for their FLOPs
-        to the power of ``weight``. Of modules with equal FLOPs several are taken at once, as long as half of the excess is left."""
+        """Return modules that fit by the estimate, None if none do: added in turn, by the excess that they remove per FLOPs to the power
+        of ``weight``. Several modules with equal FLOPs are added at once, as long as half of the excess is left."""
         if self._floor() > memory:
             return None
         chosen = list[int]()
@@ -613,7 +612,7 @@ class _Levels:
                     by_worth.append((-(excess - left) / price**weight, number, excess - left))
             if not by_worth:
                 return None
-            by_worth.sort()  # the most worth first, of equals the first module
+            by_worth.sort()  # the most worthwhile first, of equals the first module
             _, best, taken = by_worth[0]
             chosen = some = self._with(chosen, best)
             for _, number, saved in by_worth[1:]:
@@ -630,11 +629,11 @@ class _Levels:
         return not (self._inside[number].isdisjoint(chosen) and self._around[number].isdisjoint(chosen))
 
     def _with(self, chosen: Sequence[int], number: int) -> list[int]:
-        """Return the modules with one more, which takes the place of those inside it."""
+        """Return the modules with one more, which replaces those inside it."""
         return [other for other in chosen if number not in self._around[other]] + [number]
 
     def improved(self, chosen: Sequence[int], memory: int) -> tuple[int, ...]:
-        """Return modules that fit and recompute less, after one or two of them were left out or exchanged for another one."""
+        """Return modules that fit and recompute less, by dropping one or two at a time or exchanging them for another one."""
         better: Sequence[int] | None = chosen
         while better is not None:
             chosen = self._needed(better, memory)
@@ -642,7 +641,7 @@ class _Levels:
         return tuple(chosen)
 
     def _needed(self, chosen: Sequence[int], memory: int) -> list[int]:
-        """Return the modules without those that need not be checkpointed: each is left out if the others fit, the dearest first."""
+        """Return the modules that are needed: each is dropped if the others fit without it, the costliest first."""
         needed = [*chosen]
         for number in sorted(chosen, key=self._cost.__getitem__, reverse=True):
             others = [other for other in needed if other != number]
@@ -651,26 +650,26 @@ class _Levels:
         return needed
 
     def _cheaper(self, chosen: Sequence[int], memory: int) -> Sequence[int] | None:
-        """Return the set with the fewest FLOPs of those that fit with one or two of the chosen modules left out, and at most one added.
+        """Return the set with the fewest FLOPs that fits with one or two of the chosen modules dropped and at most one added.
 
-        It recomputes less by at least :data:`WORTHWHILE`.
+        It saves at least :data:`WORTHWHILE` of the FLOPs; None if no set does.
         """
         cost, flops = torch.tensor(self._cost), self.flops(chosen)
         least = max(int(WORTHWHILE * flops), 1)
         outs = [out for size in (1, 2) for out in combinations(chosen, size) if self.flops(out) >= least]
         levels = self._base + self._change[[*chosen]].sum(0)
-        # Without a module that is around others, these have their effect earlier: the levels alone do not say whether such a set fits.
+        # Without an outer module the modules inside it take effect earlier: the levels alone do not show whether such a set fits.
         exact = dict(zip(chosen, self._rows(chosen), strict=True))
         highest = self._base + sum(exact.values(), torch.zeros_like(self._base))
         is_around = {number for number in chosen if self._inside[number].intersection(chosen)}
-        # By FLOPs, and of equals the first: what is left, or that with another module.
+        # Sorted by FLOPs, then place: the modules that are left, alone or with another one.
         sets = list[tuple[int, int, int, list[int]]]()
         for begin in range(0, len(outs), AT_ONCE):
             some = outs[begin : begin + AT_ONCE]
             left = torch.stack([levels - self._change[[*out]].sum(0) for out in some])
             saved = torch.tensor([self.flops(out) for out in some])
             most, where = left.max(1)
-            # A module that does not lower the highest level enough is of no use; few need a look at the others.
+            # A module that does not lower the highest level enough is useless; only the few others need all levels compared.
             may = ((memory - most)[:, None] >= self._change[:, where].T) & (cost <= saved[:, None] - least)
             may[:, [*chosen]] = False
             place, other = may.nonzero(as_tuple=True)
@@ -701,11 +700,11 @@ class _Levels:
         return None
 
     def _floor(self) -> int:
-        """Return a peak that no set can go below: the peak if every module saved what it saves alone."""
+        """Return a lower bound of the peaks of all sets: the peak if every module saved what it saves alone."""
         return int((self._base + self._change.clamp(max=0).sum(0)).max())
 
     def smallest(self) -> list[tuple[int, ...]]:
-        """Return sets with low estimated peaks: modules added in turn while one lowers it, and those grown to memories, halving."""
+        """Return sets with low estimated peaks: modules added in turn while one lowers it, and sets grown to memories found by bisection."""
         found = [self._lowest()]
         low, high = self._floor(), self.peak(found[0])
         for _ in range(HALVINGS):
@@ -719,7 +718,7 @@ class _Levels:
         return found
 
     def _lowest(self) -> tuple[int, ...]:
-        """Return the modules that are added in turn while one lowers the estimated peak."""
+        """Return modules, added in turn while one lowers the estimated peak."""
         chosen = list[int]()
         while True:
             sets = list[tuple[int, list[int]]]()
@@ -742,5 +741,5 @@ def _around(name: str) -> Iterator[str]:
 
 
 def _is_in(path: str, name: str) -> bool:
-    """Return whether a path is that of a module, or of one inside it."""
+    """Return whether a path is a module's, or that of a module inside it."""
     return path == name or path.startswith(f"{name}.")

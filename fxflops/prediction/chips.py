@@ -1,4 +1,4 @@
-"""Which cards are alike: their architecture, multiprocessors and L2 cache, by which one card's calibration serves another."""
+"""Which cards are similar: architecture, multiprocessors and L2 cache, so that a card can use another's calibration."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ NEAREST = {
     "hopper": ("ampere + blackwell",),
     "blackwell": ("hopper", "ampere"),
 }
-"""For each architecture those that are the most like it, the nearest first; "+" are as near.
+"""For each architecture the most similar ones, the nearest first; "+" joins equally near ones.
 
-Cards for graphics (GDDR memory, few f64 units) stand apart from those for data centers, and those of 75 W apart from both: they
-seldom reach the clock of their datasheet, so that their shares of its peaks say nothing about others. The order was chosen by what
-predicts the measured cards, each left out, the best (benchmarks/results/prediction.md)."""
+Graphics cards (GDDR memory, few f64 units) are separate from data center cards, and 75 W cards from both: these seldom reach
+their datasheet's clock, so their shares of its peaks say nothing about other cards. The order is the one that predicts the
+measured cards, each left out, the best (benchmarks/results/prediction.md)."""
 
 
 class Chip(NamedTuple):
     """A card's architecture, its multiprocessors, and MiB of L2 cache.
 
-    From NVIDIA's whitepapers of the architectures (P100, V100, Turing, A100, GA102, Ada, H100, RTX Blackwell, whose appendices have both for
-    GeForce cards), and the datasheets' CUDA cores by those of a multiprocessor. What these do not say:
+    Sources are NVIDIA's architecture whitepapers (P100, V100, Turing, A100, GA102, Ada, H100, RTX Blackwell, whose appendices have both for
+    GeForce cards), and the datasheets' CUDA cores divided by the cores of a multiprocessor. Other sources:
 
     - A10G, H200: ``torch.cuda.get_device_properties`` in public logs (80 multiprocessors and 6 MiB; 132 and 60 MiB).
-    - Hopper has 10 MiB of L2 for each stack of its memory: 50 with five (H100 SXM), 60 with six (H200). H20, H100 NVL, H200 NVL and GH200 have six, and are
-      taken to have 60; that the last three have H200's 132 multiprocessors is taken from their peaks. Public device properties of these were looked for, and not found.
+    - Hopper has 10 MiB of L2 for each stack of its memory: 50 with five (H100 SXM), 60 with six (H200). H20, H100 NVL, H200 NVL and GH200 have six, so 60
+      are assumed; that the last three have H200's 132 multiprocessors is inferred from their peaks. No public device properties of these were found.
     - B200: 148 (chipsandcheese.com/p/nvidias-b200-keeping-the-cuda-juggernaut) and 126 MB (NVIDIA's Blackwell tuning guide). B300 has 148, but
-      GB200 and GB300 152, by the device properties that kernels' public tests and tuning notes have (FlashInfer, among others); their L2 is taken to be B200's.
+      GB200 and GB300 152, by the device properties in public kernel tests and tuning notes (FlashInfer, among others); their L2 is assumed to be B200's.
     """
 
     architecture: str
@@ -119,17 +119,17 @@ CHIPS = {
     "GB200": Chip("blackwell", 152, 126),
     "GB300": Chip("blackwell", 152, 126),
 }
-"""The chips of the devices in the table, by their names there. Of others nothing is known that a calibration could be taken from."""
+"""The chips of the devices in the table, by their names there. Other devices can borrow no calibration."""
 
 
 def card_of(device: Device) -> Card | None:
-    """Return a device of the table with its multiprocessors and L2 cache; None if they are not known."""
+    """Return a device of the table with its multiprocessors and L2 cache; None if these are unknown."""
     chip = CHIPS.get(device.name)
     return None if chip is None else Card(device, chip.multiprocessors, int(chip.l2_mebibytes * MIB))
 
 
 def relatives(name: str, others: Iterable[str]) -> tuple[list[str], bool]:
-    """Return those of ``others`` that are the most like the card ``name``, and whether they are of its architecture."""
+    """Return the ``others`` that are most similar to the card ``name``, and whether they share its architecture."""
     own = CHIPS[name].architecture
     cards = {other: CHIPS[other].architecture for other in others if other in CHIPS and other != name}
     for alike in (own, *NEAREST[own]):

@@ -1,7 +1,7 @@
-"""How long a collective of NCCL takes within a node: the faster of two protocols, each a latency and bytes at a bandwidth.
+"""How long an NCCL collective takes within a node: the faster of two protocols, each a latency plus bytes over bandwidth.
 
-NCCL sends small messages by a protocol of low latency, which halves the bandwidth, and large ones by another; it chooses by a model of
-the same kind (https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc). The numbers depend on how many GPUs take part.
+NCCL sends small messages by a low-latency protocol, which halves the bandwidth, and large ones by another; it chooses by a similar
+model (https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc). The numbers depend on the number of GPUs.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ SIZES = (2, 4, 8)
 """Numbers of GPUs that were measured."""
 START = {"quick_us": 8.0, "quick_gbs": 40.0, "wide_us": 25.0, "wide_gbs": 300.0}
 NUMBERS = {f"{number}_{ranks}": start for ranks in SIZES for number, start in START.items()}
-"""The numbers of a card: for each number of GPUs the latency and bandwidth (microseconds, GB/s) of a protocol for short messages, and those of
-one for long ones."""
+"""The numbers of a card: for each number of GPUs the latency and bandwidth (microseconds, GB/s) of the protocol for short messages, and of
+the one for long messages."""
 
 
 def seconds(numbers: dict[str, Tensor], card: Card, dtype: str, features: Tensor) -> Tensor:
     """Return the seconds of collectives: ``features[collectives, 2] -> seconds[collectives]``.
 
-    For numbers of GPUs between those measured the logarithm is interpolated. More than were measured take unknown seconds: NaN.
+    Between measured numbers of GPUs the logarithm is interpolated. For more GPUs than were measured the seconds are unknown: NaN.
     """
     ranks, moved = features.unbind(1)
     sizes = [size for size in SIZES if f"wide_us_{size}" in numbers]

@@ -1,7 +1,7 @@
-"""How long a convolution takes: the product of matrices that it is, with the bytes of its own tensors.
+"""How long a convolution takes: as its matrix product, with the bytes of its own tensors.
 
-cuDNN computes it without writing the matrix of patches, so memory sees the tensors alone. Channels are padded to 16 bytes; of a few channels, such
-as an image's three, the kernels make little of the tensor cores.
+cuDNN computes it without writing the matrix of patches, so only the tensors are moved. Channels are padded to 16 bytes; with few channels, such
+as an image's three, kernels make little use of the tensor cores.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from . import products
 from .hardware import Card
 
 FEATURES = (*products.FEATURES, "bytes", "channels")
-"""The features of products, for each group: [m, k] are the patches, [k, n] the weights. ``bytes`` are those of the tensors, ``channels`` those of a
-group of the input."""
+"""The features of products, for each group: [m, k] are the patches, [k, n] the weights. ``bytes`` are all tensors' bytes, ``channels`` the input's channels
+in a group."""
 NUMBERS = {
     "peak": 0.57,
     "bandwidth": 0.89,
@@ -28,11 +28,11 @@ NUMBERS = {
     "overlap": 1.9,
     "few_channels": 4.0,
 }
-"""The numbers of a card, with those that a fit starts from: those of products (of bf16 on an H100), and by how much longer few channels take."""
+"""The numbers of a card, with a fit's starting values: those of products (bf16 on an H100), and how much longer few channels take."""
 FREE = ("peak", "floor_us", "few_channels")
 """The numbers that a fit to few measurements changes."""
 PADDED = 16
-"""Channels are padded to so many bytes."""
+"""Channels are padded to a multiple of this many bytes."""
 FEW = 8
 """Fewer channels than this are few."""
 

@@ -1,4 +1,4 @@
-"""How long a convolution takes in which each channel is on its own: it moves its tensors, and computes without tensor cores."""
+"""How long a depthwise convolution takes: it moves its tensors, and computes without tensor cores."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from .hardware import Card
 
 FEATURES = ("bytes", "flops")
 NUMBERS = {"bandwidth": 0.85, "peak": 0.2, "floor_us": 3.0}
-"""The numbers of a card: shares of its bandwidth and of its f32 peak, and the least time of a kernel. The times of both overlap in part: their
-sum is that of squares."""
+"""The numbers of a card: shares of its bandwidth and of its f32 peak, and the least time of a kernel. Both times overlap in part: they
+are added as the root of a sum of squares."""
 FREE = ("peak", "floor_us")
 """The numbers that a fit to few measurements changes."""
 

@@ -1,4 +1,4 @@
-"""The history of a run for a batch that was not counted, from those of two that were: the bytes of each storage lie on a line."""
+"""The memory history of a batch that was not counted, from two that were: the bytes of each storage are linear in the batch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ..meters.history import History, triples
 
 
 def histories_on_lines(one: tuple[int, History], other: tuple[int, History]) -> Callable[[int], History | None] | None:
-    """Return a function of the batch that returns its history, by the histories of two batches; None if these do not run alike.
+    """Return a function from a batch to its history, from the histories of two batches; None if these do not run alike.
 
-    They run alike if the same calls make and free the same storages in the same order. Each change in bytes is then taken to lie on the line
-    through the two: a batch for which one would not be a whole number of bytes gives None. To be sure of a batch, count it.
+    They run alike if the same calls make and free the same storages in the same order. Each change in bytes is then assumed to be linear
+    in the batch; a batch with a change that is not a whole number of bytes gives None. To be sure of a batch, count it.
     """
     (batch, history), (batch2, history2) = one, other
     if not _run_alike(history, history2):

@@ -33,8 +33,8 @@ COLUMNS = (
 class Pool(NamedTuple):
     """The segments of one pool and size: their number, and the bytes in all of them.
 
-    ``pool`` is "small" for segments of requests up to 1 MiB, and "large". ``free`` bytes are reserved and no tensor's, in blocks of
-    which the largest has ``largest_free``.
+    ``pool`` is "small" for segments of requests up to 1 MiB, and "large". ``free`` bytes are reserved but hold no tensor; the largest free
+    block has ``largest_free``.
     """
 
     pool: str
@@ -50,18 +50,18 @@ class Pool(NamedTuple):
 class Reserved(Tabular):
     """The memory that a run takes on a device, in bytes.
 
-    - ``allocated``: the most in blocks that are in use, as ``torch.cuda.max_memory_allocated()``: tensors, rounded up, and
+    - ``allocated``: the peak of bytes in used blocks, as ``torch.cuda.max_memory_allocated()``: tensors, rounded up, and
       ``workspaces`` of cuBLAS.
     - ``reserved``: the most that the allocator holds, as ``torch.cuda.max_memory_reserved()``.
-    - ``context`` and ``nccl``: what a process takes beside the allocator (:mod:`fxflops.prediction.reserved` has the sources).
+    - ``context`` and ``nccl``: memory of the process outside the allocator (:mod:`fxflops.prediction.reserved` has the sources).
     - ``total``: ``reserved`` with these, as ``nvidia-smi`` shows it.
-    - ``fits``: whether that is within the device's ``memory``, where need be after free segments went back to the driver; None if
-      the device's memory is not known.
-    - ``segments``: those of the allocator when it reserved the most, with their blocks.
-    - ``counted_for``: the type of device that the run was counted for: "cuda", or another, whose tensors are not all a GPU's.
-    - ``missing``: calls without a formula. Their results are in memory, but not what their kernels may hold meanwhile.
-    - ``convolutions``: calls for which cuDNN may take a buffer that is not in the figures.
-    - ``state``: the most bytes of weights, buffers, gradients and the optimizer's state at once, which no smaller batch makes fewer.
+    - ``fits``: whether that is within the device's ``memory``, if necessary after free segments went back to the driver; None if
+      the device's memory is unknown.
+    - ``segments``: the allocator's segments when it reserved the most, with their blocks.
+    - ``counted_for``: the type of device that the run was counted for: "cuda", or another, whose tensors differ from a GPU's.
+    - ``missing``: calls without a formula. Their results are included, temporary buffers of their kernels are not.
+    - ``convolutions``: calls for which cuDNN may take a buffer that is not included.
+    - ``state``: the peak bytes of weights, buffers, gradients and optimizer state together, which a smaller batch does not lower.
     - ``trains``: whether the run has a backward pass.
 
     Iterating it, or :meth:`to_csv`, gives the segments by pool and size (:class:`Pool`).
@@ -84,7 +84,7 @@ class Reserved(Tabular):
 
     @property
     def memory(self) -> int | None:
-        """The bytes of the device that a process can have; None if they are not known."""
+        """The device memory that a process can have, in bytes; None if unknown."""
         return self.device.memory
 
     @property
@@ -94,12 +94,12 @@ class Reserved(Tabular):
 
     @property
     def fragmentation(self) -> float:
-        """The share of the reserved bytes that no tensor ever needed: they are free blocks of wrong sizes, and rounding."""
+        """The share of the reserved bytes that no tensor ever needed: free blocks of unsuitable sizes, and rounding."""
         return 1 - self.allocated / self.reserved if self.reserved else 0.0
 
     @property
     def pools(self) -> tuple[Pool, ...]:
-        """The segments by pool and size, those with most bytes first."""
+        """The segments by pool and size, most bytes first."""
         groups: dict[tuple[str, int], list[Segment]] = {}
         for segment in self.segments:
             groups.setdefault((segment.pool, segment.bytes), []).append(segment)
@@ -135,7 +135,7 @@ def limit_of(memory: str | int | None) -> int | None:
 
 
 def verdict(memory: Reserved) -> str:
-    """Return the answer in a line: "fits: 61.9 of 79.2 GiB (61.2 reserved, 0.7 CUDA context)"."""
+    """Return the verdict in a line: "fits: 61.9 of 79.2 GiB (61.2 reserved, 0.7 CUDA context)"."""
     digits = 1
     # "1.2 of 1.2 GiB" would not show why it does not fit.
     while digits < 4 and memory.memory is not None and memory.memory != memory.total:
@@ -154,7 +154,7 @@ def verdict(memory: Reserved) -> str:
 
 
 def text(memory: Reserved, advised: Iterable[str]) -> str:
-    """Return all lines as text, those of advice last."""
+    """Return all lines as text, the advice last."""
     lines = [wrapped(line, terminal_width(), 4) for line in [*summary(memory), *notes(memory), *advised]]
     rows, shown = memory.pools, memory.select(top=TOP)
     title = "the allocator's segments when it reserves the most"
@@ -178,7 +178,7 @@ def advice(memory: Reserved, batch: str = BATCH, checkpoints: str = CHECKPOINTS)
 
 
 def no_batch_fits(memory: Reserved) -> list[str]:
-    """Return the line for a run whose weights alone, or with what training adds to them, do not fit; none if they do."""
+    """Return the line for a run whose weights alone, in training with gradients and optimizer state, do not fit; none if they do."""
     if memory.memory is None or memory.state + memory.context + memory.nccl <= memory.memory:
         return []
     what = "weights, gradients and the optimizer's state" if memory.trains else "weights"
@@ -189,7 +189,7 @@ def no_batch_fits(memory: Reserved) -> list[str]:
 
 
 def summary(memory: Reserved) -> list[str]:
-    """Return the lines above the table: the answer, and what is in it."""
+    """Return the lines above the table: the verdict, and its parts."""
     workspaces = f", including {size(memory.workspaces)} of cuBLAS workspaces" if memory.workspaces else ""
     return [
         f"{memory.device.name}: {verdict(memory)}",
@@ -216,7 +216,7 @@ def notes(memory: Reserved) -> list[str]:
             f"allocator, context and workspaces are those measured with CUDA; nothing was measured on {memory.device.name}"
         )
     if memory.missing:
-        lines.append(f"{memory.missing} calls have no formula: what their kernels hold is not in it")
+        lines.append(f"{memory.missing} calls have no formula: buffers of their kernels are not included")
     return lines
 
 

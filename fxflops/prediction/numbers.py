@@ -24,7 +24,7 @@ def fitted_numbers(
     """Return the numbers that minimise the mean error of the logarithm, by Adam from the formula's own start.
 
     ``features[rows, ...]`` and ``seconds[rows]`` are measured; numbers that are ``fixed``, or not among the formula's ``FREE`` ones, keep
-    their start.
+    their starting values.
     """
     start = torch.tensor([*formula.NUMBERS.values()], dtype=torch.float64, device="cpu")
     fitted = {*getattr(formula, "FREE", formula.NUMBERS)} - {*fixed}

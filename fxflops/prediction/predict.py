@@ -20,8 +20,8 @@ from .result import BOUND, Prediction, Row
 
 LAUNCHES = ("graph", "eager")
 HOST_SECONDS = 15e-6
-"""Seconds that Python and torch take for one call, where nothing else is known of the host: between 12 and 17 us on the host of an H100 (torch 2.11), by
-the latencies of models in benchmarks/results/gpu/times.md whose kernels are over sooner than the host launches them."""
+"""Seconds that Python and torch take per call on an unknown host: 12 to 17 us on the host of an H100 (torch 2.11), by the latencies in
+benchmarks/results/gpu/times.md of models whose kernels end sooner than the host launches them."""
 
 
 def predict(
@@ -34,9 +34,9 @@ def predict(
 ) -> Prediction:
     """Return the seconds of calls on a device; ``rooflines`` have their bounds there, phase by phase.
 
-    Without a ``calibration`` those that come with fxflops are used: the card's own, or else those of the cards most like it, but for
-    those of cards named in ``without``. Where a formula gives less than the bound, which comes from the device's ceilings, the bound
-    holds. With ``launch="eager"`` a kernel starts once the host has launched it. Raises InputError for another ``launch``.
+    Without a ``calibration`` the shipped ones are used: the card's own, else those of the most similar cards, except cards named in
+    ``without``. Where a formula gives less than the bound, which comes from the device's ceilings, the bound is used.
+    With ``launch="eager"`` a kernel starts once the host has launched it. Raises InputError for another ``launch``.
     """
     if launch not in LAUNCHES:
         raise InputError(f"launch={launch!r}: one of {', '.join(map(repr, LAUNCHES))}")
@@ -66,20 +66,20 @@ def predict(
 
 
 def _computed_in(dtype: str, kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    """Return the kernels in tf32 where torch lets tensor cores compute f32 in it, as cuDNN's convolutions do by default; depthwise ones
-    use no tensor cores."""
+    """Return the kernels in tf32 if torch lets tensor cores compute f32 in tf32, as cuDNN's convolutions do by default; depthwise
+    convolutions use no tensor cores."""
     if dtype != "tf32" or any(kernel.family == "depthwise" for kernel in kernels):
         return kernels
     return tuple(kernel._replace(dtype=dtype) for kernel in kernels)
 
 
 def _named(family: str, dtype: str) -> str:
-    """Return the name of a family of kernels in a dtype; integers other than those of 8 bits have none of their own."""
+    """Return the name of a family of kernels in a dtype; integers of other than 8 bits share one name."""
     return f"{family} {dtype or 'int'}"
 
 
 def _launched(rows: Sequence[Row], host_seconds: float) -> list[Row]:
-    """Return the rows with the seconds that the device waits before each for the host, which takes ``host_seconds`` for each call."""
+    """Add to each row the seconds that the device waits for the host, which takes ``host_seconds`` per call."""
     host = device = 0.0
     launched = []
     for row in rows:

@@ -35,7 +35,7 @@ NUMBERS = {
     "reduce_us": 1.0,
     "overlap": 1.0,
 }
-"""The numbers of a card, with those that a fit starts from. ``peak`` and the bandwidths are shares of the datasheet's figures
+"""The numbers of a card, with a fit's starting values. ``peak`` and the bandwidths are shares of the datasheet's figures
 (``l2_bandwidth`` of the memory's); ``l2_gain`` is how much faster memory is for operands that take no room in L2;
 ``fill`` is how many blocks on each multiprocessor keep the memory busy, inversely; ``overlap`` + 1 is the exponent of the norm."""
 
@@ -43,7 +43,7 @@ SIDES = (16, 32, 64, 128, 256)
 TILES = [(rows, columns) for rows in SIDES for columns in SIDES[1:] if rows * columns >= 1024]
 PARTS = [1, 2, 3, 4, 6, 8, 12, 16, 24]
 STEP = 64
-"""The inner dimension is taken in steps of so many elements."""
+"""Elements of the inner dimension in a step."""
 
 
 def seconds(numbers: dict[str, Tensor], card: Card, dtype: str, features: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ def seconds(numbers: dict[str, Tensor], card: Card, dtype: str, features: Tensor
 
 
 def seconds_moving(numbers: dict[str, Tensor], card: Card, dtype: str, features: Tensor, nbytes: Tensor) -> Tensor:
-    """Return the seconds of products whose operands and results are so many bytes in memory: ``nbytes[products]``."""
+    """Return the seconds of products whose operands and results take ``nbytes[products]`` in memory."""
     batch, m, n, k, element = (column[:, None, None] for column in features.unbind(1))
     moved = nbytes[:, None, None]
     rows, columns = (side[None, :, None] for side in features.new_tensor(TILES).unbind(1))
@@ -78,6 +78,6 @@ def seconds_moving(numbers: dict[str, Tensor], card: Card, dtype: str, features:
     # The parts' sums are written in f32, and read again.
     adding = numbers["reduce_us"] * 1e-6 + 8 * parts * result / bandwidth
     times = together + torch.where(parts > 1, adding, torch.zeros_like(adding))
-    # A part without work is none.
+    # Parts without work do not count.
     times = torch.where((inner * (parts - 1) < k) | (parts == 1), times, torch.full_like(times, torch.inf))
     return numbers["floor_us"] * 1e-6 + times.flatten(1).min(1).values

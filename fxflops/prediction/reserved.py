@@ -1,14 +1,14 @@
 """How much memory CUDA's caching allocator reserves for a counted run, and whether it fits on a device.
 
-The storages of the run are asked of :class:`~fxflops.prediction.allocator.CachingAllocator` in the order in which the run makes and
-frees them. Beside them are memory that no tensor shows, each with its source:
+The storages of the run are requested from :class:`~fxflops.prediction.allocator.CachingAllocator` in the order in which the run makes
+and frees them. Added to them is memory outside of tensors, with its sources:
 
 - cuBLAS's workspace, one for each thread that multiplies matrices: the one that runs the forward, and autograd's. It is 8,519,680 bytes,
   from Hopper on 32 MiB (``aten/src/ATen/cuda/CublasHandlePool.cpp`` of torch; ``Device.workspace``); cuBLASLt, which
   adds a bias, has another of 1 MiB. The 48 runs of ``benchmarks/results/gpu/snapshots.jsonl.gz`` have these sizes.
-- The CUDA context with torch's kernels, and NCCL's buffers, which are not the allocator's: :data:`CONTEXT` and :data:`NCCL`.
+- The CUDA context with torch's kernels, and NCCL's buffers, which do not come from the allocator: :data:`CONTEXT` and :data:`NCCL`.
 
-Buffers that a kernel takes for itself, such as cuDNN's for a convolution, depend on the algorithm that it chooses; they are not known.
+Temporary buffers of kernels, such as cuDNN's for a convolution, depend on the chosen algorithm and are unknown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .allocator import MIB, CachingAllocator
 from .memory import Reserved
 
 STEPS = 2
-"""Steps that are simulated: the first has no optimizer state until its end, and leaves its segments to the others, which are alike."""
+"""Steps to simulate: the first has no optimizer state until its end, and leaves its segments to the later ones, which are all the same."""
 BIAS_WORKSPACE = MIB
 """Bytes that cuBLASLt keeps for a thread that adds biases to products."""
 CONTEXT = 676 * MIB
@@ -36,11 +36,11 @@ NCCL = {1: 0, 2: 342 * MIB, 4: 392 * MIB}
 
 
 STATE = ("params", "buffers", "gradients", "optimizer")
-"""Categories of storages that are there whatever the batch is."""
+"""Categories of storages that do not depend on the batch."""
 
 
 class Request(NamedTuple):
-    """A request to the allocator: ``bytes`` for the block of this number, or, with 0, to free it. Workspaces are below 0."""
+    """A request to the allocator: ``bytes`` for the block of this number, or 0 to free it. Workspaces have numbers below 0."""
 
     block: int
     bytes: int
@@ -57,7 +57,7 @@ def reserved(
 ) -> Reserved:
     """Return what the allocator of ``device`` reserves for a run; ``counted`` are its calls with their MACs.
 
-    ``allocator`` has the settings, and is left as the run leaves it. Raises InputError if the run's single allocations are not known.
+    ``allocator`` has the settings, and ends in the state after the run. Raises InputError if the run's single allocations are not known.
     """
     if device in ("cpu", "meta"):
         raise InputError(f"{device} has no caching allocator: report.max_memory is the peak of tensors there")
@@ -92,15 +92,15 @@ def reserved(
 
 
 def total(history: History, counted: Sequence[Counted], device: Device) -> int:
-    """Return :attr:`Reserved.total` of a run on one GPU, alone: searches ask for it many times."""
+    """Return only :attr:`Reserved.total` of a run on one GPU, which searches need many times."""
     allocator = CachingAllocator()
     replay(requests_of(history, workspaces_of(counted, device)), allocator)
     return allocator.peak_reserved + CONTEXT
 
 
 def most_state(history: History) -> int:
-    """Return the most bytes that are weights, buffers, gradients and the optimizer's state at once: neither a smaller batch nor
-    checkpoints make them fewer."""
+    """Return the peak bytes of weights, buffers, gradients and optimizer state together, which neither a smaller batch nor checkpoints
+    lower."""
     now = most = 0
     for storage, nbytes, _ in triples(history.changes):
         if history.category(storage) in STATE:
@@ -110,12 +110,12 @@ def most_state(history: History) -> int:
 
 
 def beside(gpus: int) -> int:
-    """Return the bytes that a process takes beside the allocator's: the context, and NCCL's buffers in a job of so many GPUs."""
+    """Return the bytes that a process takes outside the allocator: the context, and NCCL's buffers in a job of ``gpus`` GPUs."""
     return CONTEXT + next(size for least, size in reversed(NCCL.items()) if gpus >= least)
 
 
 def replay(requests: Iterable[Request], allocator: CachingAllocator) -> int:
-    """Ask the allocator; return the number of the last request for which it reserved more than ever."""
+    """Replay the requests; return the number of the last one that raised the peak of reserved bytes."""
     addresses, last, most = dict[int, int](), 0, allocator.peak_reserved
     for number, (block, nbytes) in enumerate(requests):
         if nbytes:
@@ -128,10 +128,10 @@ def replay(requests: Iterable[Request], allocator: CachingAllocator) -> int:
 
 
 def requests_of(history: History, workspaces: dict[int, dict[int, int]]) -> Iterator[Request]:
-    """Yield the requests of :data:`STEPS` steps of a run, and of what it holds before them.
+    """Yield the requests for what a run holds at its start, and for :data:`STEPS` steps.
 
-    ``workspaces`` has the workspaces that a call needs, their bytes by number. State of the optimizer is made when it first
-    steps; what a step has made, its outputs and gradients too, is freed before the next.
+    ``workspaces`` has the workspaces that a call needs, their bytes by number. Optimizer state is made when the optimizer first
+    steps; everything made in a step, outputs and gradients too, is freed before the next.
     """
     changes = list(triples(history.changes))
     before = [(storage, nbytes) for storage, nbytes, call in changes if call < 0]
@@ -172,7 +172,7 @@ class _Held:
         self._made = 0
 
     def change(self, storage: int, nbytes: int) -> Iterator[Request]:
-        """Yield the requests for a storage that grows or shrinks by so many bytes: a resized one is allocated anew."""
+        """Yield the requests for a storage that grows or shrinks by ``nbytes``: a resized one is allocated anew."""
         before = self.blocks.pop(storage, Request(0, 0))
         if before.bytes:
             yield Request(before.block, 0)
@@ -183,7 +183,7 @@ class _Held:
 
 
 def _replaced_state(history: History, changes: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """Return the storages of the optimizer's state that its step frees, each with the one that takes its place."""
+    """Return the storages of optimizer state that a step frees, each with the one that replaces it."""
     freed, made = dict[str, list[int]](), dict[str, list[int]]()
     for storage, nbytes, number in changes:
         if number >= 0 and history.category(storage) == "optimizer":
@@ -193,7 +193,7 @@ def _replaced_state(history: History, changes: Sequence[tuple[int, int, int]]) -
 
 
 def workspaces_of(counted: Sequence[Counted], device: Device) -> dict[int, dict[int, int]]:
-    """Return, by the number of each call that multiplies matrices, the workspaces that it needs: bytes by a number below 0."""
+    """Return the workspaces that each call with matrix products needs, by its number: bytes by a workspace's number, below 0."""
     if not device.workspace:
         return {}
     found = dict[int, dict[int, int]]()
@@ -217,7 +217,7 @@ def _adds_bias(counted: Counted) -> bool:
 
 
 def _fits(requests: Sequence[Request], allocator: CachingAllocator, device: Device, taken: int) -> bool | None:
-    """Return whether the run fits, where need be with free segments given back to the driver; None if it is unknown."""
+    """Return whether the run fits, if necessary with free segments given back to the driver; None if unknown."""
     if device.memory is None:
         return None
     if allocator.peak_reserved + taken <= device.memory:

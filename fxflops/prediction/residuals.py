@@ -1,4 +1,4 @@
-"""What a formula of kernels leaves over, by the kernel's shape: a grid over the logarithms of its features."""
+"""Corrections to a formula of kernels, by the kernel's shape: a grid over the logarithms of its features."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Residuals:
     thousandths: tuple[int, ...]
 
     def factor(self, names: Sequence[str], features: Tensor) -> Tensor:
-        """Return by what predicted seconds are to be multiplied: ``features[kernels, names] -> factor[kernels]``."""
+        """Return the factors of predicted seconds: ``features[kernels, names] -> factor[kernels]``."""
         shares = features.new_ones(len(features), 1)
         for name, knots in self.axes.items():
             weights = knot_weights(features[:, names.index(name)], features.new_tensor(knots))

@@ -1,4 +1,4 @@
-"""A prediction: for each call, the seconds that a device is expected to take, beside its bound and what was measured."""
+"""A prediction: for each call, the seconds that a device is expected to take, with its bound and its measured time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .calibration import Family
 from .memory import counted_for_another
 
 BOUND = "bound"
-"""The basis of a call that no calibrated family has: it is taken to be as fast as its bound."""
+"""The basis of a call without a calibrated family: it is predicted to take its bound."""
 TOP = 12
 SHOWN = (
     Column("op", "op"),
@@ -45,9 +45,9 @@ COLUMNS = (
 class Row(NamedTuple):
     """One call, or the sum of several.
 
-    ``seconds`` are predicted; ``basis`` is the calibrated family they come from, or "bound" where none has the call, joined by
-    "+" for several. ``bound_only_seconds`` are those of ``seconds`` that are bounds. ``measured_seconds`` are those of the
-    run, on whatever device it ran, or None. ``waiting_seconds`` are those of ``seconds`` in which the device waits for the host.
+    ``seconds`` are predicted; ``basis`` is the calibrated family they come from, or "bound" without one, joined by
+    "+" for several. ``bound_only_seconds`` is the part of ``seconds`` that is only a bound. ``measured_seconds`` is the time in
+    the run, on whatever device it ran, or None. ``waiting_seconds`` is the part of ``seconds`` in which the device waits for the host.
     """
 
     op: str
@@ -67,10 +67,10 @@ class Prediction(Tabular):
     """The seconds that a device is expected to take for the calls of a report, one after the other: as in a CUDA graph, or with
     ``launch`` "eager" as the host launches them.
 
-    ``families`` are the calibrated ones that were used, with their errors, by name and dtype. ``missing`` is the number of
-    calls without a formula, of which only the bytes are known: then ``seconds`` is a lower bound. ``counted_for`` is the type of device
-    that the report was counted for: another one than "cuda" decides otherwise about kernels, such as attention's. ``steps`` are those of
-    a profiled block, 0 for another report; ``loading_seconds`` the time that it waited for data where it was profiled.
+    ``families`` are the calibrated families used, with their errors, by name and dtype. ``missing`` is the number of
+    calls without a formula, of which only the bytes are known: ``seconds`` is then a lower bound. ``counted_for`` is the type of device
+    that the report was counted for; other types than "cuda" choose other kernels, e.g. for attention. ``steps`` is the number of steps
+    of a profiled block, 0 for another report; ``loading_seconds`` is its waiting time for data where it was profiled.
     """
 
     device: Device
@@ -90,12 +90,12 @@ class Prediction(Tabular):
 
     @property
     def bound_seconds(self) -> float:
-        """The least seconds that the device's ceilings allow for them."""
+        """The least seconds that the device's ceilings allow for all calls."""
         return self.total.bound_seconds
 
     @property
     def share_of_bounds(self) -> float:
-        """The share of ``seconds`` that is known only as a bound, as no calibrated family has the call."""
+        """The share of ``seconds`` that is only a bound, of calls without a calibrated family."""
         return self.total.bound_only_seconds / self.seconds if self.seconds else 0.0
 
     @property
@@ -105,9 +105,9 @@ class Prediction(Tabular):
 
     @property
     def error(self) -> float | None:
-        """The mean error of the families used, weighted by their seconds; None if none was, or no measurement tells the error.
+        """The mean error of the families used, weighted by their seconds; None if no family with a known error was used.
 
-        That is the error of single operations which the fits had not seen. Errors of a whole model's operations partly cancel.
+        It is the error on single operations held out of the fits. Over a whole model the errors partly cancel.
         """
         weights = self._seconds_with_error()
         total = sum(weights.values())
@@ -153,8 +153,8 @@ class Prediction(Tabular):
         units: str | None = "auto",
         tablefmt: str = "simple",
     ) -> str:
-        """Return the rows as text, ``by`` "call", "kind" (the calls of an operator in modules whose paths differ in numbers
-        alone), "operator", "module" or "phase". The other arguments are as for :func:`~fxflops.render.table.grid`."""
+        """Return the rows as text, ``by`` "call", "kind" (the calls of an operator in modules whose paths differ only in
+        numbers), "operator", "module" or "phase". The other arguments are as for :func:`~fxflops.render.table.grid`."""
         from ..render.table import grid
 
         cells = [
@@ -231,7 +231,7 @@ def summary(prediction: Prediction) -> list[str]:
     )
     name = prediction.device.name
     if not prediction.families and not eager:
-        # The same figure twice, once as a prediction, would promise more than is known.
+        # Printing the bound as a prediction, too, would promise more than is known.
         return [
             f"{name}: {duration(prediction)}, its lower bound",
             f"bounds only: no calibration is known for {name}; fxflops.calibrate() measures one where the device is, "
@@ -241,7 +241,7 @@ def summary(prediction: Prediction) -> list[str]:
     known = sum(prediction._seconds_with_error().values())
     left = 1 - known / max(prediction.seconds - prediction.total.waiting_seconds, known, 1e-30)
     if error is not None and left >= 0.005:
-        # The sum has no known error, only this part of it.
+        # Only this part of the sum has a known error.
         trust = f"{error:.1%} on average for {1 - left:.0%} of the time"
         if left - bounds >= 0.005:
             trust += f", unknown for {left - bounds:.0%}"
@@ -259,7 +259,7 @@ def _per_step(prediction: Prediction) -> str:
 
 
 def duration(prediction: Prediction) -> str:
-    """Return the predicted seconds in words: "1.23 s", or "at least 1.23 s" where a part is not in them or nothing but bounds is known."""
+    """Return the predicted seconds in words: "1.23 s", or "at least 1.23 s" if a part is missing or only bounds are known."""
     is_bound = prediction.missing or not (prediction.families or prediction.launch == "eager")
     return f"{'at least ' if is_bound else ''}{in_seconds(prediction.seconds)}"
 

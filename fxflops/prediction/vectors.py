@@ -1,4 +1,4 @@
-"""How long a kernel takes that reads its tensors, computes little, and writes: elementwise, norms, softmax, lookups."""
+"""How long a memory-bound kernel takes, which reads its tensors, computes little, and writes: elementwise, norms, softmax, lookups."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch import Tensor
 from .hardware import Card
 
 FEATURES = ("bytes", "length")
-"""Bytes read and written, and the elements of a row that is reduced (1 where none is)."""
+"""Bytes read and written, and the elements of a reduced row (1 if none is reduced)."""
 NUMBERS = {"bandwidth": 0.85, "l2_gain": 0.1, "floor_us": 2.0, "short_rows": 0.01, "long_rows": 0.01}
-"""The numbers of a card. ``l2_gain`` is how much faster tensors are that fit into the L2 cache; ``short_rows`` and ``long_rows``
-are how much slower each halving of a row below :data:`MIDDLE` elements is, and each doubling above."""
+"""The numbers of a card. ``l2_gain`` is the gain in speed for tensors that fit into the L2 cache; ``short_rows`` and ``long_rows``
+are the slowdown for each halving of a row below :data:`MIDDLE` elements, and for each doubling above."""
 MIDDLE = 1024
 
 

@@ -1,1 +1,1 @@
-"""Closed forms: the cost of a model as polynomials in the sizes of its inputs, and what is worked out from them."""
+"""Closed forms: the cost of a model as polynomials in the sizes of its inputs, and results derived from them."""

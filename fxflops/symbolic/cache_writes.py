@@ -1,4 +1,4 @@
-"""The cache that a model has after any number of tokens, by what it writes into it: no layer runs for that."""
+"""Rebuild a model's cache after any number of tokens from recorded writes, without running a layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..model.pytree import attributes_in, parts, replaced, tensors_in
 from ..torch_internals import DisableTorchFunction, disable_current_modes
 
 UPDATE = "update"
-"""How the names of the methods begin by which a model writes into a cache of transformers."""
+"""Prefix of the methods with which a model writes into a transformers cache."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Write:
 
 @contextmanager
 def noted(cache: Any, writes: list[Write]) -> Iterator[None]:
-    """Append what is written into a cache in this block, each outermost call of such a method."""
+    """Append the writes into a cache in this block: each outermost call of such a method."""
     own = attributes_in(cache)
     names = [] if own is None else [name for name in dir(type(cache)) if name.startswith(UPDATE)]
     under_way: list[str] = []
@@ -71,11 +71,11 @@ def noted(cache: Any, writes: list[Write]) -> Iterator[None]:
 
 
 def written(new: Any, prompt: Sequence[Write], tokens: int, step: Sequence[Write], wanted: int) -> Any:
-    """Return a new cache after ``wanted`` tokens of a prompt, of which ``tokens`` are written by ``prompt``, and one by ``step``; None if
-    these do not tell.
+    """Return the ``new`` cache after ``wanted`` tokens of a prompt, from the writes ``prompt`` of ``tokens`` tokens and ``step`` of one
+    token; None if these do not suffice.
 
-    A dimension is one of tokens if it has their number in the prompt, and is 1 in the step, if that makes the same writes: one with a
-    recurrent state may change that in place. What the cache keeps of tokens is its own methods' business.
+    A dimension counts tokens if its size is ``tokens`` in the prompt and 1 in the step; a step with other writes, such as in-place changes
+    of a recurrent state, is ignored. The cache's own methods decide which tokens it keeps.
     """
     if new is None or not prompt:
         return None
@@ -98,26 +98,24 @@ def written(new: Any, prompt: Sequence[Write], tokens: int, step: Sequence[Write
             )
             try:
                 getattr(new, write.method)(*args, **kwargs)
-            except Exception:  # it needs more than shapes, or than the writes: the model makes this cache
+            except Exception:  # it needs more than shapes or these writes: the model has to make this cache
                 return None
     return copy_on_meta(new)
 
 
 def _ranks(write: Write) -> tuple[str, list[int]]:
-    """Return the method of a write, and the number of dimensions of each tensor that it is given."""
+    """Return the method of a write, and the number of dimensions of each tensor argument."""
     return write.method, [tensor.ndim for tensor in write.tensors]
 
 
 class Joined(TorchFunctionMode):
-    """Joins tensors on meta by their shapes alone, as torch does, but without its kernel, which is written in Python."""
+    """Concatenates meta tensors by their shapes alone, which is faster than torch's kernel, written in Python."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func is torch.cat and len(args) == 1 and kwargs and [*kwargs] == ["dim"]:
-            given = [
-                tensor for tensor in args[0] if tensor.shape != (0,)
-            ]  # torch leaves out empty ones of one dimension
+            given = [tensor for tensor in args[0] if tensor.shape != (0,)]  # torch skips empty tensors of one dimension
             if given and {(tensor.dtype, tensor.device.type) for tensor in args[0]} == {(given[0].dtype, "meta")}:
                 shapes = [list(tensor.shape) for tensor in given]
                 joined = sum(shape.pop(kwargs["dim"]) for shape in shapes)
@@ -129,7 +127,7 @@ class Joined(TorchFunctionMode):
 
 
 def is_like(one: Any, other: Any) -> bool:
-    """Return whether two caches are the same but for the values of their tensors, and for the devices that are named."""
+    """Return whether two caches are the same except for the values of their tensors and their devices."""
     return _is_like(one, other, set())
 
 
@@ -150,7 +148,7 @@ def _is_like(one: Any, other: Any, seen: set[tuple[int, int]]) -> bool:
 
 
 def copy_on_meta(value: Any) -> Any:
-    """Return a copy of a cache that shares no part with it, with its tensors' shapes on meta."""
+    """Return a deep copy of a cache, with its tensors on meta."""
     memo: dict[int, Any] = {
         id(tensor): torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for tensor in tensors_in(value)
     }

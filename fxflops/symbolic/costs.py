@@ -1,4 +1,4 @@
-"""Costs as polynomials in sizes, and where they hold."""
+"""Costs as polynomials in sizes, and the domains on which they hold."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .sizes import Size
 
 QUANTITIES = ("flops", "macs", "activations", "param_bytes", "bytes", "memory")
 SUMMED, REQUIRED = QUANTITIES[:-1], QUANTITIES[:-2]
-"""The quantities that are sums over calls, as the peak of memory is not; and those that have to be polynomials."""
+"""The quantities that are sums over calls (unlike peak memory), and those that have to be polynomials."""
 WHY_NOT = {
     "bytes": "calls copy other tensors at other sizes",
     "memory": "it is the maximum over the run, which moves from call to call as the sizes grow",
 }
-"""The reason why a quantity that need not be polynomial is none."""
+"""Why a quantity that need not be a polynomial may not be one."""
 PHASES = {**PARTS, "training": (*PARTS["forward"], "backward")}
 Key = tuple[str, str, str]
 """The phase, module path and op of calls whose costs are summed."""
@@ -44,7 +44,7 @@ class Range(NamedTuple):
 
 
 def in_words(ranges: Iterable[Range]) -> str:
-    """Return the lengths in ranges in words; ranges of which one goes on where another ends are said as one."""
+    """Return the lengths in ranges in words; adjoining ranges are joined."""
     found: list[Range] = []
     for each in sorted(ranges, key=lambda each: each.first):
         before = found[-1] if found else None
@@ -56,7 +56,7 @@ def in_words(ranges: Iterable[Range]) -> str:
 
 
 class Cell(NamedTuple):
-    """A piece of the domain of one quantity, a range of each size, with the polynomial of each key that holds there."""
+    """A piece of the domain of one quantity: a range for each size, and the polynomial of each key there."""
 
     ranges: tuple[Range, ...]
     costs: Mapping[Key, Polynomial]
@@ -75,8 +75,8 @@ class SizedCosts:
         checked: int,
         why: Mapping[str, str] | None = None,
     ) -> None:
-        """``cells`` are the pieces of the domain by quantity; ``checked`` is the number of points, not used to find the form, at which it was equal to a count; ``why`` says
-        of a size what ended its domain, and of a quantity why it has no pieces."""
+        """``cells`` are the pieces of the domain by quantity; ``checked`` is the number of held-out points at which the form equalled a count; ``why`` says
+        what ended a size's domain, or why a quantity has no pieces."""
         self.model = model
         self.sizes = tuple(size.name for size in sizes)
         self.example = tuple(size.example for size in sizes)
@@ -103,8 +103,8 @@ class SizedCosts:
         Args:
             what: "flops", "macs", "activations", "bytes", "param_bytes" or "memory".
             phase: "forward", "backward", "recompute", "optimizer", "gradient", or "training", forward and backward.
-            module: the path of a module, with all in it.
-            operator: one operator alone.
+            module: the path of a module; its submodules are included.
+            operator: only this operator.
             sizes: an int or an array of integers for each of ``form.sizes``, by name.
 
         Raises ClosedFormError, which says why, outside the domain, and InputError for unknown names.
@@ -144,7 +144,7 @@ class SizedCosts:
         return result
 
     def pieces(self, what: str = "flops") -> Sequence[Cell]:
-        """Return the pieces of the domain of a quantity. Raises ClosedFormError if it is no polynomial anywhere."""
+        """Return the pieces of the domain of a quantity. Raises ClosedFormError if it is not a polynomial anywhere."""
         if what not in self.cells:
             raise InputError(
                 f"unknown quantity {what!r}{did_you_mean(str(what), QUANTITIES) or ': one of ' + ', '.join(QUANTITIES)}"
@@ -187,11 +187,11 @@ class SizedCosts:
 
     @property
     def main(self) -> str:
-        """The quantity that is shown first: "flops", or "macs" if these are no polynomials."""
+        """The quantity to show first: "flops", or "macs" if the FLOPs are not polynomials."""
         return "flops" if self.cells["flops"] else "macs"
 
     def domain(self, what: str | None = None) -> str:
-        """Return the sizes for which the form of a quantity holds, in words; by default of the FLOPs, if they have one."""
+        """Return the sizes for which the form of a quantity holds, in words; by default for :attr:`main`."""
         what = what or self.main
         ranges = [[*dict.fromkeys(cell.ranges[i] for cell in self.pieces(what))] for i in range(len(self.sizes))]
         words = [f"{name} {in_words(each)}" for name, each in zip(self.sizes, ranges, strict=True)]
@@ -245,7 +245,7 @@ class SizedCosts:
         return self._sums[key]
 
     def _check(self, what: str, phase: str, module: str, operator: str | None) -> None:
-        """Raise InputError for a name that is unknown, and for what was not counted."""
+        """Raise InputError for an unknown name, and for a phase or quantity that was not counted."""
         wanted: list[tuple[str, str, Iterable[str]]] = [("phase", phase, PHASES), ("module", module, self._paths)]
         wanted += [("operator", operator, self.operators)] if operator is not None else []
         for kind, name, known in wanted:

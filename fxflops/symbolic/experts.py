@@ -1,4 +1,4 @@
-"""Mixtures of experts: how many experts a token takes, as the calls of a run show it, whatever a config calls them."""
+"""Mixtures of experts: how many experts a token uses, from the calls of a run rather than from a config's names."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ..roofline.traffic import inputs_of, nbytes
 from .weights import Weight
 
 GROUPED, ROUTER = "grouped_mm", "topk"
-"""The products of all experts in one call, and the choice of each token's experts."""
+"""The ops that multiply by all experts in one call, and that choose each token's experts."""
 
 
 class Experts:
-    """The experts in a run of so many tokens. Their weights are parameters whose first dim is the expert."""
+    """The experts in a run of ``tokens`` tokens. Their weights are parameters whose first dim is the expert."""
 
     def __init__(self, report: Report, tokens: int) -> None:
         self._tokens = tokens
@@ -24,7 +24,7 @@ class Experts:
         for each in report.counted:
             call = each.call
             if call.op == GROUPED:
-                # It has a row for each token and expert that the token takes.
+                # It has a row for each pair of a token and an expert that it uses.
                 rows, weights = inputs_of(call)[:2]
                 if rows.ndim == 2 and weights.ndim == 3:
                     self._taken[call.path, weights[0]] = -(-rows[0] // tokens)
@@ -34,7 +34,7 @@ class Experts:
                     self._routers.append((call.path, scores[-1], chosen[-1]))
 
     def bytes_of_a_token(self, weight: Weight) -> int:
-        """Return the bytes of a weight that one token reads: those of its experts, and the whole of any other weight."""
+        """Return the bytes of a weight that one token reads: its experts' part, or the whole of any other weight."""
         whole, spec = nbytes(weight.spec), weight.spec
         if not spec.ndim or not spec[0]:
             return whole
@@ -48,7 +48,7 @@ class Experts:
         return whole * taken // spec[0] if taken else whole
 
     def _chosen(self, path: str, experts: int, here: bool = False) -> int:
-        """Return how many of the experts a router chooses in a module: in it, or with ``here`` outside of its children."""
+        """Return how many experts a router in a module chooses per token; with ``here``, only a router outside its children."""
         inside = f"{path}." if path else ""
         for at, among, chosen in self._routers:
             if among == experts and (at == path or (not here and at.startswith(inside))):

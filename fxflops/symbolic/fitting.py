@@ -1,4 +1,4 @@
-"""``closed_form``: count a model at a few sizes, fit polynomials, and check them at sizes that were not used."""
+"""``closed_form``: count a model at a few sizes, fit polynomials, and check them at held-out sizes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from .sizes import Inputs, Size
 from .weights import EMBEDDINGS, weights_read
 
 MEMORY: Key = ("forward", "", "")
-"""The key of the peak of memory among the costs; no call has this op."""
+"""The key of peak memory among the costs; no call has this op."""
 FARTHEST, TIMES = 4096, 8
-"""Without a largest size, one is checked up to this length, or so many times that of the example if that is more."""
+"""A size without a maximum is checked up to this length, or up to so many times the example's length if that is more."""
 MANY_CALLS = 20_000
-"""No larger size is tried than one with so many calls (a model that loops over tokens), unless a largest one is given."""
+"""Sizes without a maximum are not raised further once a run has so many calls (a model that loops over tokens)."""
 POINTS, LARGEST_POINT = 3, 2**22
-"""Each piece of the domain is checked at so many points inside, where the product of the sizes is at most this."""
+"""Each piece of the domain is checked at this many random points, whose product of sizes is at most this."""
 
 
 def closed_form(
@@ -51,15 +51,15 @@ def closed_form(
     """Return the costs of a model as polynomials in the sizes of its inputs, with the domain on which they are exact.
 
     The model is counted at a few sizes on meta. The costs of the calls of each module, operator and phase are fitted by
-    polynomials with rational coefficients, and compared with counts at sizes that were not used. A size whose costs
+    polynomials with rational coefficients, and compared with counts at held-out sizes. A size whose costs
     round (by a stride, a patch, a window) has a period: the form then holds for lengths that differ from the example's by
-    multiples of it. Where a model changes its way, as with a sliding window, the form has pieces.
+    multiples of it. If a model's behavior changes at a length, as with a sliding window, the form has pieces.
 
     Args:
         model, args, kwargs, models: as for :func:`fxflops.count`; the inputs are an example.
         dynamic_shapes: the dims that vary, as for ``torch.export.export``: ``{"input_ids": {0: "batch", 1: Dim("seq",
-            max=8192)}}``. A plain name stands for a Dim. Of an object with several tensors, such as a KV cache, it is for
-            each of them. A size is checked up to the ``max`` of its Dim, without one up to 4096 or 8 times the example.
+            max=8192)}}``. A plain name works as a Dim. For an object with several tensors, such as a KV cache, the dims apply to
+            each of them. A size is checked up to the ``max`` of its Dim, or without one up to 4096 or 8 times the example.
         mode, backward, convention, attention, formulas: as for :func:`fxflops.count`.
 
     Raises ClosedFormError if the costs are no polynomials, with the place where they are none; MissingFormulaError if an
@@ -84,7 +84,7 @@ def closed_form(
         return Samples(at, inputs.sizes)
 
     full = samples(backward)
-    if backward:  # it has the periods and pieces of the forward, which is counted faster, or else shows its own
+    if backward:  # try the periods and pieces of the forward first, which is faster to count
         with suppress(ClosedFormError):
             form = form_of(full, samples(False), attention)
             if all(form.cells[what] for what in REQUIRED):
@@ -93,10 +93,10 @@ def closed_form(
 
 
 def form_of(samples: Samples, scanned: Samples, attention: str) -> ClosedForm:
-    """Return the form of what ``samples`` count, with the periods and pieces that ``scanned`` show.
+    """Return the form of the costs in ``samples``, with the periods and pieces found in ``scanned``.
 
-    Quantities that are no polynomials together, or not of all lengths, are fitted each for itself: a sort's FLOPs are none,
-    and the MACs beside them may be. Raises ClosedFormError if neither FLOPs nor MACs are.
+    If the quantities are not polynomials on common pieces, or not for all lengths, each is fitted alone: a sort's FLOPs are not
+    polynomials, but its model's MACs may be. Raises ClosedFormError if neither FLOPs nor MACs are.
     """
     cells: dict[str, list[Cell]] = {what: [] for what in QUANTITIES}
     refused: dict[str, str] = {}
@@ -123,7 +123,7 @@ def form_of(samples: Samples, scanned: Samples, attention: str) -> ClosedForm:
 
 
 def _is_whole(samples: Samples, scanned: Samples, cells: Sequence[Cell]) -> bool:
-    """Return whether the pieces are of all lengths from the least to the largest of each size that was tried."""
+    """Return whether the pieces cover all lengths of each size, from the least to the largest that was tried."""
     for i, size in enumerate(samples.sizes):
         ranges = [cell.ranges[i] for cell in cells]
         if any(each.period > 1 for each in ranges) or min(each.first for each in ranges) > (size.least or 1):
@@ -134,18 +134,18 @@ def _is_whole(samples: Samples, scanned: Samples, cells: Sequence[Cell]) -> bool
 
 
 def _lengths(cells: Sequence[Cell]) -> int:
-    """Return at how many points pieces hold."""
+    """Return the number of points in the pieces."""
     return sum(math.prod(len(range(r.first, (r.last or r.first) + 1, r.period)) for r in cell.ranges) for cell in cells)
 
 
 def _quantities(samples: Samples, scanned: Samples, whats: Sequence[str]) -> dict[str, list[Cell]]:
-    """Return the polynomials of quantities that have the same pieces; of all required ones, with those of the others that
-    have them, too."""
+    """Return the polynomials of quantities on common pieces; with all required quantities, also of the others that are polynomials
+    there."""
     axes = [_axis(scanned, i, scanned.example, whats) for i in range(len(samples.sizes))]
     try:
         return _cells(samples, axes, whats)
     except ClosedFormError:
-        # A size may matter only where the others are small, which their lengths in the example did not show.
+        # A size may matter only if the others are small, which the example's lengths did not show.
         least = tuple(pieces[0].first for _, pieces in axes)
         axes = [_axis(scanned, i, least, whats) for i in range(len(samples.sizes))]
         return _cells(samples, axes, whats, leave_out=True)
@@ -156,7 +156,7 @@ def _cells(
 ) -> dict[str, list[Cell]]:
     """Return the polynomials of all pieces of the domain, by quantity.
 
-    With ``leave_out`` a piece where the costs are no polynomials is left out, unless it is that of the example.
+    With ``leave_out``, pieces where the costs are not polynomials are skipped, except the example's piece.
     """
     cells: dict[str, list[Cell]] = {what: [] for what in QUANTITIES}
     for pieces in product(*(found for _, found in axes)):
@@ -175,7 +175,7 @@ def _has_example(samples: Samples, pieces: Sequence[Piece]) -> bool:
 class Samples:
     """The costs of a model at points, each counted once.
 
-    ``ends`` are the reasons for which a size's domain ends, ``farthest`` its largest lengths at which the model ran.
+    ``ends`` are the reasons why each size's domain ends, ``farthest`` the largest lengths at which the model ran.
     """
 
     def __init__(self, counted: Callable[[tuple[int, ...]], Report], sizes: Sequence[Size]) -> None:
@@ -190,7 +190,7 @@ class Samples:
         self.calls = 0
 
     def at(self, point: tuple[int, ...]) -> Sample:
-        """Return the costs at a point: :data:`SUMMED` for each key, and the peak of memory."""
+        """Return the costs at a point: :data:`SUMMED` for each key, and peak memory."""
         if point not in self._found:
             report = self.first if point == self.example else self._counted(point)
             self._found[point] = _costs(report)
@@ -198,7 +198,7 @@ class Samples:
         return self._found[point]
 
     def along(self, axis: int, others: Sequence[int], whats: Sequence[str]) -> Callable[[int], Sample | None]:
-        """Return the function from a length of a size to some quantities, the other sizes being those of ``others``."""
+        """Return a function from a length of one size to some quantities, with the other sizes fixed to ``others``."""
         wanted = [SUMMED.index(what) for what in whats if what != "memory"]
         known: dict[int, Sample] = {}  # the search for pieces asks for the same lengths hundreds of times
 
@@ -226,7 +226,7 @@ class Samples:
 
 
 def _axis(samples: Samples, axis: int, others: Sequence[int], whats: Sequence[str]) -> tuple[int, list[Piece]]:
-    """Return the period of a size, and the pieces of its range for some quantities, where the other sizes are ``others``."""
+    """Return the period of a size, and the pieces of its range for some quantities, with the other sizes fixed to ``others``."""
     size, costs = samples.sizes[axis], samples.along(axis, others, whats)
     low, high = size.least or 1, size.most
     if high is None:
@@ -257,8 +257,8 @@ def _enter_cells(
 ) -> None:
     """Fit and check the polynomials of one piece of the domain, and enter them by quantity.
 
-    With all required quantities are bytes and memory. They often differ at the smallest sizes: then they are fitted from the
-    example on; if they are no polynomials there either, they have no cell.
+    All required quantities come with bytes and memory. These often differ at the smallest sizes: then they are fitted from the
+    example on; if they are not polynomials there either, they have no cell.
     """
     open_ = [*whats] if whats != REQUIRED else [*QUANTITIES]
     starts = [[piece.first for piece in pieces]]
@@ -285,7 +285,7 @@ def _enter_cells(
 
 
 def _from(piece: Piece, first: int, period: int) -> Piece:
-    """Return the part of a piece from a length of it on."""
+    """Return the part of a piece that starts at the length ``first`` or after."""
     first = piece.first + -(-(first - piece.first) // period) * period
     return Piece(first, piece.last, tuple(range(first, piece.last + 1, period))[: len(piece.nodes)])
 
@@ -311,7 +311,7 @@ def _check(
     wrong = set[str]()
     try:
         sample = samples.at(point)
-    except RunError:  # as of a batch norm that trains on one value
+    except RunError:  # e.g. a batch norm cannot train on one value
         return wrong
     samples.checked.add(point)
     known: dict[int, Any] = {}
@@ -351,7 +351,7 @@ def _inside(pieces: Sequence[Piece], periods: Sequence[int]) -> list[tuple[int, 
 
 
 def _costs(report: Report) -> Sample:
-    """Return the costs of a counted run by phase, module and op, and its peak of memory."""
+    """Return the costs of a counted run by phase, module and op, and its peak memory."""
     sums: dict[Key, tuple[int, ...]] = {MEMORY: (report.max_memory or 0,)}
     numbers = per_operation(_numbers)
 
@@ -360,7 +360,7 @@ def _costs(report: Report) -> Sample:
 
     for each in report.counted:
         enter((each.call.phase, each.call.path, each.call.op), numbers(each))
-    # Other lookups often take the rows of a small table many times, and a polynomial has no minimum.
+    # Only embeddings: other lookups often read the rows of a small table many times, and polynomials cannot cap that.
     for weight in weights_read(report, EMBEDDINGS):
         read = nbytes(weight.spec) if weight.taken is None else weight.taken
         enter(("forward", weight.path, weight.op), (0, 0, 0, read, 0))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 ATTENTION = "attention"
-"""The ops in whose names this stands are computed for each of packed sequences by itself; all others see one row."""
+"""Ops with this in their names are computed for each packed sequence by itself; all others see one row."""
 
 
 class ClosedForm(SizedCosts):
@@ -27,15 +27,15 @@ class ClosedForm(SizedCosts):
     ``flops``, ``macs``, ``activations``, ``bytes``, ``param_bytes`` and ``memory`` are sympy expressions of the forward;
     ``backward_flops`` and ``training_flops`` (forward and backward) exist if it was counted with ``backward``.
 
-    ``param_bytes`` are those of the parameters of the modules that are called, of an embedding the rows it takes; ``bytes``
-    the least that all calls read and write, each tensor once a call; ``memory`` is the predicted peak. The last two may
-    hold on a smaller domain, or be no polynomial at all.
+    ``param_bytes`` are the bytes of the called modules' parameters, for an embedding only of the rows it reads; ``bytes`` the
+    least that all calls read and write, each tensor once a call; ``memory`` is the predicted peak. The last two may hold on a
+    smaller domain, or not be polynomials at all.
     """
 
     def expression(
         self, what: str = "flops", *, phase: str = "forward", module: str = "", operator: str | None = None
     ) -> Expr:
-        """Return a quantity as a sympy expression in positive integers named as the sizes; the arguments are those of
+        """Return a quantity as a sympy expression in positive integers named as the sizes; the arguments are as for
         :meth:`evaluate`. It is a ``Piecewise`` if the domain has several pieces."""
         pieces = [(cell.ranges, self.polynomial(cell, what, phase, module, operator)) for cell in self.pieces(what)]
         return expression(self.sizes, pieces)
@@ -64,8 +64,8 @@ class ClosedForm(SizedCosts):
         return str(latex(self.expression(what, phase=phase)))
 
     def to_python(self, what: str = "flops", phase: str = "forward") -> str:
-        """Return the source of a Python function of the sizes that needs no package; outside the domain it raises
-        ValueError."""
+        """Return the source of a Python function of the sizes, which needs no package and raises ValueError outside
+        the domain."""
         return python_function(self, what, phase)
 
     def plot(self, x: str, what: str = "flops", phase: str = "forward", **others: int) -> Picture:
@@ -76,8 +76,8 @@ class ClosedForm(SizedCosts):
         return plot(self, x, what, phase, others)
 
     def packed(self, size: str, **others: int) -> ClosedForm:
-        """Return the form of a row in which sequences are packed, each attending to itself alone, in the sum of their
-        lengths (``sum_seq`` for the size "seq") and of their squares (``sum_seq_squared``).
+        """Return the form of a row of packed sequences, each attending only to itself, in the sum of their lengths
+        (``sum_seq`` for the size "seq") and the sum of their squares (``sum_seq_squared``).
 
         ``others`` fix all other sizes. Raises ClosedFormError if anything but attention grows with the square.
         """

@@ -1,4 +1,4 @@
-"""The steps of ``generate()``, counted one by one: the model is called as it would be, with the cache that it would have."""
+"""Count the steps of ``generate()`` one by one: call the model as ``generate()`` does, with the cache of that step."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from .repeated_layers import RepeatedLayers
 from .weights import weights_read
 
 CACHES = ("cache", "past_key_values", "cache_params", "state")
-"""The names of a forward's parameter for what it keeps of the tokens before, and of the same in its output."""
+"""Names of a forward's parameter for the cache of earlier tokens, and of the cache in its output."""
 
 FEW = 3
-"""All of so few steps are counted."""
+"""Up to this many steps all are counted."""
 MORE_THAN_ONE = 2
 STEP = ("forward", "", "")
-"""The key of a step's costs where they are fitted."""
+"""The key of a step's costs in fits."""
 
 
 class StepCosts(NamedTuple):
-    """The costs of a step: FLOPs as asked for, and MACs of attention's pairs that the mask leaves."""
+    """The costs of a step: FLOPs for the requested ``attention``, and MACs with only the attention pairs that the mask leaves."""
 
     flops: int
     least_macs: int
@@ -47,7 +47,7 @@ class StepCosts(NamedTuple):
 class Steps:
     """A causal language model of transformers on meta, and the counts of its calls. Raises InputError for other models.
 
-    ``place`` is the device of the model that was given.
+    ``place`` is the device of the user's model.
     """
 
     def __init__(self, model: nn.Module, batch: int, attention: str) -> None:
@@ -70,7 +70,7 @@ class Steps:
         self._short_writes: frozenset[Any] | None = None
 
     def run(self, tokens: int, past: int = 0) -> Report:
-        """Return the count of a call with so many tokens of each sequence, after ``past`` others."""
+        """Return the count of a call with ``tokens`` tokens of each sequence, after ``past`` others."""
         if (tokens, past) not in self._reports:
             report = self._counted(self._inputs(tokens, past), "exact")
             self._writes[tokens, past] = self._keep(past + tokens)
@@ -79,19 +79,19 @@ class Steps:
         return self._asked[tokens, past]
 
     def least_macs(self, tokens: int, past: int = 0) -> int:
-        """Return the MACs of a call, of attention only the pairs that its mask leaves, as far as they are known."""
+        """Return the MACs of a call, in attention only for the pairs that its mask leaves, as far as these are known."""
         self.run(tokens, past)
         return self._reports[tokens, past].total_macs
 
     def cache_bytes(self, past: int) -> int:
-        """Return the bytes of the whole batch's cache after so many tokens."""
+        """Return the bytes of the whole batch's cache after ``past`` tokens."""
         if past not in self._bytes:
             self._bytes[past] = _bytes_in(self._cache_after(past))
         return self._bytes[past]
 
     def weight_bytes(self, tokens: int, past: int = 0) -> int:
-        """Return the least bytes of weights that a call reads, each once: of a table the rows it takes, of experts those of
-        one token."""
+        """Return the least bytes of weights that a call reads, each once: only the rows it reads of a table, and only one token's
+        experts."""
         report = self.run(tokens, past)
         experts = Experts(report, self.batch * tokens)
         read: dict[int, int] = {}
@@ -108,29 +108,29 @@ class Steps:
 
     @cached_property
     def _parameters(self) -> dict[str, int]:
-        """The identity of each parameter by its path; one that modules share has several paths."""
+        """The identity of each parameter by its path; a shared parameter has several paths."""
         return {path: id(each) for path, each in named_parameters(self._model, each_once=False)}
 
     @cached_property
     def dtype(self) -> str:
-        """The dtype of the largest product in the first call that was counted."""
+        """The dtype of the largest product in the first counted call."""
         report = next(iter(self._reports.values()), None) or self.run(1)
         return compute_dtype(max(report.counted, key=lambda each: each.macs).call)
 
     def costs_along(self, pasts: range) -> list[StepCosts]:
-        """Return the costs of a step of one token after each number of others."""
+        """Return the costs of a step of one token after each of these numbers of tokens."""
         if len(pasts) <= FEW:
             return [self._step_costs(past) for past in pasts]
         ends = pasts[0], pasts[-1]
         asked = [self.run(1, past).counted for past in ends]
         exact = [self._reports[1, past].counted for past in ends]
         layers = RepeatedLayers(self._model, [*asked, *exact])
-        # A sliding window ends a piece of the costs where it ends one of the cache, which is found without a run.
+        # A sliding window ends a piece of the costs where it ends a piece of the cache size, which is found without a run.
         likely = [piece.last for piece in _along(self._cache_size, pasts)[1]]
         if layers:
             short = cache(lambda past: self._short_costs(layers, past))
             along, pieces = _along(short, pasts, likely)
-            # A full run at the end of each piece confirms that the layers left out do what the others do.
+            # A full run at the end of each piece confirms that the skipped layers do what the others do.
             if all(short(at) == self._step_costs(at) for at in {*ends, *(piece.last for piece in pieces)}):
                 return [StepCosts(*costs) for costs in along]
         return [StepCosts(*costs) for costs in _along(self._step_costs, pasts, likely)[0]]
@@ -139,7 +139,7 @@ class Steps:
         return StepCosts(self.run(1, past).total_flops, self.least_macs(1, past))
 
     def _short_costs(self, layers: RepeatedLayers, past: int) -> StepCosts:
-        """Return the costs of a step from a run without the layers that repeat others; negative ones if it needs these."""
+        """Return the costs of a step from a run without repeated layers; negative costs if the run needs them."""
         inputs = (
             self._inputs(1, past) if self._short_writes is None else self._inputs_of(1, past, self._short_cache(past))
         )
@@ -187,7 +187,7 @@ class Steps:
         return counted(self._model, kwargs=inputs, attention=attention, mode="eval", lessons=self._lessons)
 
     def _cache_after(self, past: int) -> Any:
-        """Return a cache after so many tokens, which a call may change."""
+        """Return a cache after ``past`` tokens, which the caller may change."""
         if past not in self._caches and self._is_constant():
             return copy_on_meta(next(iter(self._caches.values())))
         if past not in self._caches and (cache := self._written(past)) is not None:
@@ -197,16 +197,16 @@ class Steps:
             inputs = self._inputs(past, 0).items()
             shapes = {key: copy_on_meta(each) if key.endswith("_ids") else each for key, each in inputs}
             try:
-                # All on meta, and so without the values of masks, which grow with the square of the tokens.
+                # Everything on meta: the values of masks grow with the square of the tokens.
                 self._counted(shapes, "dense")
-            except FxflopsError:  # the model reads values; what it wrote into the cache is left behind
+            except FxflopsError:  # the model reads values; run again with a new cache
                 self._counted(self._inputs(past, 0), "dense")
             self._keep(past)
         return copy_on_meta(self._caches[past])
 
     def _written(self, past: int) -> Any:
-        """Return the cache after so many tokens by what a prompt and the step after it write into it; None unless that leads to the caches
-        that these left."""
+        """Return the cache after ``past`` tokens from the writes of a prompt and the step after it; None unless these writes reproduce the
+        caches that both left."""
         if self._can_be_written is False:
             return None
         if (1, 1) in self._writes and past > MORE_THAN_ONE:
@@ -222,17 +222,17 @@ class Steps:
         return self._cache_of_writes(past) if self._can_be_written else None
 
     def _short_cache(self, past: int) -> Any:
-        """Return the cache after so many tokens, if it can be written with only what a run without repeated layers writes."""
+        """Return the cache after ``past`` tokens, if possible with only the writes of a run without repeated layers."""
         made = self._cache_of_writes(past, self._short_writes) if self._can_be_written else None
         return self._cache_after(past) if made is None else made
 
     @property
     def _tokens_written(self) -> int:
-        """The length of a prompt whose writes are known, and those of the step after it; 0 if there is none."""
+        """The length of a prompt whose writes, and those of the step after it, are recorded; 0 if there is none."""
         return next((n for n, past in self._writes if n > 1 and not past and (1, n) in self._writes), 0)
 
     def _cache_of_writes(self, past: int, only: frozenset[Any] | None = None) -> Any:
-        """Return the cache after so many tokens by the known writes, or by those of them that ``only`` has."""
+        """Return the cache after ``past`` tokens from the recorded writes, or from those in ``only``."""
         tokens = self._tokens_written
         prompt, step = self._writes[tokens, 0], self._writes[1, tokens]
         if only is not None and len(prompt) == len(step):
@@ -241,7 +241,7 @@ class Steps:
         return written(self._new_cache(), prompt, tokens, step, past)
 
     def _keep(self, past: int) -> list[Write]:
-        """Remember the cache that the last call left, after so many tokens; return what it wrote into it."""
+        """Remember the cache that the last call left, after ``past`` tokens; return its writes into it."""
         left: Any
         writes: list[Write]
         left, writes = self._kept[-1]
@@ -253,7 +253,7 @@ class Steps:
         return writes
 
     def _is_constant(self) -> bool:
-        """Return whether the cache is a list of tensors of constant shapes, in which nothing depends on the number of tokens."""
+        """Return whether the cache is a list of tensors whose shapes do not depend on the number of tokens."""
         caches = [*islice(self._caches.values(), 2)]
         if len(caches) < 2 or not all(isinstance(part, torch.Tensor) for _, part in parts(caches[0])):
             return False
@@ -261,7 +261,7 @@ class Steps:
 
 
 def _bytes_in(cache: Any) -> int:
-    """Return the bytes of a cache's floating tensors: its counters are not part of it."""
+    """Return the bytes of a cache's floating-point tensors, without its counters."""
     return sum(each.numel() * each.dtype.itemsize for each in tensors_in(cache) if each.is_floating_point())
 
 
@@ -282,8 +282,8 @@ def _check_is_served(model: Any, cache: str) -> None:
 def _along(
     costs: Callable[[int], tuple[int, ...]], lengths: range, likely: Sequence[int] = ()
 ) -> tuple[list[tuple[int, ...]], list[Piece]]:
-    """Return the costs at each of the lengths, counted at those that determine the others, and the pieces of these, which may end
-    near the ``likely`` lengths."""
+    """Return the costs at each of the lengths, counted at a few that determine the others, and the pieces of the lengths, which may
+    end near the ``likely`` lengths."""
     if not lengths:
         return [], []
     at = cache(lambda length: {STEP: costs(length)})
@@ -292,10 +292,9 @@ def _along(
 
 
 class KeepsCache(nn.Module):
-    """A model that gives ``keep`` a copy of its cache after each call, of one that it makes itself if it is given None, and what the call
-    has written into it.
+    """A model that after each call passes ``keep`` a copy of its cache (its own if it is given None) and the call's writes into it.
 
-    A count restores the cache itself, with all that is in it.
+    The copy is needed because a count restores the cache itself.
     """
 
     def __init__(self, model: nn.Module, cache: str, keep: Callable[[tuple[Any, list[Write]]], None]) -> None:
@@ -311,13 +310,13 @@ class KeepsCache(nn.Module):
         kept = inputs[self.cache]
         if kept is None:  # the model made it
             kept = next((out[name] for name in (self.cache, *CACHES) if name in out), None)
-        with DisableTorchFunction(), disable_current_modes():  # the copy is no part of the model's run
+        with DisableTorchFunction(), disable_current_modes():  # the copy is not part of the model's run
             self.keep((copy_on_meta(kept), writes))
         return out
 
 
 def on_meta(model: nn.Module) -> nn.Module:
-    """Return a copy of a model whose floating parameters and buffers are on meta; nothing is allocated for it."""
+    """Return a copy of a model whose floating-point parameters and buffers are on meta, so nothing is allocated for them."""
     memo: dict[int, Any] = {}
     for tensor in state_tensors(model):
         if tensor.is_floating_point():

@@ -1,4 +1,4 @@
-"""``serving``: what a language model costs to serve, token by token, and the time that a device needs for it: the least, and the predicted."""
+"""``serving``: the cost of serving a language model, token by token, with lower bounds and predictions of the time on a device."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ..units import amount, seconds, size
 from .generation import Steps
 
 MUCH = 0.1
-"""The share of a predicted time from which on copies of the cache are named."""
+"""Copies of the cache are mentioned above this share of a predicted time."""
 TAKES = "it takes prompt, new_tokens, batch, device, attention, draft, draft_tokens, acceptance"
 
 
 @dataclass(frozen=True, slots=True)
 class Speculative:
-    """Speculative decoding: a draft model proposes tokens, of which the model accepts each with a probability.
+    """Speculative decoding: a draft model proposes tokens, and the model accepts each with a probability.
 
-    ``tokens`` are those expected of a round, 1 + a + ... + a^n for n proposed ones and an acceptance of a
-    (https://arxiv.org/abs/2211.17192, equation 1). ``flops`` are those of a round after the prompt, of draft and model, for
+    ``tokens`` is the expected number of tokens per round, 1 + a + ... + a^n for n proposed tokens and an acceptance of a
+    (https://arxiv.org/abs/2211.17192, equation 1). ``flops`` are the FLOPs of a round after the prompt, of draft and model, for
     the whole batch. ``per_token_seconds`` is a lower bound, None without a device.
     """
 
@@ -50,22 +50,21 @@ class Speculative:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What it costs to serve a batch of prompts. Times are lower bounds, None without a device; those ``predicted`` are
-    :meth:`Report.predict`'s, of the whole batch in one process: the prefill, and the mean of the first and the last decode step. They are
-    None where no kernel of the device was measured, nor of one like it.
+    """The cost of serving a batch of prompts. Times are lower bounds, None without a device. ``predicted`` times come from
+    :meth:`Report.predict`, for the whole batch in one process: the prefill, and the mean of the first and the last decode step. They are
+    None if neither the device's kernels nor those of a similar one were measured.
 
-    ``step_flops`` and ``step_bytes`` are those of each decode step in turn, of which there is one less than new tokens: the
-    prefill gives the first. Bytes are the least that are moved: the weights once (``weight_bytes`` in a decode step, of
-    experts those that one token takes), and the cache that the step finds, which in a layer with a sliding window grows no
-    further than that. ``cache_bytes`` is the cache of the whole batch after the last step, ``cache_bytes_per_token`` what the
-    first token after the prompt adds to it for one sequence, ``last_cache_bytes_per_token`` what the last one adds.
-    ``per_token_seconds`` is the mean over the decode steps, None if there are none.
+    ``step_flops`` and ``step_bytes`` have an entry for each decode step, one fewer than new tokens: the prefill gives the first
+    token. Bytes are the least to be moved: the weights once (``weight_bytes`` in a decode step, with one token's experts), and the
+    cache before the step, which stops growing at the window in layers with a sliding window. ``cache_bytes`` is the cache of the
+    whole batch after the last step; ``cache_bytes_per_token`` is the growth per sequence with the first token after the prompt,
+    ``last_cache_bytes_per_token`` with the last one. ``per_token_seconds`` is the mean over the decode steps, None if there are none.
 
-    ``model_bytes`` are those of all weights, of all experts too. ``prefill_binds`` and ``decode_binds`` are "compute" or "memory", whatever
-    gives the lower bound. ``predicted_error`` is the mean error of predictions of single kernels of a decode step, and
-    ``predicted_copy_seconds`` the part of the predicted time of an output token in which ``generate()`` copies its cache.
+    ``model_bytes`` counts all weights, with all experts. ``prefill_binds`` and ``decode_binds`` are "compute" or "memory", whichever
+    gives the lower bound. ``predicted_error`` is the mean error of predictions for single kernels of a decode step, and
+    ``predicted_copy_seconds`` the part of the predicted time per output token in which ``generate()`` copies its cache.
 
-    ``dtype`` is that of the largest product. FLOPs are those of ``attention``; times take only the pairs that masks leave ("exact"), as far as these are known.
+    ``dtype`` is the dtype of the largest product. FLOPs follow ``attention``; times count only the pairs that masks leave ("exact"), if known.
     """
 
     model: str
@@ -105,7 +104,7 @@ class Serving:
         return self.model_bytes + self.cache_bytes
 
     def _fit(self) -> str:
-        """Return whether weights and cache fit into the device's memory, in words."""
+        """Say whether weights and cache fit into the device's memory."""
         if self.device is None or self.device.memory is None:
             return ""
         fits = "fit" if self.memory_bytes <= self.device.memory else "do NOT fit"
@@ -182,20 +181,21 @@ def serving(
     acceptance: float = 0.8,
     **unknown: NoReturn,
 ) -> Serving:
-    """Return what ``generate()`` of a causal language model of transformers costs, from counts on meta.
+    """Return the cost of ``generate()`` for a causal language model of transformers, from counts on meta.
 
     The model is called as ``generate()`` calls it: a prefill that makes the last token's logits, then steps of one token
     with the cache. Choosing a token by its logits is not included.
 
     Args:
-        prompt, new_tokens, batch: tokens of each prompt, tokens to generate after it, and the number of sequences.
-        device: a name or a Device, for the bounds on times; "auto" is the device of the model.
-        attention: as for :func:`fxflops.count`, for the FLOPs. The bounds take only the pairs that a mask leaves.
-        draft, draft_tokens, acceptance: for speculative decoding, the model that proposes so many tokens at a time, and
-            the probability with which one of them is accepted.
+        prompt, new_tokens, batch: tokens in each prompt, tokens to generate after it, and the number of sequences.
+        device: a name or a Device, for the bounds on times; "auto" is the model's device.
+        attention: as for :func:`fxflops.count`, for the FLOPs. The bounds count only the pairs that a mask leaves.
+        draft, draft_tokens, acceptance: for speculative decoding, the draft model, the number of tokens it proposes at a time, and
+            the probability that one of them is accepted.
 
-    The times are bounds, with predictions beside them where kernels like the device's were measured. Bounds are not reached by real servers: the larger of the time of 2 x MACs at the device's peak, in the
-    dtype of the largest product, and of weights and cache, each byte once, at its bandwidth.
+    Times are lower bounds, with predictions if kernels of the device or of a similar one were measured. Real servers do not reach the
+    bounds. A bound is the larger of two times: 2 x MACs at the device's peak in the dtype of the largest product, and all bytes of
+    weights and cache, moved once, at its bandwidth.
 
     Raises InputError for a model that keeps nothing between tokens, and for numbers out of range.
     """
@@ -220,14 +220,14 @@ def _serving(
     draft_tokens: int,
     acceptance: float,
 ) -> Serving:
-    """Return what :func:`serving` returns, for arguments that are in range."""
+    """Do the work of :func:`serving`, for arguments that are in range."""
     steps = Steps(model, batch, attention)
     prefill = steps.run(prompt)
     on = None if device is None else device_for(device, steps.place, [steps.dtype])[0]
     pasts = range(prompt, prompt + new_tokens - 1)
     decode = steps.costs_along(pasts)
     weights = steps.weight_bytes(1, prompt)
-    # The cache after the prompt, and after each further token; of one that is not generated, if there is none.
+    # The cache after the prompt and after each decode step; without a step, after a token that is not generated.
     held = steps.cache_along(range(prompt, max(pasts.stop, prompt + 1) + 1))
     grown = [(after - before) // batch for before, after in pairwise(held)]
     moved = [weights + found for _, found in zip(pasts, held, strict=False)]
@@ -266,10 +266,10 @@ def _serving(
 
 @contextmanager
 def earlier_objects_frozen() -> Iterator[None]:
-    """Let the garbage collector pass over only what is made in the block.
+    """Let the garbage collector scan only objects made in the block.
 
-    Many counts follow each other there, and a collection scans all that torch and transformers have imported: a fifth of the time.
-    Where the user has frozen objects the collector stays as it is, since these could not be told from ours afterwards.
+    The block makes many counts, and collections that scan everything torch and transformers import take a fifth of the time.
+    If the user has frozen objects, nothing is frozen here, since unfreezing would include theirs.
     """
     is_ours = not gc.get_freeze_count()
     if is_ours:
@@ -282,7 +282,7 @@ def earlier_objects_frozen() -> Iterator[None]:
 
 
 def _predictions(on: Device | None, calls: list[Report]) -> list[Prediction]:
-    """Return what counted calls take; nothing without a device, or where none of its kernels is calibrated."""
+    """Return the predictions for counted calls; none without a device, or if none of its kernels is calibrated."""
     predictions = [] if on is None else [report.predict(on) for report in calls]
     return predictions if all(prediction.families for prediction in predictions) else []
 
@@ -292,7 +292,7 @@ def _mean(predictions: list[Prediction]) -> float | None:
 
 
 def _copies(prediction: Prediction) -> float:
-    """Return the seconds in which a step's cache is copied, to add a token to it."""
+    """Return the seconds in which a step copies its cache to add a token."""
     return sum(row.seconds for row in prediction.rows if row.op == "cat")
 
 
@@ -301,7 +301,7 @@ def _speculative(
 ) -> Speculative:
     draft = Steps(model, steps.batch, steps.attention)
     expected = sum(acceptance**i for i in range(tokens + 1))
-    # The draft's steps, and one step of the model that checks all that it proposed.
+    # The draft's steps, and one step of the model that checks all proposed tokens.
     rounds = [(draft, 1, tokens), (steps, tokens + 1, 1)]
     flops = sum(times * each.run(n, prompt).total_flops for each, n, times in rounds)
     time = sum(

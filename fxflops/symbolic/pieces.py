@@ -1,7 +1,7 @@
 """The ranges of one size on which all costs are polynomials, found by counting at few lengths.
 
-A stride or a window rounds: then costs are polynomials only in sizes of one remainder, and their distance is the period.
-A sliding window, or a block that is skipped, makes pieces: they end at a length found by bisection.
+A stride or a window rounds: then costs are polynomials only over sizes with the same remainder, whose distance is the period.
+A sliding window, or a skipped block, makes pieces, whose ends are found by bisection.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ MAX_PERIOD = 512
 COMMON = 32
 """The period of most convolutional networks."""
 FEW_PIECES = 2
-"""With so many pieces a period is taken at once. More may be of another period that rounds in step for a while."""
+"""A period with up to this many pieces is accepted at once. More pieces may come from another period that agrees for a while."""
 MANY = 16
-"""So many pieces on each side of the example's are taken where a period has more than few."""
+"""Most pieces on each side of the example's to use, if every period has more than few."""
 SEVERAL = 1, 2, 3, 4, 6, 12
-"""A period may be so many times one that shows: a number below 4 shows no pieces of its own."""
+"""Multiples of a visible period to try: a factor below 4 shows no pieces of its own."""
 SCAN = 200
-"""So many lengths in a row are counted where no other period fits: they show one up to a third of their number."""
+"""Consecutive lengths to count if no other period fits: they show periods up to a third of their number."""
 USUAL = 448, 384, 320, 512
-"""Periods to try if the example's length is a multiple of none that fits: their divisors are those of most models."""
+"""Periods to try if no divisor of the example's length fits: their divisors include the periods of most models."""
 SMALL = 24, 40, 56, 36
-"""Periods to try besides if what was found is none of most models: a stride of 3 shows where the range has no room for 384."""
+"""Further periods to try if the result is not a common one: they show a stride of 3 in a range with no room for 384."""
 PRIMES = 2, 3, 5, 7, 11, 13, 17, 19, 23
 ROUND = 6720, 420, 384, 192, 140, 84, 64, 60, 48, 32, 28, 24, 20, 16, 8, 7, 6, 5, 4, 3, 2
-"""Lengths are checked that are multiples of these, one more, and one less: there a model may take another way. One multiple
-of a large number is one of all its divisors; the small ones are for where the range has no room."""
+"""Multiples of these numbers, plus and minus one, are checked, as a model may behave differently there. A multiple of a large
+number is a multiple of all its divisors; the small ones are for ranges with no room."""
 FEW, WINDOW = 8, 64
-"""A piece of so few lengths may recur: at a distance of so many lengths, or of a divisor of its own, it is looked for."""
+"""A piece of fewer lengths may recur: it is searched for at distances up to so many lengths, or at divisors of its first length."""
 
 Sample = Mapping[tuple[str, str, str], tuple[int, ...]]
-"""Costs at one point, several numbers under each key. What is not in it is 0."""
+"""Costs at one point, several numbers under each key. Missing keys cost 0."""
 Costs = Callable[[int], "Sample | None"]
-"""The costs at a length; None where the model raises."""
+"""The costs at a length; None if the model raises."""
 
 
 class Piece(NamedTuple):
-    """Lengths from ``first`` to ``last`` in steps of the period; ``nodes`` are as many as determine the polynomials."""
+    """Lengths from ``first`` to ``last`` in steps of the period; ``nodes`` are just enough to determine the polynomials."""
 
     first: int
     last: int
@@ -55,18 +55,18 @@ class Piece(NamedTuple):
 
 
 class Recurrence(NamedTuple):
-    """Lengths at which a model takes another way than between them: ``length``, and others at this ``distance``."""
+    """Lengths at which a model behaves differently than between them: ``length``, and others at this ``distance``."""
 
     length: int
     distance: int
 
     def allows(self, period: int, example: int) -> bool:
-        """Return whether all lengths in steps of the period from the example are such ones, or none."""
+        """Return whether either all lengths in steps of the period from the example are such lengths, or none."""
         return period % self.distance == 0 or (example - self.length) % math.gcd(period, self.distance) != 0
 
 
 def columns(samples: Sequence[Sample]) -> dict[tuple[tuple[int, ...], ...], list[tuple[str, str, str]]]:
-    """Return the keys that have the same numbers in all samples, by these numbers."""
+    """Group keys with the same numbers in all samples, by these numbers."""
     found: dict[tuple[tuple[int, ...], ...], list[tuple[str, str, str]]] = {}
     for key in {key: None for sample in samples for key in sample}:
         nothing = next((0,) * len(sample[key]) for sample in samples if key in sample)
@@ -75,10 +75,10 @@ def columns(samples: Sequence[Sample]) -> dict[tuple[tuple[int, ...], ...], list
 
 
 def period_and_pieces(costs: Costs, example: int, low: int, high: int) -> tuple[int, list[Piece]] | None:
-    """Return the least period with which ``low`` to ``high`` falls into few pieces, and these.
+    """Return the least period that splits ``low`` to ``high`` into few pieces, and these pieces.
 
-    If that is none, or not of all lengths, also try with which one the piece of the example reaches up to ``high``: the form then
-    holds from its first length on. What holds for more lengths is taken; None if nothing does.
+    Unless that is period 1, also try the least period with which the example's piece reaches up to ``high``: the form then holds
+    from its first length on. The result that holds for more lengths is returned; None if there is none.
     """
     recurring: list[Recurrence] = []
     pieces = _pieces(costs, example, low, high, 1, recurring)
@@ -98,12 +98,12 @@ def period_and_pieces(costs: Costs, example: int, low: int, high: int) -> tuple[
 
 
 def cover(costs: Costs, low: int, high: int, likely: Sequence[int] = ()) -> list[Piece]:
-    """Return the pieces of ``low`` to ``high``, as many as there are. A piece may be a single length, its only node.
+    """Return all pieces of ``low`` to ``high``. A piece may be a single length, its only node.
 
-    ``likely`` are lengths at which a piece may end, or beside its end: they save steps of the bisection and change nothing else.
+    ``likely`` are lengths at or next to which a piece may end: they save steps of the bisection and change nothing else.
     """
     if high - low >= FEW:
-        # Mostly all lengths lie on one line, which its ends determine.
+        # Usually all costs lie on one line through the ends.
         ends, near = (low, high), [low + 1, low + 2]
         if all(agrees(costs, ends, at) for at in [*near, *_leaps(near[-1], high, 1, [low, *near])]):
             return [Piece(low, high, ends)]
@@ -128,7 +128,7 @@ def values_along(costs: Costs, pieces: Sequence[Piece], key: tuple[str, str, str
 
 
 def _many(costs: Costs, example: int, low: int, high: int) -> list[Piece]:
-    """Return the pieces around the example's, as many as follow each other; none if that is a single length.
+    """Return the example's piece and its consecutive neighbors; none if it is a single length or has no neighbors.
 
     A sort has a piece for each power of two.
     """
@@ -143,8 +143,8 @@ def _many(costs: Costs, example: int, low: int, high: int) -> list[Piece]:
 def _distances(costs: Costs, example: int, low: int, high: int) -> list[int]:
     """Return likely periods: distances between the first lengths of pieces beside the example's.
 
-    A model that pads to multiples of a number has a piece for each multiple, as long as that. Costs that pad to several numbers
-    have a common multiple of these.
+    A model that pads to multiples of a number has a piece of that length for each multiple. Costs that pad to several numbers have
+    their common multiple as period.
     """
     samples = [costs(length) for length in range(example, min(example + FEW, high + 1))]
     distinct = [keys[0] for keys in columns([each for each in samples if each is not None]).values()]
@@ -160,7 +160,7 @@ def _distances(costs: Costs, example: int, low: int, high: int) -> list[int]:
 
 
 def _of_key(costs: Costs, key: tuple[str, str, str], length: int) -> Sample | None:
-    """Return the costs of one key alone at a length."""
+    """Return the costs of a single key at a length."""
     sample = costs(length)
     return None if sample is None else {key: sample[key]} if key in sample else {}
 
@@ -176,7 +176,7 @@ def _starts(costs: Costs, example: int, low: int, high: int, most: int) -> list[
 
 
 def _scanned(costs: Costs, example: int, low: int, high: int) -> int:
-    """Return the least period with which the costs of lengths in a row are polynomials of degree 2; 0 if there is none."""
+    """Return the least period with which the costs of consecutive lengths are polynomials of degree 2; 0 if there is none."""
     first = max(min(example, high - SCAN), low)
     samples = [costs(length) for length in range(first, min(first + SCAN, high + 1))]
     known = [each for each in samples if each is not None]
@@ -196,10 +196,10 @@ def _scanned(costs: Costs, example: int, low: int, high: int) -> int:
 def _least(
     find: Callable[[int], list[Piece] | None], example: int, likely: Sequence[int], recurring: Sequence[Recurrence]
 ) -> tuple[int, list[Piece]] | None:
-    """Return the least period for which there are pieces, and these: one that fits is divided as long as it does, with no
-    more pieces.
+    """Return the least period with pieces, and these: a period that fits is divided as long as it still fits with no more
+    pieces.
 
-    ``likely`` are tried first. ``recurring`` are those known by now; ``find`` may add some.
+    ``likely`` periods are tried first. ``recurring`` holds the recurrences found so far; ``find`` may add some.
     """
     pieces = cache(find)
 
@@ -234,7 +234,7 @@ def _lengths(found: tuple[int, list[Piece]]) -> int:
 def _pieces(
     costs: Costs, example: int, low: int, high: int, period: int, recurring: list[Recurrence]
 ) -> list[Piece] | None:
-    """Return the pieces of ``low`` to ``high``, the one with the example found first; None if they are too many, or one of few
+    """Return the pieces of ``low`` to ``high``, starting the search at the example; None if there are too many, or if a piece of few
     lengths recurs, which is added to ``recurring``."""
     middle = _piece(costs, example, low, high, period)
     is_single = middle.first == middle.last
@@ -252,10 +252,10 @@ def _pieces(
 
 
 def _recurrence(costs: Costs, pieces: Sequence[Piece], period: int, is_whole: bool) -> Recurrence | None:
-    """Return how a piece of few lengths recurs in those beside it, which are of one polynomial; None if none does.
+    """Return how a piece of few lengths recurs within its neighbors, which share one polynomial; None if none recurs.
 
-    A model that takes another way at multiples of a number shows as such a piece where one of these was met by chance. If the
-    pieces are the whole range, it may be the last one.
+    A model that behaves differently at multiples of a number shows such a piece where one of them was counted by chance. If the
+    pieces cover the whole range, it may be the last one.
     """
     followers = (*pieces[2:], None) if is_whole else pieces[2:]
     for before, few, after in zip(pieces, pieces[1:], followers, strict=False):
@@ -273,7 +273,7 @@ def _recurrence(costs: Costs, pieces: Sequence[Piece], period: int, is_whole: bo
 
 
 def _upper_piece(costs: Costs, example: int, low: int, high: int, period: int) -> list[Piece] | None:
-    """Return the piece with the example if it reaches up to ``high``, and holds more lengths than determine it."""
+    """Return the piece with the example if it reaches up to ``high`` and has more lengths than determine it."""
     piece = _piece(costs, example, low, high, period)
     is_long = piece.last - piece.first > len(piece.nodes) * period
     return [piece] if piece.last + period > high and is_long else None
@@ -290,9 +290,9 @@ def _piece(costs: Costs, example: int, low: int, high: int, period: int) -> Piec
 def _along(
     costs: Costs, start: int, end: int, step: int, is_single: bool, most: int = MAX_PIECES
 ) -> tuple[list[Piece], bool]:
-    """Return the pieces from ``start`` to ``end``, or to where the model raises, and whether these are all.
+    """Return the pieces from ``start`` to ``end``, or to where the model raises, and whether these are all pieces.
 
-    They are not if they are more than ``most``, or two of a single length follow each other; ``is_single`` is for the piece before these.
+    The search ends early at more than ``most`` pieces, or at two consecutive single lengths; ``is_single`` describes the piece before.
     """
     found: list[Piece] = []
     while (end - start) * step >= 0 and costs(start) is not None:
@@ -307,7 +307,7 @@ def _along(
 
 
 def _fit(costs: Costs, start: int, end: int, step: int) -> tuple[int, ...] | None:
-    """Return the first lengths, one more than the degree of all costs; None if they are no polynomials of a low degree."""
+    """Return the first lengths, one more than the degree of all costs; None if the costs are not polynomials of a low degree."""
     for degree in range(1, MAX_DEGREE + 1):
         *nodes, last = [start + i * step for i in range(degree + 2)]
         if (end - last) * step < 0 or any(costs(node) is None for node in nodes):
@@ -337,8 +337,8 @@ def _reach(
 ) -> int:
     """Return the last length, towards ``end``, up to which the polynomials agree: in leaps, then by bisection.
 
-    ``seen`` are lengths where they are known to agree; those found are added. The bisection tries ``likely`` lengths and those
-    beside them first.
+    ``seen`` are lengths where they are known to agree; further ones are added. The bisection first tries ``likely`` lengths and
+    their neighbors.
     """
     wrong = None
     for at in _leaps(known, end, step, seen):
@@ -356,8 +356,8 @@ def _reach(
 
 
 def _leaps(start: int, end: int, step: int, seen: Sequence[int]) -> list[int]:
-    """Return lengths from ``start`` to the last before ``end``: in growing leaps of no regular length, and as :data:`ROUND` says
-    if none of the others, or ``seen``, is such a one."""
+    """Return lengths to check from ``start`` to ``end``: in growing, irregular leaps, and for each kind of length in :data:`ROUND`
+    one more, if neither the leaps nor ``seen`` have one."""
     rng, leap, at = random.Random(0), 1, start
     lengths = range(start + step, end + (1 if step > 0 else -1), step)
     found: list[int] = []

@@ -1,4 +1,4 @@
-"""Polynomials with rational coefficients, and the one through given values on a grid: exact, in Python's own integers."""
+"""Polynomials with rational coefficients, and interpolation of values on a grid: exact, in Python's own integers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def total(polynomials: Iterable[Polynomial]) -> Polynomial:
 
 
 def integral(polynomial: Polynomial) -> tuple[dict[Monomial, int], int]:
-    """Return whole coefficients and the number by which to divide their sum."""
+    """Return integer coefficients and their common denominator."""
     denominator = math.lcm(*(each.denominator for each in polynomial.values()))
     return {monomial: int(each * denominator) for monomial, each in polynomial.items()}, denominator
 
@@ -37,7 +37,7 @@ def value(polynomial: Polynomial, point: Sequence[int]) -> Fraction:
 
 
 def fixed(polynomial: Polynomial, variable: int, at: int) -> Polynomial:
-    """Return the polynomial with one variable, which it keeps as the others do theirs, set to a number."""
+    """Return the polynomial with one variable set to a number; monomials keep an exponent, 0, for it."""
     return total({(*m[:variable], 0, *m[variable + 1 :]): each * at ** m[variable]} for m, each in polynomial.items())
 
 
@@ -48,7 +48,7 @@ def interpolation(nodes: Sequence[Sequence[int]]) -> Callable[[Sequence[int]], P
     """
     bases = [_basis(each) for each in nodes]
     monomials = [*product(*(range(len(each)) for each in nodes))]
-    # The coefficient of a monomial is a weighted sum of the values. The weights are multiplied to be whole, to be fast.
+    # The coefficient of a monomial is a weighted sum of the values. The weights are scaled to integers, for speed.
     whole = math.lcm(*(c.denominator for basis in bases for row in basis for c in row)) ** len(nodes)
     weights = {
         monomial: [
@@ -67,10 +67,10 @@ def interpolation(nodes: Sequence[Sequence[int]]) -> Callable[[Sequence[int]], P
 
 @lru_cache(4096)
 def extrapolation(nodes: tuple[int, ...], at: int) -> tuple[list[int], int]:
-    """Return whole weights of the values at some lengths, and the number by which to divide their weighted sum: the result is
-    the value at another length of the polynomial through them.
+    """Return integer weights of the values at some lengths, and the divisor of their weighted sum, which is the value at another
+    length of the polynomial through them.
 
-    The polynomial itself is not made, whose fractions take most of the time of a comparison.
+    The polynomial itself is not built: its fractions would take most of the time of a comparison.
     """
     exact = [
         math.prod((Fraction(at - other, node - other) for other in nodes if other != node), start=Fraction(1))
@@ -94,7 +94,7 @@ def _basis(nodes: Sequence[int]) -> list[list[Fraction]]:
 
 
 def evaluated(polynomial: Polynomial, sizes: Sequence[Any], largest: Sequence[int]) -> Any:
-    """Return the values at arrays of sizes, exact: of 64-bit integers where those hold every term, of Python's otherwise.
+    """Return the exact values at arrays of sizes: in 64-bit integers if these hold every term, else in Python's.
 
     ``largest`` are the largest sizes in the arrays.
     """
@@ -105,7 +105,7 @@ def evaluated(polynomial: Polynomial, sizes: Sequence[Any], largest: Sequence[in
 
 
 def _by_horner(terms: Mapping[Monomial, int], sizes: Sequence[Any]) -> Any:
-    """Return the sum of the terms: those of each power of the first size together, highest power first."""
+    """Return the sum of the terms by Horner's method: grouped by powers of the first size, highest power first."""
     if not sizes:
         return sum(terms.values())
     powers: dict[int, dict[Monomial, int]] = {}

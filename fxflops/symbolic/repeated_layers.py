@@ -1,4 +1,4 @@
-"""Layers of a model that do the same: of those the first and the last run, and the first counts for those in between."""
+"""Repeated layers of a model: only the first and the last run, and the first counts for those in between."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ..model.modules import all_modules, modules_of, named_children
 from ..records import Counted, per_operation, typed
 
 FEWEST = 3
-"""The least layers of which one need not run."""
+"""The least number of equal layers of which one can be skipped."""
 NUMBERS = frozenset({bool, int, float, str, type(None)})
 
 
 class NoFirst(FxflopsError):
-    """Raised where a layer is called before the one whose result it is to return."""
+    """Raised if a skipped layer is called before the layer whose result it returns."""
 
 
 class RepeatedLayers:
-    """The layers of a model's lists that made the same calls, at the same costs, in each of some counts of it, and have the same
-    attributes but for their own number.
+    """Layers of a model's lists that made the same calls at the same costs in each of several counts, and have the same
+    attributes except their own number.
 
-    ``times`` tells for how many layers one that runs counts, by its path; others count once.
+    ``times`` maps the path of a layer that runs to the number of layers it counts for; other layers count once.
     """
 
     def __init__(self, model: nn.Module, counts: Sequence[Sequence[Counted]]) -> None:
@@ -55,7 +55,7 @@ class RepeatedLayers:
 
     @contextmanager
     def left_out(self) -> Iterator[None]:
-        """Put modules that return what the first layer of a kind does in place of those between it and the last."""
+        """Replace the layers between the first and the last of a kind by modules that return the first one's result."""
         given = [(layers, name, layers[name]) for layers, names in self._groups for name in names[:-1]]
         try:
             for layers, names in self._groups:
@@ -71,7 +71,7 @@ class RepeatedLayers:
                 vars(layer).pop("forward", None)
 
     def number(self, path: str) -> int:
-        """Return for how many layers a call in the module of this path counts."""
+        """Return the number of layers that a call in the module at this path counts for."""
         for first, times in self.times.items():
             if path == first or path.startswith(f"{first}."):
                 return times
@@ -89,7 +89,7 @@ def _keeping(layer: Any, out: list[Any]) -> Callable[..., Any]:
 
 
 class LeftOut(nn.Module):
-    """In place of a layer, whose plain attributes it has: it returns what another one did, which is in ``out``."""
+    """Replaces a layer and has its plain attributes; returns another layer's result, which is in ``out``."""
 
     def __init__(self, layer: nn.Module | None, out: list[Any]) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class LeftOut(nn.Module):
 
 
 def _calls_of_layers(counted: Sequence[Counted], path: str) -> dict[str, list[Any]]:
-    """Return what each layer of the list at this path has called, by its name there, and at which costs."""
+    """Return the calls of each layer in the list at this path, with their costs, by the layer's name in the list."""
     found: dict[str, list[Any]] = {}
     start = len(path) + 1
     result = per_operation(lambda each: (each.call.op, each.macs, each.flops, typed(each.call.out)))
@@ -118,7 +118,7 @@ def _calls_of_layers(counted: Sequence[Counted], path: str) -> dict[str, list[An
 
 
 def _structures(layers: Mapping[str, nn.Module]) -> dict[str, Any]:
-    """Return classes, plain attributes and the shapes of parameters of each layer with all in it, by its name in the list, but for
+    """Return the classes, plain attributes and parameter shapes of each layer and its submodules, by its name in the list, except
     attributes that number the layers."""
     found: dict[str, dict[Any, Any]] = {}
     for name, layer in layers.items():

@@ -14,7 +14,7 @@ from ..model.pytree import parts, replaced, tensors_in
 
 
 class Size(NamedTuple):
-    """A named size: that of the example, and the least and largest that the user asks for; None if left open."""
+    """A named size: its length in the example, and the user's least and largest length; None if left open."""
 
     name: str
     example: int
@@ -23,7 +23,7 @@ class Size(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A dimension of a tensor whose length is ``of`` the size called ``name``; ``wanted`` is the object that said so."""
+    """A dimension of a tensor whose length is the function ``of`` of the size ``name``; ``wanted`` is the user's Dim or name for it."""
 
     dim: int
     name: str
@@ -35,8 +35,8 @@ class Inputs:
     """The inputs of a model as a function of their named sizes.
 
     ``dynamic_shapes`` is as for ``torch.export.export``: for each parameter of forward (by name, or in order) the dims
-    that vary, ``{"input_ids": {0: Dim("batch"), 1: Dim("seq", max=4096)}}``. A plain name stands for a Dim; ``2 * dim`` is
-    derived from it. For an object with several tensors, such as a KV cache, the dims are those of each of them.
+    that vary, ``{"input_ids": {0: Dim("batch"), 1: Dim("seq", max=4096)}}``. A plain name works as a Dim; ``2 * dim`` is
+    derived from it. For an object with several tensors, such as a KV cache, the dims apply to each of them.
 
     Raises InputError if a dim has no name, does not exist, or one name has two lengths.
     """
@@ -51,7 +51,7 @@ class Inputs:
             if parameter.kind is parameter.VAR_POSITIONAL and isinstance(dynamic_shapes, (tuple, list)):
                 first = (
                     [*bound].index(name) if name in bound else len(bound)
-                )  # of *args the specs come one after the other, too
+                )  # the specs of *args may also follow one after the other
                 rest = dynamic_shapes[first:]
                 if len(rest) != 1 or not isinstance(rest[0], (tuple, list)):
                     dynamic_shapes = (*dynamic_shapes[:first], rest)
@@ -91,7 +91,7 @@ class Inputs:
 
 
 def _placed(value: Any, spec: Any, where: str) -> Iterator[tuple[torch.Tensor, list[Place]]]:
-    """Yield each tensor in an input that has named sizes, with their places."""
+    """Yield each tensor with named sizes in an input, with the places of these sizes."""
     if spec is None:
         return
     if isinstance(value, torch.Tensor):
@@ -115,7 +115,7 @@ def _place(dim: int, wanted: Any, tensor: torch.Tensor, where: str) -> Iterator[
         return
     if not -tensor.ndim <= dim < tensor.ndim:
         raise InputError(f"dynamic_shapes: {where} has no dim {dim}: its shape is {tuple(tensor.shape)}")
-    root = getattr(wanted, "root", wanted)  # of a Dim that is derived from another
+    root = getattr(wanted, "root", wanted)  # set on a Dim that is derived from another
     name = root if isinstance(root, str) else getattr(root, "__name__", "")
     if not name.isidentifier():
         raise InputError(
@@ -125,7 +125,7 @@ def _place(dim: int, wanted: Any, tensor: torch.Tensor, where: str) -> Iterator[
 
 
 def _enter(found: dict[str, Size], place: Place, length: int, where: str) -> None:
-    """Enter the size of a place, whose tensor has this length there; raise InputError if it contradicts an earlier one."""
+    """Enter the size of a place with this length in the example; raise InputError if it contradicts an earlier one."""
     known = found.get(place.name)
     fitting = [known.example] if known else range(length + 1)
     example = next((size for size in fitting if place.of(size) == length), None)

@@ -1,4 +1,4 @@
-"""The weights that a run reads: of a table the rows that lookups take, all others whole."""
+"""The weights that a run reads: for tables only the rows that lookups read, for all others the whole."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..roofline.traffic import inputs_of, looked_up
 
 EMBEDDINGS = "embedding", "embedding_bag"
 NOT_READ = "view", "query"
-"""The reasons why a call costs nothing that reads no element of its arguments."""
+"""The zero-cost rules of calls that read no element of their arguments."""
 Table = tuple[str, Spec, str]
-"""The path of a module, and shape and dtype of a parameter of its own."""
+"""The path of a module, and the shape and dtype of one of its own parameters."""
 
 
 class Weight(NamedTuple):
-    """A parameter of a module in one of its calls. ``taken`` are the bytes of the rows looked up in it, each its own; None
+    """A parameter of a module in one of its calls. ``taken`` are the bytes of the rows looked up in it, each lookup counted; None
     if it is read whole."""
 
     path: str
@@ -28,9 +28,9 @@ class Weight(NamedTuple):
 
 
 def weights_read(report: Report, lookups: Collection[str] = ()) -> Iterator[Weight]:
-    """Yield the parameters of each module call of a forward; only ``lookups``, if given, are taken to read rows of one.
+    """Yield the parameters of each module call in a forward; ``lookups``, if given, are the only ops assumed to read single rows.
 
-    The rows of all calls of a module are those of its first. Parameters of one shape in one module are not told apart.
+    The first call of a module gets the rows of all its calls. Parameters of one shape in one module are not distinguished.
     """
     taken = _taken(report, lookups)
     counted = dict.fromkeys(taken, False)
@@ -43,7 +43,7 @@ def weights_read(report: Report, lookups: Collection[str] = ()) -> Iterator[Weig
 
 
 def _taken(report: Report, lookups: Collection[str]) -> dict[Table, int]:
-    """Return the bytes that lookups take of each table which no other call of the same module reads."""
+    """Return the bytes that lookups read from each table that no other call of the same module reads."""
     calls = [each for each in report.counted if each.call.phase in PARTS["forward"]]
     found: dict[Table, int] = {}
     others: list[Counted] = []
@@ -62,7 +62,7 @@ def _taken(report: Report, lookups: Collection[str]) -> dict[Table, int]:
 
 
 def _whole(counted: Counted) -> list[Spec]:
-    """Return the tensors that a call which is no lookup may read whole: one seen in another shape is read elsewhere."""
+    """Return the tensors that a call other than a lookup may read whole: a tensor that is only viewed is read elsewhere."""
     call, out = counted.call, [*specs_in(counted.call.out)]
     given = [*inputs_of(call), *specs_in(dict(call.settings))]
     return [spec for spec in given if out and spec not in out] if counted.rule in NOT_READ else given

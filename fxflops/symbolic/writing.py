@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TOP = 8
 POINTS = 200
-"""A figure is drawn through so many points of each piece of the domain."""
+"""Points in each piece of the domain through which a figure is drawn."""
 WHY_NO_POLYNOMIAL = "an operator's costs are none, as those of a sort"
 TITLES = {
     "flops": "FLOPs", "macs": "MACs", "activations": "activations", "bytes": "bytes", "param_bytes": "parameter bytes",
@@ -52,7 +52,7 @@ def expression(sizes: Sequence[str], pieces: Sequence[tuple[Sequence[Range], Pol
 
 
 def _unified(pieces: Sequence[tuple[Sequence[Range], Polynomial]]) -> list[Polynomial]:
-    """Return the polynomials; in place of one for a single length that of a neighbour, where it is right there, too."""
+    """Return the polynomials; a single length's is replaced by a neighbour's that is right there, too."""
     found = [polynomial for _, polynomial in pieces]
     for axis in range(len(pieces[0][0])):
         for i, (ranges, _) in enumerate(pieces):
@@ -65,7 +65,7 @@ def _unified(pieces: Sequence[tuple[Sequence[Range], Polynomial]]) -> list[Polyn
 
 
 def _conditions(symbols: Sequence[Any], ranges: Sequence[Range]) -> list[Any]:
-    """Return the relations that tell a piece from the others; the period is the same in all."""
+    """Return the conditions that distinguish a piece from the others; the period is the same in all."""
     found: list[Any] = []
     for symbol, (first, last, _) in zip(symbols, ranges, strict=True):
         found += [symbol >= first] if first > 1 else []
@@ -109,7 +109,7 @@ def _term(sizes: Sequence[str], monomial: Monomial, coefficient: int) -> str:
 
 
 def text(form: SizedCosts) -> str:
-    """Return the form as lines: the totals and the operators, in the largest piece of the domain, and the other pieces."""
+    """Return the form as lines: its domain, and the totals and operators in the largest piece of the domain."""
     cell = _largest(form, form.main)
     here = _words(form.sizes, cell.ranges)
     lines = [
@@ -131,7 +131,7 @@ def text(form: SizedCosts) -> str:
 
 
 def _total(form: SizedCosts, shown: Cell, title: str, what: str, phase: str) -> str:
-    """Return the line of a quantity in the piece that is shown; in a part of it, said, if it holds there alone."""
+    """Return the line of a quantity in the piece that is shown, or in a part of it, which is named, if it holds only there."""
     cells = form.cells[what]
     whole = [cell for cell in cells if _holds(cell.ranges, shown.ranges)]
     parts = sorted((cell for cell in cells if _holds(shown.ranges, cell.ranges)), key=_points)
@@ -144,7 +144,7 @@ def _total(form: SizedCosts, shown: Cell, title: str, what: str, phase: str) -> 
 
 
 def _holds(ranges: Sequence[Range], inside: Sequence[Range]) -> bool:
-    """Return whether all lengths of the ranges ``inside`` are in ranges."""
+    """Return whether ``ranges`` contain all lengths of the ranges ``inside``."""
     return all(
         other.first in each
         and (other.first == other.last or other.period % each.period == 0)
@@ -205,7 +205,7 @@ def plot(form: SizedCosts, x: str, what: str, phase: str, others: Mapping[str, i
 
 
 def _plotted(form: SizedCosts, what: str, axis: int, point: list[int]) -> list[int]:
-    """Return lengths of a size at which the form holds, the other sizes being those of the point."""
+    """Return lengths of a size at which the form holds, with the other sizes as in the point."""
     found: set[int] = set()
     for cell in form.pieces(what):
         if all(

@@ -1,4 +1,4 @@
-"""The arithmetic of trainers: what each takes the FLOPs of a training step to be, and why two of them differ.
+"""The arithmetic of trainers: how each estimates the FLOPs of a training step, and why two estimates differ.
 
 >>> from fxflops import trainers
 >>> print(trainers.estimate("verl", config, lengths=[512, 1024]))            # doctest: +SKIP
@@ -32,7 +32,7 @@ TRAINERS: dict[str, Trainer] = {
 
 
 def list_trainers() -> dict[str, str]:
-    """Return what each trainer's arithmetic is, by its name; "fxflops" is the true count."""
+    """Return a description of each trainer's arithmetic, by name; "fxflops" is the true count."""
     return {name: trainer.summary for name, trainer in TRAINERS.items()}
 
 
@@ -44,16 +44,16 @@ def estimate(
     images: Iterable[int] = (),
     closed_form: ClosedForm | None = None,
 ) -> Estimate:
-    """Return the FLOPs of forward and backward of a batch, term by term, as a trainer counts them.
+    """Return the FLOPs of a batch's forward and backward, term by term, as a trainer counts them.
 
     Args:
         trainer: one of :func:`list_trainers`.
-        source: a Report of ``count(..., backward=True)``, a model, or its config of transformers (also as the dict in
+        source: a Report of ``count(..., backward=True)``, a model, or its transformers config (also as the dict in
             config.json). Where parameters are needed, a config's model is built on the meta device; "fxflops" counts it.
-        lengths: those of the batch's sequences, or that of the only one; by default, those of the report's inputs.
-        images: the patches of each image in the batch; verl alone counts the vision encoder.
-        closed_form: that of the model with ``backward=True``, in batch and sequence or in the sequence alone: the true count
-            of a length is then evaluated instead of counted.
+        lengths: the lengths of the batch's sequences, or the length of its only one; by default from the report's inputs.
+        images: the patches of each image in the batch; only verl counts the vision encoder.
+        closed_form: the model's closed form with ``backward=True``, in batch and sequence or only in the sequence: the true
+            count of a length is then evaluated instead of counted.
 
     Raises InputError for an unknown trainer, and for a source that lacks what its formula reads.
     """
@@ -69,8 +69,8 @@ def explain(
     images: Iterable[int] = (),
     closed_form: ClosedForm | None = None,
 ) -> Comparison:
-    """Explain why two trainers' FLOPs of a batch differ: each term that does, with what both count. The arguments are those
-    of :func:`estimate`."""
+    """Explain why two trainers' FLOPs of a batch differ: the terms that differ, and what each trainer counts. Arguments are as
+    for :func:`estimate`."""
     return Comparison(*_estimates([a, b], Source(source, images, closed_form), lengths))
 
 

@@ -1,4 +1,4 @@
-"""A model as trainers' formulas read it: the sizes in its config, its parameters by term, and its true count."""
+"""A model as trainers' formulas see it: the sizes in its config, its parameters by term, and its true count."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ PLACES = (
     ("attention projections", r"attn|attention|\.[qkv]_proj|\.attn"),
     ("mlp", r"mlp|ffn|feed_forward|\.fc|\.intermediate\.|\d\.output\.dense"),
 )
-"""The term of a module by its path; the first that fits."""
+"""The term of a module by its path; the first match counts."""
 
 
 class Training(NamedTuple):
-    """Forward and backward of ``times`` sequences: path, op and MACs of each product, and the FLOPs of all that runs."""
+    """Forward and backward of ``times`` sequences: path, op and MACs of each product, and the FLOPs of everything that runs."""
 
     times: int
     products: list[tuple[str, str, int]]
@@ -48,9 +48,9 @@ class Training(NamedTuple):
 
 
 class Source:
-    """A report, a model or a config of transformers, with what trainers' formulas read of it.
+    """A report, a model or a transformers config, with the data that trainers' formulas read from it.
 
-    ``images`` are the patches of each image in the batch; ``form`` stands for the counts of further lengths. Raises InputError
+    ``images`` are the patches of each image in the batch; ``form`` replaces counts of further lengths. Raises InputError
     for anything else.
     """
 
@@ -70,12 +70,12 @@ class Source:
         elif hasattr(given, "model_type"):
             self.config = given
         else:
-            wrong = f"{type(given).__name__} is no report, model or config of transformers ({given!r:.60})"
+            wrong = f"expected a report, a model or a transformers config, got {type(given).__name__} ({given!r:.60})"
             raise InputError(f"{wrong}; a config.json is given as a dict: json.load(file)")
 
     @property
     def provenance(self) -> str:
-        """The origin of the figures: that of the report, or of what is worked out now."""
+        """The origin of the figures: the report's, or this environment for figures that are computed now."""
         if isinstance(self._given, Report):
             return self._given.provenance
         return environment_of(torch.device("meta"), "", False).provenance
@@ -84,13 +84,13 @@ class Source:
         """Return the config. Raises InputError if there is none."""
         if self.config is None:
             raise InputError(
-                f"the formula of {what} reads the model's config, which this has not: give that of transformers, or its dict"
+                f"the formula of {what} needs the model's config: give its transformers config, or the dict of that"
             )
         return self.config
 
     @property
     def text(self) -> Any:
-        """The config of the language model, which that of a model with images has inside."""
+        """The config of the language model, which is nested in the config of a model with images."""
         return getattr(self.config, "text_config", None) or self.config
 
     @cached_property
@@ -109,9 +109,9 @@ class Source:
             config = AutoConfig.for_model(**vars(given)) if isinstance(given, SimpleNamespace) else given
             with torch.device("meta"):
                 made: nn.Module = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-        except Exception as error:  # whatever an architecture raises for what its config lacks
+        except Exception as error:  # architectures raise different errors for missing config fields
             wrong = f"transformers builds no language model of this config, model_type {given.model_type!r}"
-            if str(error).startswith("Unrecognized "):  # and a list of all that it knows follows
+            if str(error).startswith("Unrecognized "):  # a list of all known types follows
                 instead = "give the model, or the report of fxflops.count(model, args, backward=True)"
                 raise InputError(f"{wrong}, since it has none of that type: {instead}") from None
             raise InputError(f"{wrong}: {str(error).splitlines()[0]:.200}") from error
@@ -126,25 +126,25 @@ class Source:
 
     @cached_property
     def is_tied(self) -> bool:
-        """Whether the output layer has the weight of the input table."""
+        """Whether the output layer shares the weight of the input table."""
         outputs = [module for module in self.modules if module_term(module) == "output layer"]
         return bool(outputs) and not any(module.params for module in outputs)
 
     @cached_property
     def parameters(self) -> Mapping[str, int]:
-        """The elements of the parameters by term. Of a tied table they are the output layer's, which computes with them."""
+        """The number of parameters by term. A tied table belongs to the output layer, which computes with it."""
         found: Counter[str] = Counter()
         for module in self.modules:
             found[module_term(module)] += module.params or 0
         tables = [m.params or 0 for m in self.modules if module_term(m) == "input table"]
-        if self.is_tied:  # the first table is that of the tokens
+        if self.is_tied:  # the first table is the tokens'
             found["output layer"] += tables[0]
             found["input table"] -= tables[0]
         return found
 
     @property
     def active_parameters(self) -> Mapping[str, Fraction]:
-        """The parameters that a token meets: of the experts, those of the ones it is sent to."""
+        """The parameters that a token uses: of the experts only those that it is sent to."""
         found = {name: Fraction(n) for name, n in self.parameters.items()}
         if found.get("experts"):
             self.needed_config("a mixture of experts")
@@ -152,14 +152,14 @@ class Source:
         return found
 
     def width_of_scores(self, trainer: str) -> int:
-        """Return heads x (query's + value's size a head), summed over all layers with attention."""
+        """Return heads x (query size + value size per head), summed over all layers with attention."""
         config = self.needed_config(trainer) and self.text
         layers = len([kind for kind in layer_kinds(config) if kind != "linear_attention"])
         self.check(trainer, {"attention projections": projections(config) * layers})
         return layers * read(config, *HEADS) * sum(head_sizes(config))
 
     def check(self, trainer: str, sizes: Mapping[str, int]) -> None:
-        """Raise InputError if the sizes read from the config are not those of the model's parameters, but for biases."""
+        """Raise InputError if the sizes from the config do not match the model's parameters, apart from biases."""
         for term, elements in {**sizes, "other": 0}.items():
             there = self.parameters.get(term, 0)
             most = max(there, elements) if elements else sum(self.parameters.values())
@@ -170,7 +170,7 @@ class Source:
                 )
 
     def training_of(self, lengths: tuple[int, ...]) -> Iterator[Training]:
-        """Yield forward and backward of the batch's sequences: of a report, or of each length, counted or by the closed form."""
+        """Yield forward and backward of the batch's sequences: from the report, or for each length by a count or the closed form."""
         if isinstance(self._given, Report):
             given = self._given.recount("fxflops")
             if given.total_backward_flops is None:
@@ -197,13 +197,13 @@ class Source:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The lengths of the sequences in the report's batch. Raises InputError if its inputs do not tell them."""
+        """The lengths of the sequences in the report's batch. Raises InputError if its inputs do not show them."""
         if isinstance(self._given, Report):
             for scope in self._given.scopes:
                 for spec in () if scope.path else specs_in((scope.args, dict(scope.kwargs))):
                     if len(spec) == 2 and spec.is_integral:
                         return (spec[1],) * spec[0]
-        raise InputError("lengths= are those of the batch's sequences: [512, 1024]")
+        raise InputError("give the lengths of the batch's sequences: lengths=[512, 1024]")
 
 
 def _training_in(report: Report, times: int) -> Training:
@@ -213,7 +213,7 @@ def _training_in(report: Report, times: int) -> Training:
 
 
 def _training_by(form: ClosedForm, length: int, times: int) -> Training:
-    """Evaluate a closed form whose last size is the length, and another the number of sequences."""
+    """Evaluate a closed form whose last size is the length; another size is the number of sequences."""
     point = [1, length][-len(form.sizes) :]
     cell = form.cell_at(point, "macs")
     wanted = PHASES["training"]
@@ -223,12 +223,12 @@ def _training_by(form: ClosedForm, length: int, times: int) -> Training:
 
 
 def _config_of(given: Mapping[str, Any]) -> Any:
-    """Return the config that a config.json is of, with the defaults of its architecture where transformers knows them."""
+    """Return the config of a config.json's dict, with its architecture's defaults if transformers knows it."""
     try:
         from transformers import AutoConfig
 
         return AutoConfig.for_model(**given)
-    except (ImportError, TypeError, ValueError):  # a dict of another origin: what it has is all there is
+    except (ImportError, TypeError, ValueError):  # a dict unknown to transformers has no defaults
         nested = {k: _config_of(v) if isinstance(v, Mapping) and "config" in k else v for k, v in given.items()}
         return SimpleNamespace(**nested)
 
@@ -246,7 +246,7 @@ def module_term(module: Module) -> str:
     return next((term for term, pattern in PLACES[2:] if re.search(pattern, path)), "other")
 
 
-# The sizes in a config: other architectures have other names for them.
+# Names of the sizes in a config, which differ between architectures.
 
 HIDDEN = ("hidden_size", "n_embd", "d_model")
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
@@ -259,7 +259,7 @@ SHARED = ("n_shared_experts", "num_shared_experts")
 
 
 def read(config: Any, *names: str, default: int | None = None) -> int:
-    """Return the first of these sizes that a config has. Raises InputError if it has none and there is no default."""
+    """Return the first of these fields that a config has. Raises InputError if it has none and there is no default."""
     for name in names:
         found = getattr(config, name, None)
         if isinstance(found, int):
@@ -274,7 +274,7 @@ def read(config: Any, *names: str, default: int | None = None) -> int:
 
 
 def head_sizes(config: Any) -> tuple[int, int]:
-    """Return the sizes of a query and of a value a head; those of latent attention differ."""
+    """Return the query's and the value's size per head, which differ in latent attention."""
     if getattr(config, "kv_lora_rank", None):
         return config.qk_nope_head_dim + config.qk_rope_head_dim, config.v_head_dim
     size = read(config, "head_dim", default=read(config, *HIDDEN) // read(config, *HEADS))
@@ -282,15 +282,15 @@ def head_sizes(config: Any) -> tuple[int, int]:
 
 
 def layer_kinds(config: Any) -> list[str]:
-    """Return the kind of attention of each layer, as transformers names them: "full_attention", "sliding_attention" ..."""
+    """Return the kind of attention of each layer by transformers's names: "full_attention", "sliding_attention" ..."""
     layers = read(config, *LAYERS)
     return [*(getattr(config, "layer_types", None) or ["full_attention"] * layers)]
 
 
 def windows(config: Any) -> list[int | None]:
-    """Return the number of tokens that each layer with attention sees at most, None for one that sees them all.
+    """Return the largest number of tokens that each layer with attention sees, None if it sees all.
 
-    Without a kind for each layer, a window is that of all of them, as in Mistral.
+    If the config gives no kind for each layer, a window applies to all layers, as in Mistral.
     """
     kinds, window = layer_kinds(config), getattr(config, "sliding_window", None)
     everywhere = not getattr(config, "layer_types", None) and getattr(config, "use_sliding_window", True)
@@ -304,7 +304,7 @@ GATED_QUERIES = {"qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_
 
 
 def projections(config: Any) -> int:
-    """Return the elements of the matrices of a layer with attention, or with latent attention (MLA)."""
+    """Return the number of elements in the matrices of an attention or latent attention (MLA) layer."""
     hidden, heads, (query, value) = read(config, *HIDDEN), read(config, *HEADS), head_sizes(config)
     if not getattr(config, "kv_lora_rank", None):
         queries, keys = query * heads, query * read(config, "num_key_value_heads", default=heads)
@@ -316,7 +316,7 @@ def projections(config: Any) -> int:
 
 
 class FeedForward(NamedTuple):
-    """The widths of the feed-forward layers; with experts those of an expert, and of all shared experts together."""
+    """The widths of the feed-forward layers; with experts also of one expert, and of all shared experts together."""
 
     matrices: int
     width: int
@@ -328,7 +328,7 @@ class FeedForward(NamedTuple):
     sparse_layers: int = 0
 
     def elements(self, hidden: int) -> dict[str, int]:
-        """Return the elements of all their matrices by term."""
+        """Return the number of elements in all their matrices by term."""
         sparse = self.matrices * hidden * self.sparse_layers
         return {
             "mlp": self.matrices * hidden * self.width * self.dense_layers,

@@ -18,7 +18,7 @@ TERMS = (
     "input table", "attention projections", "attention scores", "linear attention", "mlp", "router", "experts",
     "shared experts", "norms", "vision", "output layer", "other",
 )  # fmt: skip
-"""The parts of a model that trainers count or leave out, in the order in which they are shown."""
+"""The parts of a model that trainers count or ignore, in the order shown."""
 NOT_COUNTED = "nothing"
 Terms = Mapping[str, float | Fraction]
 """FLOPs by :data:`TERMS`."""
@@ -26,7 +26,7 @@ Terms = Mapping[str, float | Fraction]
 
 @dataclass(frozen=True, slots=True)
 class Trainer:
-    """The arithmetic of a trainer: ``terms`` returns the FLOPs of forward and backward of a batch of sequences of these lengths; ``how`` says in words what a term counts."""
+    """The arithmetic of a trainer: ``terms`` returns the FLOPs of forward and backward for a batch with these sequence lengths; ``how`` describes what each term counts."""
 
     name: str
     summary: str
@@ -35,7 +35,7 @@ class Trainer:
 
 
 class Term(NamedTuple):
-    """A term of a trainer's formula: the part of the model, its FLOPs, and in words what is counted."""
+    """A term of a trainer's formula: the part of the model, its FLOPs, and a description of what is counted."""
 
     name: str
     flops: int
@@ -44,9 +44,9 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Estimate(Tabular):
-    """The FLOPs of forward and backward of a batch by a trainer's arithmetic, term by term.
+    """The FLOPs of a batch's forward and backward by a trainer's arithmetic, term by term.
 
-    ``lengths`` are those of the batch's sequences, ``tokens`` their sum.
+    ``lengths`` are the lengths of the batch's sequences, ``tokens`` their sum.
     """
 
     trainer: str
@@ -67,7 +67,7 @@ class Estimate(Tabular):
         return self.total / self.tokens
 
     def mfu(self, tokens_per_second: float, device: str | Device, dtype: str = "bf16") -> float:
-        """Return the utilization that the trainer would print at these tokens/s of one device, as a share of its peak."""
+        """Return the utilization that the trainer would print for these tokens/s on one device, as a share of its peak."""
         return self.per_token * tokens_per_second / find_device(device).peak(dtype)
 
     @property
@@ -96,7 +96,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Tabular):
-    """The terms in which two estimates of a batch differ, the largest difference first; they add up to the totals'."""
+    """The terms in which two estimates of a batch differ, the largest difference first; they add up to the totals' difference."""
 
     a: Estimate
     b: Estimate
@@ -131,13 +131,15 @@ class Comparison(Tabular):
 
 
 def estimated(trainer: Trainer, source: Source, lengths: tuple[int, ...]) -> Estimate:
-    """Return the estimate of a trainer. Raises InputError for lengths that are none, and a config without a field
-    that the formula reads."""
+    """Return the estimate of a trainer. Raises InputError for invalid lengths, and for a config without a field that
+    the formula reads."""
     if not lengths or min(lengths) < 1:
-        raise InputError(f"lengths are those of the batch's sequences, [512, 1024], not {[*lengths]!r:.80}")
+        raise InputError(
+            f"lengths must be the lengths of the batch's sequences, such as [512, 1024], not {[*lengths]!r:.80}"
+        )
     try:
         flops = trainer.terms(source, lengths)
-    except (AttributeError, RuntimeError) as error:  # the second is that of transformers for what varies by layer
-        raise InputError(f"{trainer.name}'s formula reads what the config has not: {error}") from error
+    except (AttributeError, RuntimeError) as error:  # transformers raises RuntimeError for fields that vary by layer
+        raise InputError(f"{trainer.name}'s formula reads a field that the config lacks: {error}") from error
     terms = (Term(name, round(flops[name]), trainer.how.get(name, NOT_COUNTED)) for name in TERMS if flops.get(name))
     return Estimate(trainer.name, lengths, tuple(terms), source.provenance)

@@ -1,4 +1,4 @@
-"""The parameters that a token meets: of a mixture of experts, those of the experts that it was sent to."""
+"""The parameters that a token uses: in a mixture of experts, only those of the experts that it was sent to."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ._source import Source, module_term
 
 
 class ActiveParameters(NamedTuple):
-    """The parameters active per token, in the two definitions in use, and all that there are.
+    """The parameters active per token, by the two definitions in use, and all parameters.
 
-    ``with_tables`` has the router and the tables of input and output; ``without_input_table`` does not have the first, which
-    multiplies nothing; a tied table is the output's. Publishers differ: Mistral and Qwen state the one, OpenAI the other.
+    ``with_tables`` includes the router and the input and output tables; ``without_input_table`` excludes the input table, which
+    multiplies nothing; a tied table is the output's. Publishers differ: Mistral and Qwen state the first, OpenAI the second.
     """
 
     with_tables: float
@@ -25,8 +25,8 @@ class ActiveParameters(NamedTuple):
 def active_parameters(report: Report) -> ActiveParameters:
     """Return the parameters active per token, by the routing that ran.
 
-    An expert's parameters count by the tokens that were sent to it, as a share of all: what its products with them say.
-    Raises InputError if the run's inputs do not tell their tokens.
+    An expert's parameters are weighted by the share of tokens sent to it, which its products show.
+    Raises InputError if the run's inputs do not show their tokens.
     """
     source = Source(report)
     tokens = sum(source.lengths)
@@ -36,7 +36,7 @@ def active_parameters(report: Report) -> ActiveParameters:
         if each.call.phase == "forward" and each.call.path in elements:
             met[each.call.path] += each.macs
     if any(elements.values()) and not any(met.values()):
-        raise InputError("no product of an expert was seen in the run, so the routing is not known")
+        raise InputError("no product of an expert was seen in the run, so the routing is unknown")
     experts = sum(macs / tokens for macs in met.values())
     parameters = source.parameters
     active = sum(parameters.values()) - parameters["experts"] + experts

@@ -13,7 +13,7 @@ from ._terms import Terms, Trainer
 def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
     """Return 6 x parameters x tokens without any embedding table, and with all experts.
 
-    Where the output layer has the table's weight it is left out with it.
+    An output layer tied to the input table is left out with it.
     """
     skipped = {"input table", "output layer"} if source.is_tied else {"input table"}
     return {name: 6 * n * sum(lengths) for name, n in source.parameters.items() if name not in skipped}

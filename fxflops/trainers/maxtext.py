@@ -1,7 +1,7 @@
-"""MaxText's ``calculate_tflops_training_per_device``, of a step on one device.
+"""MaxText's ``calculate_tflops_training_per_device``, for a step on one device.
 
 https://github.com/AI-Hypercomputer/maxtext/blob/e591f30cbbf217ed67ef71263ec0538239f9c3b8/src/maxtext/utils/maxtext_utils.py#L1149;
-a sequence of a batch counts by its own length.
+each sequence of a batch counts with its own length.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from ._source import HEADS, HIDDEN, LAYERS, Source, feed_forward, head_sizes, pr
 from ._terms import Terms, Trainer
 
 PATTERNS = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
-"""Every how many layers attention is global; the others have a window."""
+"""One in this many layers has global attention; the others have a window."""
 UNKNOWN = ("llama4", "gemma4", "deepseek_v4", "qwen3_next", "qwen3_5")
-"""Architectures for which MaxText has formulas that are not given here."""
+"""Architectures whose MaxText formulas are not implemented here."""
 
 
 def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
-    """Return 6 x each matrix x tokens, with the router; of the scores half of the pairs, or those in the window."""
+    """Return 6 x each matrix x tokens, with the router, and scores for half of the pairs, or for those in the window."""
     source.needed_config("maxtext")
     config, tokens = source.text, sum(lengths)
     if config.model_type.startswith(UNKNOWN):
-        raise InputError(f"maxtext's formula for {config.model_type} is not among those that are known here")
+        raise InputError(f"maxtext's formula for {config.model_type} is not implemented here")
     hidden, layers, heads, ffn = (
         read(config, *HIDDEN),
         read(config, *LAYERS),
@@ -47,7 +47,7 @@ def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
 
 
 def _pairs(config: Any, layers: int, length: int) -> float:
-    """Return the pairs of a sequence over all layers: L squared / 2, and in a window of W L x W - W squared / 2."""
+    """Return the pairs of a sequence over all layers: L squared / 2, or L x W - W squared / 2 with a window of W."""
     pattern = PATTERNS.get(config.model_type, 1)
     window = min(length, read(config, "sliding_window", default=length))
     everywhere = layers // pattern

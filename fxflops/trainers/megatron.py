@@ -1,4 +1,4 @@
-"""Megatron-LM's ``num_floating_point_operations`` of a Transformer, for packed sequences as for rows of one length.
+"""Megatron-LM's ``num_floating_point_operations`` of a Transformer, for packed sequences and for rows of one length.
 
 https://github.com/NVIDIA/Megatron-LM/blob/d98e8a64ddf34856e74b24714e3bedb2f5a39553/megatron/training/training.py#L802; without
 multi-token prediction, and with the vocabulary padded as by default, to a multiple of 128.
@@ -16,14 +16,14 @@ DIVISIBLE = 128
 
 
 def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
-    """Return 6 x each matrix x tokens, without the router; of the scores half of the pairs."""
+    """Return 6 x each matrix x tokens, without the router, and scores for half of the pairs."""
     source.needed_config("megatron")
     config, tokens, squares = source.text, sum(lengths), sum(length**2 for length in lengths)
     hidden, ffn, kinds = read(config, *HIDDEN), feed_forward(config), layer_kinds(config)
     linear = kinds.count("linear_attention")
     full, matrices = len(kinds) - linear, projections(config)
     source.check("megatron", {**ffn.elements(hidden), "attention projections": matrices * full})
-    if getattr(config, "kv_lora_rank", None):  # 1 for each element of the ranks' norms
+    if getattr(config, "kv_lora_rank", None):  # 1 for each element of the latent ranks' norms
         matrices += config.kv_lora_rank + (config.q_lora_rank or 0)
     vocabulary = -(-read(config, "vocab_size") // DIVISIBLE) * DIVISIBLE
     sparse = hidden * ffn.matrices * ffn.sparse_layers
@@ -39,7 +39,7 @@ def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
 
 
 def _delta_net(config: Any) -> int:
-    """Return the multiply-accumulates of a token in a layer of gated delta net."""
+    """Return the multiply-accumulates per token in a gated delta net layer."""
     if not hasattr(config, "linear_num_key_heads"):
         raise InputError(f"megatron's formula does not cover linear attention, which {config.model_type} has")
     state = config.linear_num_value_heads * config.linear_value_head_dim**2
@@ -47,7 +47,7 @@ def _delta_net(config: Any) -> int:
 
 
 def linear_projections(config: Any) -> int:
-    """Return the elements of the matrices and the convolution of a layer of gated delta net."""
+    """Return the number of elements in the matrices and the convolution of a gated delta net layer."""
     hidden, heads = read(config, *HIDDEN), config.linear_num_value_heads
     key, value = config.linear_num_key_heads * config.linear_key_head_dim, heads * config.linear_value_head_dim
     return int(hidden * (2 * key + 3 * value + 2 * heads) + config.linear_conv_kernel_dim * (2 * key + value))

@@ -1,4 +1,4 @@
-"""PaLM's model FLOPs, from which MFU has its name (https://arxiv.org/abs/2204.02311, appendix B): 6N + 12 L H Q T a token."""
+"""PaLM's model FLOPs, which gave MFU its name (https://arxiv.org/abs/2204.02311, appendix B): 6N + 12 L H Q T a token."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from ._terms import TERMS, Terms, Trainer
 
 
 def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
-    """Return 6 x parameters x tokens; of experts the parameters that a token meets."""
+    """Return 6 x parameters x tokens, with only the experts' parameters that a token uses."""
     return {name: 6 * n * sum(lengths) for name, n in source.active_parameters.items()}
 
 

@@ -1,9 +1,9 @@
 """torchtitan's FLOPs a token: 6 x parameters that multiply + 6 x layers x heads x (query + value size) x sequence length.
 
 torchtitan 0.3.0, ``get_dense_model_nparams_and_flops`` and ``get_moe_model_nparams_and_flops``:
-https://github.com/pytorch/torchtitan/blob/v0.3.0/torchtitan/models/utils.py. Later versions, since August 2026, count in a layer
-with a sliding window no more tokens than that has, and the state of a delta rule, ``quadratic_attention_flops_per_token`` and
-``delta_rule_flops_per_token``: https://github.com/pytorch/torchtitan/pull/4300.
+https://github.com/pytorch/torchtitan/blob/v0.3.0/torchtitan/models/utils.py. Later versions, since August 2026, count at most
+the window's tokens in a layer with a sliding window, and also the state of a delta rule (``quadratic_attention_flops_per_token``,
+``delta_rule_flops_per_token``): https://github.com/pytorch/torchtitan/pull/4300.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ DELTA_RULE = ("linear_num_value_heads", "linear_key_head_dim", "linear_value_hea
 def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
     """Return 6 x parameters x tokens without the input table and vision, and the scores of every pair in attention layers."""
     tokens, squares = sum(lengths), sum(length**2 for length in lengths)
-    # Those of experts are rounded down there.
+    # torchtitan rounds the experts' active parameters down.
     active = {name: int(n) for name, n in source.active_parameters.items() if name not in ("input table", "vision")}
     scores = 6 * source.width_of_scores("torchtitan") * squares
     return {name: 6 * n * tokens for name, n in active.items()} | {"attention scores": scores}
 
 
 def terms_with_windows(source: Source, lengths: tuple[int, ...]) -> Terms:
-    """Return the terms of 0.3.0, but the scores of pairs in a layer's window, and the products of a delta rule's state."""
+    """Return the terms of 0.3.0, but with scores only in each layer's window, and the products of a delta rule's state."""
     found = dict(terms(source, lengths))
     config, tokens = source.text, sum(lengths)
     of_layers = windows(config)

@@ -1,4 +1,4 @@
-"""The true count of a training step by the terms of trainers' formulas: 2 for each multiply-accumulate that ran."""
+"""The true count of a training step by the terms of trainers' formulas: 2 per multiply-accumulate that ran."""
 
 from __future__ import annotations
 

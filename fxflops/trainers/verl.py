@@ -27,7 +27,7 @@ DENSE = {
 }
 WITH_IMAGES = {"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"}
 HIDDEN_HEADS = {"qwen2_vl", "qwen2_5_vl", "qwen3_vl"}
-"""Their heads are taken to be as wide as the hidden size divided by their number, whatever the config says."""
+"""Architectures whose head size verl takes as hidden size / heads, whatever the config says."""
 LATENT = "deepseek_v3"
 MIXTURES = {"qwen2_moe", "qwen3_moe", "qwen3_vl_moe", "gpt_oss", "hy_v3", LATENT}
 HYBRID = {"qwen3_5", "qwen3_5_moe"}
@@ -35,11 +35,11 @@ TYPES = DENSE | WITH_IMAGES | MIXTURES
 WINDOWS = {"gemma3_text": 1024, "gpt_oss": 128}
 """The default window of architectures whose windows are counted."""
 PERIOD = 6
-"""Without a list of layers every sixth of Gemma 3 attends everywhere."""
+"""If the config does not list the layers' kinds, every sixth layer of Gemma 3 attends to all tokens."""
 
 
 def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
-    """Return verl's FLOPs by term. Raises InputError for an architecture that it does not know, whose MFU it prints as 0."""
+    """Return verl's FLOPs by term. Raises InputError for an architecture unknown to verl, which prints its MFU as 0."""
     whole = source.needed_config("verl")
     kind = whole.model_type
     if kind not in TYPES:
@@ -69,7 +69,7 @@ def _head_size(kind: str, config: Any) -> int:
 
 
 def _projections(kind: str, config: Any) -> int:
-    """Return the elements of the projections of a layer with attention."""
+    """Return the number of elements in the projections of an attention layer."""
     if kind == LATENT:
         return projections(config)
     queries, keys = (n * _head_size(kind, config) for n in (config.num_attention_heads, config.num_key_value_heads))
@@ -78,7 +78,7 @@ def _projections(kind: str, config: Any) -> int:
 
 
 def _feed_forward(kind: str, config: Any) -> dict[str, int]:
-    """Return the elements of the feed-forward layers' matrices that a token meets."""
+    """Return the number of elements in the feed-forward layers' matrices that a token uses."""
     hidden, layers = config.hidden_size, config.num_hidden_layers
     if kind not in MIXTURES and not (kind in HYBRID and hasattr(config, "num_experts")):
         return {"mlp": hidden * config.intermediate_size * (2 if kind == "apertus" else 3) * layers}
@@ -99,7 +99,7 @@ def _feed_forward(kind: str, config: Any) -> dict[str, int]:
 
 
 def _full(kind: str, config: Any) -> list[int]:
-    """Return the layers with attention between all tokens or those in a window."""
+    """Return the layers with attention to all tokens or within a window, by number."""
     layers = range(config.num_hidden_layers)
     if kind not in HYBRID:
         return [*layers]
@@ -110,7 +110,7 @@ def _full(kind: str, config: Any) -> list[int]:
 
 
 def _squares(kind: str, config: Any, lengths: tuple[int, ...]) -> int:
-    """Return the sum, over layers and sequences, of L squared, or with a window of L x W."""
+    """Return the sum over layers and sequences of L squared, or of L x W with a window."""
     everywhere = sum(length**2 for length in lengths)
     layers = len(_full(kind, config))
     if kind not in WINDOWS:
@@ -127,13 +127,13 @@ def _squares(kind: str, config: Any, lengths: tuple[int, ...]) -> int:
 
 
 def _linear(config: Any, tokens: int) -> int:
-    """Return the FLOPs of a layer of gated delta net."""
+    """Return the FLOPs of a gated delta net layer."""
     state = config.linear_key_head_dim * config.linear_value_head_dim * config.linear_num_value_heads
     return int(tokens * (6 * linear_projections(config) + 15 * state))
 
 
 def _vision(config: Any, lengths: tuple[int, ...]) -> int:
-    """Return the FLOPs of a vision encoder for images of these lengths, every pair of patches among them."""
+    """Return the FLOPs of a vision encoder for images of these lengths, including every pair of patches."""
     if config is None:
         return 0
     width, merged = config.hidden_size, config.hidden_size * config.spatial_merge_size**2

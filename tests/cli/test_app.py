@@ -319,7 +319,7 @@ def test_models_of_transformers_train_on_their_loss_without_a_cache(tmp_path: Pa
         )
     )
     result = invoke("run hf:config.json --input-ids 2,16 --backward --counts-only --json")
-    assert "labels of shape 2x16 are added, from which it computes its loss" in result.stderr
+    assert "labels of shape 2x16 are added to compute the loss" in result.stderr
     model = transformers.GPT2LMHeadModel(transformers.AutoConfig.from_pretrained(tmp_path))
     model.config.use_cache = False
     ids = torch.zeros(2, 16, dtype=torch.long)
@@ -329,7 +329,7 @@ def test_models_of_transformers_train_on_their_loss_without_a_cache(tmp_path: Pa
     assert theirs["totals"]["max_memory"] == by_hand.max_memory
     assert "cross_entropy" in {each.call.op for each in by_hand.counted}
     given = invoke("run hf:config.json --input input_ids=2,16:i64 --input labels=2,16:i64 --backward --counts-only")
-    assert "from which it computes its loss" not in given.stderr
+    assert "to compute the loss" not in given.stderr
 
 
 def test_no_model_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,8 +409,8 @@ def test_a_model_is_checked_against_a_saved_report() -> None:
     assert (larger.exit_code, "OVER  params  618" in larger.output) == (1, True)
     assert out("check model.py:after --input 1,3,64,64 --baseline main.json --tolerance 900%")
     for wrong, said in (
-        ("--tolerance 1% --max-flops 1G", "there is none"),
-        ("--baseline model.py", "it is no saved report"),
+        ("--tolerance 1% --max-flops 1G", "needs a --baseline"),
+        ("--baseline model.py", "not a saved report"),
         ("--baseline main.json --tolerance much", "could not convert"),
     ):
         assert said in invoke(f"check model.py:before --input 1,3,64,64 {wrong}").output
@@ -581,7 +581,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run hf:bret", "did you mean bert"),
         ("run hf:LlamaForCausal", "did you mean LlamaForCausalLM"),
         ("run hf:no/config.json", "nothing is downloaded"),
-        ("run hf:bert-base-uncased", "'bert-base-uncased'; nothing is downloaded: hf:bert is one with its defaults"),
+        ("run hf:bert-base-uncased", "'bert-base-uncased'; nothing is downloaded: hf:bert uses the config's defaults"),
         ("run hf:clip --counts-only", "CLIPModel.forward takes (input_ids, pixel_values"),
         ("run none.py:model", "there is no file 'none.py'"),
         ("run model.py", "which model of model.py? one of model.py:"),
@@ -602,7 +602,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py:make_model --input 1,3,64,64 --input 3,3", "the inputs do not fit Sequential.forward"),
         (
             "run model.py:make_model --input x=1,3,64,64",
-            "\n  --input SHAPE is for the next of its parameters, --input NAME",
+            "\n  --input SHAPE sets the next parameter, --input NAME",
         ),
         ("summary model.py:make_model --input-size 1,3,64,64 --columns cost", "no column 'cost'"),
         ("run model.py:Branch --input 2,3 --trace symbolic", "\n--trace record records a run of the model instead"),
@@ -650,7 +650,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("explain model.py:with_args", "Missing argument 'CONVENTION'"),
         ("diff model.py:with_args", "Missing argument 'OTHER'"),
         ("diff none.json model.py:with_args", "there is no file 'none.json'"),
-        ("check model.py:with_args", "no budget is given: one or more of --max-flops"),
+        ("check model.py:with_args", "no budget is given: give one or more of --max-flops"),
         ("check model.py:with_args --max-flops 4Q", "'4Q' is not a number with a unit of k, M, G"),
         ("check model.py:with_args --max-memory 2G", "2GiB, 500MB"),
         ("check model.py:with_args --max-time 1s --device meta", "no time was measured"),

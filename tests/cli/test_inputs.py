@@ -65,7 +65,7 @@ def test_tokens_are_the_same_at_each_call() -> None:
 
 @pytest.mark.parametrize("name", ["int8", "bool", "i64", "torch.uint8"])
 def test_weights_are_real_or_complex(name: str) -> None:
-    with pytest.raises(InputError, match="cannot be that of weights"):
+    with pytest.raises(InputError, match="weights cannot have dtype"):
         dtype_of(name, of_weights=True)
     with pytest.raises(InputError, match="unknown dtype 'f31'") as error:
         dtype_of("f31", of_weights=True)

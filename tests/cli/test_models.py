@@ -83,5 +83,5 @@ def test_a_type_of_transformers_that_is_misspelled() -> None:
     pytest.importorskip("transformers")
     with pytest.raises(InputError, match=r"'bertt' \(did you mean bert"):
         load("hf:bertt")
-    with pytest.raises(InputError, match="'bert-base-uncased'; nothing is downloaded: hf:bert is one"):
+    with pytest.raises(InputError, match="'bert-base-uncased'; nothing is downloaded: hf:bert uses"):
         load("hf:bert-base-uncased")

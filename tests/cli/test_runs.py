@@ -172,8 +172,8 @@ def test_what_is_no_matter_of_meta_is_tried_once() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--input 2,8 --dtype int8", "dtype 'int8' cannot be that of weights"),
-        ("--input 2,8 --dtype bool", "dtype 'bool' cannot be that of weights"),
+        ("--input 2,8 --dtype int8", "weights cannot have dtype 'int8'"),
+        ("--input 2,8 --dtype bool", "weights cannot have dtype 'bool'"),
         ("--input 99999999999999999999,8", "no input of shape f32[99999999999999999999,8] can be made"),
         ("--input 2,8 --device xla", "own_nets.py:linear cannot be moved: "),
     ],
