@@ -27,24 +27,23 @@ def test_the_largest_pass_that_fits() -> None:
     """Among the divisors of the share, by the peaks of all of them, with a real run of all passes."""
     sizes = [1, 2, 3, 6]
     peaks = {(size, kept): peak(size, not kept) for size in sizes for kept in (True, False)}
-    for limit in (peaks[3, True], peaks[3, True] - 1, peaks[1, False]):
-        for checkpoint in (False, True):
-            done = list[None]()
-            found = train_meshes(
-                model_of("Llama", layers=1),
-                2,
-                seq=TOKENS,
-                global_batch=2 * SHARE,
-                checkpoint=checkpoint,
-                memory=limit,
-                links=LINKS,
-                done=lambda done=done: done.append(None),
-            )
-            fitting = [size for size in sizes if peaks[size, not checkpoint] <= limit]
-            assert [row["batch"] for row in found.to_dicts()] == fitting[-1:]
-            assert [row["memory"] for row in found.to_dicts()] == [peaks[size, not checkpoint] for size in fitting[-1:]]
-            assert len(found.too_large) == (not fitting)
-            assert 1 <= len(done) <= len(sizes) + 1  # the first one is checked with all layers
+    for limit, checkpoint in ((peaks[3, True], False), (peaks[3, True] - 1, False), (peaks[1, False], True)):
+        done = list[None]()
+        found = train_meshes(
+            model_of("Llama", layers=1),
+            2,
+            seq=TOKENS,
+            global_batch=2 * SHARE,
+            checkpoint=checkpoint,
+            memory=limit,
+            links=LINKS,
+            done=lambda done=done: done.append(None),
+        )
+        fitting = [size for size in sizes if peaks[size, not checkpoint] <= limit]
+        assert [row["batch"] for row in found.to_dicts()] == fitting[-1:]
+        assert [row["memory"] for row in found.to_dicts()] == [peaks[size, not checkpoint] for size in fitting[-1:]]
+        assert len(found.too_large) == (not fitting)
+        assert 1 <= len(done) <= len(sizes) + 1  # the first one is checked with all layers
 
 
 def test_the_faster_of_kept_and_checkpointed() -> None:
