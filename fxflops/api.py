@@ -397,6 +397,9 @@ def read_trace(
         InputError: there is no such file, it is not a trace, or it has no shapes; or the convention counts no operators.
         MissingFormulaError: with ``strict``.
     """
+    if not isinstance(path, str | PathLike):
+        kind, written = type(path).__name__, "profiler.export_chrome_trace('trace.json') writes one"
+        raise of_kind(InputError(f"read_trace() takes the path of a trace, not {kind}: {written}"), TypeError)
     check_flags(strict=strict)
     registry, found = registry_with(formulas), find_convention(convention)
     check_attention(attention)

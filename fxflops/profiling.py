@@ -167,7 +167,8 @@ class profile:
         parameter = next(iter(placed), params[0][1] if params else None)
         self._watch = BlockWatch(seen, self._registry, parameter, self._wanted, self._optimizers)
         self._storages, self._observer = self._watch.storages, self._watch.observer
-        self._observer.phases.on_step = self._stepping
+        self._observer.phases.on_step, self._observer.phases.after_step = self._stepping, self._label_states
+        self._labelled = weakref.WeakSet[Any]()
         self._workers: set[int] = set()
         self._lines: dict[tuple[str, str], float] = {}
         self._generated: list[tuple[str, range]] = []
@@ -234,7 +235,7 @@ class profile:
         finally:
             # Users may keep this object for its report; its instruments would keep the run alive.
             self._watch.release()
-            del self._watch, self._storages, self._observer, self._paths, self._packed, self._open
+            del self._labelled, self._watch, self._storages, self._observer, self._paths, self._packed, self._open
 
     def _close(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
         """Make the report of a block that has ended, or of what ran until it raised."""
@@ -269,6 +270,8 @@ class profile:
         self._storages.hold_written(self._observer.calls)
         self._storages.hold_earlier()
         mode = ("train" if is_training(self._model) else "eval") if self._parts else ""
+        if mode == "eval" and any(step.parts.get("optimizer") for step in self._observer.steps):
+            mode = "train and eval"  # a loop that ends with an evaluation
         run = self._watch.finished(self._name, mode, self._compiled, Inventory(self._model), self._steps, raised, why)
         run = replace(
             run, workers=tuple(sorted(self._workers)), lines=by_time(self._lines) if self._samples_lines else None
@@ -282,6 +285,12 @@ class profile:
             # An optimizer of an inner loop must die with that loop, so neither it nor its state may be kept alive here.
             self._found.append(weakref.ref(optimizer))
             self._storages.add_held(states_of(optimizer), "optimizer")
+
+    def _label_states(self, optimizer: Optimizer) -> None:
+        """Label the state that an optimizer's first step has made: the optimizer may be gone by the end of the block, as that of a script is."""
+        if optimizer not in self._labelled:
+            self._labelled.add(optimizer)
+            self._storages.label(states_of(optimizer), "optimizer")
 
     @contextmanager
     def _generating(self, path: str) -> Iterator[None]:

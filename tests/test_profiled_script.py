@@ -132,3 +132,19 @@ def test_modules_are_called_as_before_and_no_batch_is_kept() -> None:
         assert step()() is None
     gc.collect()
     assert nn.Module.__call__ is call
+
+
+def test_state_of_an_optimizer_that_is_gone_by_the_end_is_its_own() -> None:
+    def main() -> None:
+        model = nn.Linear(8, 4, bias=False)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            model(torch.ones(3, 8)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        model.eval()(torch.ones(3, 8))
+
+    with ScriptProfile() as run:
+        main()
+    assert run.report.memory["optimizer"] >= 2 * 4 * 8 * 4
+    assert "train and eval" in str(run.report)

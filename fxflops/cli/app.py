@@ -206,7 +206,7 @@ def run(
     counts_only = counts_only or card is not None
     if asked.optimizer and not (saved or (counts_only and asked.backward)):
         raise InputError(
-            f"--optimizer {asked.optimizer} is counted after a backward pass: give --backward --counts-only"
+            f"--optimizer {asked.optimizer} is only counted, not timed: leave it out, or give --backward --counts-only"
         )
     if trace not in TRACERS:
         raise InputError(f"--trace {trace!r}: one of {', '.join(TRACERS)}")
@@ -258,6 +258,12 @@ def predict(
     by: Annotated[str, typer.Option(metavar="|".join(PREDICTED_BY), help="Group the table by this.")] = PREDICTED_BY[0],
     top: Annotated[int, typer.Option(min=1, metavar="N", help="Number of rows in the table.")] = 12,
     gpus: Annotated[int, typer.Option(min=1, metavar="N", help="GPUs in the job; determines NCCL's buffers.")] = 1,
+    launch: Annotated[
+        str,
+        typer.Option(
+            metavar="graph|eager", help="graph: the card's own time; eager: with the host that launches each kernel."
+        ),
+    ] = "graph",
     what_fits: Annotated[
         bool,
         typer.Option(
@@ -291,7 +297,7 @@ def predict(
     card = card or card_of(asked.device)
     saved = is_saved(model)
     report = report_of(model, replace(asked, device=None) if saved else replace(asked, device=card.name))
-    found = report.predict(card)
+    found = report.predict(card, launch=launch)
     memory = None if saved else report.reserved(card, gpus=gpus)
     if not json:  # first, since the search below may take minutes
         typer.echo(f"{subject_line(report, asked)}\n")
@@ -370,6 +376,10 @@ def explain(
     typer.echo(str(report_of(model, asked).explain(a, b)))
 
 
+TABLES = ".html", ".csv", ".json", ".md", ".tex"
+"""The suffixes of the files that a comparison of two can be written into."""
+
+
 @app.command(
     short_help="Compare two models.",
     epilog=examples(
@@ -393,11 +403,20 @@ def diff(
     *,
     asked: Asked,
     json: option.TableAsJson = False,
+    save: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Write the comparison to FILE: .html, .csv, .json, .md or .tex."),
+    ] = None,
 ) -> None:
     """Show what grew, and where, from one model or saved report to another."""
+    for path in save or ():
+        if not path.name.endswith(TABLES):
+            raise InputError(f"--save {path}: a comparison of two is written as one of {', '.join(TABLES)}")
     one, other = both(a, b, asked)
     found = one.diff(other)
     found = replace(found, a=_labelled(a, one, found.a), b=_labelled(b, other, found.b))
+    for path in save or ():
+        write(found, path)
     if json:
         totals = {name: change._asdict() for name, change in found.totals.items()}
         compared = {"a": found.a, "b": found.b, "totals": totals, "modules": found.to_dicts()}

@@ -30,7 +30,7 @@ def closed_form(
         str,
         typer.Option(
             metavar="NAME,NAME,...",
-            help="A name for each dim of the inputs, in order; _ for a fixed dim; seq:8192 also sets the largest size to check.",
+            help="Names for the first dims, the same for every input tensor: batch,seq; _ for a fixed dim; seq:8192 also sets the largest size to check.",
         ),
     ],
     python: Annotated[

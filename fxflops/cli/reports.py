@@ -79,6 +79,12 @@ def baseline_for(report: Report, path: Path) -> Report:
             f"--baseline {path}: not a saved report; fxflops run MODEL --counts-only --save main.json writes one"
         )
     earlier = Report.load(path)
+    if earlier.inputs != report.inputs:
+        raise InputError(
+            f"--baseline {path} was counted for {earlier.inputs}, this model for {report.inputs}: they cannot be compared"
+        )
+    if not earlier.complete:
+        note(f"{path} is a lower bound: {', '.join(each.op for each in earlier.missing)} had no formula")
     if (earlier.convention, earlier.attention) == (report.convention, report.attention):
         return earlier
     return earlier.recount(report.convention, attention=report.attention)

@@ -22,6 +22,7 @@ from ..render.columns import EXPENDABLE, MODULE_COLUMNS, OPERATIONS, Column, che
 from ..render.table import grid, ordered
 from ..render.text import align, plain, printable, terminal_width, wrapped
 from ..report.comparison import Comparison
+from ..report.diff import Diff
 from ..report.report import Report
 from ..roofline.devices import Device
 from ..units import billions
@@ -64,7 +65,8 @@ class Shown:
             ("--units", self.units, "tree or --table"),
         ):
             if value is not None and not of[view]:
-                raise InputError(f"{name} {value} needs --{view}")
+                several = ", or several models to compare" if name in ("--columns", "--sort-by") else ""
+                raise InputError(f"{name} {value} needs --{view}{several}")
         check_units(self.units)
         for view, is_shown, known in (("tree", self.tree, MODULE_COLUMNS), ("table", self.table, OPERATIONS)):
             if is_shown:
@@ -180,7 +182,7 @@ def check_suffix(path: Path) -> None:
         raise InputError(f"--save {path}: there is no folder {str(path.parent)!r}")
 
 
-def write(result: Report | Comparison, path: Path) -> None:
+def write(result: Report | Comparison | Diff, path: Path) -> None:
     """Write a result to a file, in the format of its suffix."""
     try:
         result.save(path)

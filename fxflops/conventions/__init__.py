@@ -90,7 +90,7 @@ def _meant(name: str) -> str:
     """Return a hint for an unknown name: the convention of the tool with that name, or one with a similar name."""
     word = re.sub("[^a-z]", "", name.lower())
     if word in ("torchprofiler", "withflops"):
-        return ": torch.profiler's with_flops has no convention, as it counts only some products and convolutions; fxflops.read_trace counts its traces"
+        return ": torch.profiler's with_flops has no convention, as it counts only products, convolutions, add and mul of some shapes; fxflops.read_trace counts its traces"
     convention = TOOLS.get(word)
     return did_you_mean(name, CONVENTIONS) if convention is None else f" (did you mean {convention}?)"
 

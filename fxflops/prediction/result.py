@@ -207,7 +207,8 @@ class Prediction(Tabular):
 
     def _text(self) -> str:
         lines = [wrapped(line, terminal_width(), 4) for line in [*summary(self), *notes(self)]]
-        return "\n".join([*lines[:2], self.table(), *lines[2:]])
+        above = len(summary(self))
+        return "\n".join([*lines[:above], self.table(), *lines[above:]])
 
     def _blocks(self) -> Iterable[str]:
         from ..render.html import note
@@ -250,6 +251,7 @@ def summary(prediction: Prediction) -> list[str]:
     return [
         f"{name}: {duration(prediction)} {how}{_per_step(prediction)} (lower bound {in_seconds(prediction.bound_seconds)})",
         f"error: {trust}",
+        *_of_loop(prediction),
     ]
 
 
@@ -264,8 +266,8 @@ def duration(prediction: Prediction) -> str:
     return f"{'at least ' if is_bound else ''}{in_seconds(prediction.seconds)}"
 
 
-def notes(prediction: Prediction) -> list[str]:
-    """Return the lines below the table: which measurements the families were fitted to."""
+def _of_loop(prediction: Prediction) -> list[str]:
+    """Return the lines on what the prediction of a profiled loop leaves out; none for another report."""
     lines = []
     if waited := prediction.loading_seconds:
         share = waited / (waited + prediction.seconds)
@@ -276,7 +278,12 @@ def notes(prediction: Prediction) -> list[str]:
         lines.append(
             'the host\'s time is not included; launch="eager" adds it, for a loop that launches kernel by kernel'
         )
-    lines += [f"{name}: {family.note()}" for name, family in prediction.families.items()]
+    return lines
+
+
+def notes(prediction: Prediction) -> list[str]:
+    """Return the lines below the table: which measurements the families were fitted to."""
+    lines = [f"{name}: {family.note()}" for name, family in prediction.families.items()]
     if prediction.counted_for != "cuda" and listed(prediction.device.name) is not None:
         lines.append(counted_for_another(prediction.counted_for))
     if prediction.missing:

@@ -131,6 +131,7 @@ class Summary:
     workers: Sequence[int] = ()
     lines: Sequence[CodeLine] | None = None
     active_params: float | None = None
+    macs_at_zero: float = 0.0
     instruments: float | None = None
     device_seconds: float | None = None
     unsteady: str = ""

@@ -104,9 +104,7 @@ def facts(data: Summary) -> list[Fact]:
             )
         )
     if data.optimizer_flops is not None:
-        found.append(
-            Fact("opt step", units.count(data.optimizer_flops), [f"{data.unit} of the optimizer", *_whole_step(data)])
-        )
+        found.append(_with_optimizer(data, data.optimizer_flops))
     if data.params is not None:
         found.append(_params(data.params, data.active_params))
     if data.latency is not None or data.nodes_seconds is not None:
@@ -200,6 +198,7 @@ def _counts(data: Summary) -> list[Fact]:
         plain(data.rules),
         *([f"{units.count(data.int_ops)} operations on integers"] if is_much else []),
         counted,
+        f"{data.macs_at_zero:.0%} of the MACs count as 0 by its rules" if data.macs_at_zero >= LEAST / 100 else "",
     ]
     details = [*filter(None, details)]
     label = data.unit if data.unit == "FLOPs" else "counted"
@@ -224,12 +223,13 @@ def _params(params: Params, active: float | None) -> Fact:
     return Fact("params", units.billions(params.total), [*filter(None, details)])
 
 
-def _whole_step(data: Summary) -> list[str]:
-    """Return the sum of all phases, if there was a backward pass."""
+def _with_optimizer(data: Summary, optimizer: int) -> Fact:
+    """Return the line for the whole step: the sum of all phases, the optimizer's included; without a backward pass the optimizer's alone."""
     if data.backward_flops is None:
-        return []
-    whole = data.root.flops + data.backward_flops + (data.recompute_flops or 0) + (data.optimizer_flops or 0)
-    return [f"{units.count(whole)} with forward and backward"]
+        return Fact("opt step", units.count(optimizer), [f"{data.unit} of the optimizer"])
+    whole = data.root.flops + data.backward_flops + (data.recompute_flops or 0) + optimizer
+    parts = f"{data.unit} of all phases, the optimizer's {units.count(optimizer)} included"
+    return Fact("in all" if len(data.steps) > 1 else "step", units.count(whole), [*_exact(whole), parts])
 
 
 def _training(data: Summary, backward: int) -> Fact:

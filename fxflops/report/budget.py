@@ -28,7 +28,10 @@ class Budget:
         value, limit = (_text(self.name, number) for number in (self.value, self.limit))
         value = f">= {value}" if self.is_bound else value
         share = units.percent(self.value, self.limit)
-        used = "" if share is None else f"  {share:.1f}%" if share < 1000 else f"  {share / 100:,.0f}x"
+        digits = (
+            3 if share is not None and 0 < abs(share - 100) < 0.05 else 1
+        )  # 100.042%, not "100.0%" of what is exceeded
+        used = "" if share is None else f"  {share:.{digits}f}%" if share < 1000 else f"  {share / 100:,.0f}x"
         return f"{'ok  ' if self.kept else 'OVER'}  {self.name:<6}  {value} of {limit}{used}"
 
 

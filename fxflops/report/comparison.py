@@ -14,11 +14,11 @@ from ..render.charts import Chart, picture
 from ..render.columns import Column, pick, titled
 from ..render.exports import Table, Tabular
 from ..render.files import Path, method_for, written, written_bytes
-from .picture import as_pdf
+from .picture import as_pdf, as_png
 from .report import Report
 from .tables import COUNTS
 
-SUFFIXES = ".csv", ".json", ".md", ".tex", ".html", ".svg", ".pdf"
+SUFFIXES = ".csv", ".json", ".md", ".tex", ".html", ".svg", ".png", ".pdf"
 """The file suffixes that :meth:`Comparison.save` accepts."""
 
 Figure = Callable[[Report], Any]
@@ -115,6 +115,10 @@ class Comparison(Tabular):
         is_time = any(column.kind == "s" for column in axes)
         unsteady = [name for name, report in self.reports.items() if is_time and report.unsteady]
         return scatter_chart(points, *axes, _common_inputs(self.reports), unsteady)
+
+    def to_png(self, path: Path | None = None, *, x: str = "flops", y: str | None = None) -> bytes | None:
+        """Return the figure of :meth:`to_svg` as PNG, in twice its size, or write it to ``path``. Needs ``pip install resvg-py``."""
+        return written_bytes(as_png(self.to_svg(x=x, y=y) or ""), path)
 
     def to_pdf(self, path: Path | None = None, *, x: str = "flops", y: str | None = None) -> bytes | None:
         """Return the figure of :meth:`to_svg` as PDF, or write it to ``path``. Needs ``pip install cairosvg``."""
@@ -249,6 +253,12 @@ def _notes(reports: Mapping[str, Report], are_inputs_shown: bool) -> tuple[str, 
     common = "" if are_inputs_shown else _common_inputs(reports)
     convention = next(iter(reports.values())).convention
     notes = [" · ".join(filter(None, [common, f"convention {convention}"]))]
+    sources = [
+        f"{name} is {asked}"
+        for name, report in reports.items()
+        if (asked := report.environment.asked) not in ("", name)
+    ]
+    notes += [", ".join(sources)] if sources else []
     notes += [f"{name}: unsteady times, {report.unsteady}" for name, report in reports.items() if report.unsteady]
     if any(not report.complete for report in reports.values()):
         notes.append("missing: calls without a formula; FLOPs and MACs of their models are lower bounds")

@@ -15,7 +15,7 @@ from ..records import PARTS, grouped, prefixes
 from ..render.columns import Column, Kind
 from ..render.conclusion import Compared, compared
 from ..render.exports import Cells, Rows, Table, Tabular
-from ..render.files import Path, written
+from ..render.files import Path, method_for, written
 from ..render.fold import pattern
 from ..render.text import align, plain, terminal_width, wrapped
 from ..units import count, seconds, size
@@ -196,6 +196,10 @@ class Diff(Tabular):
         from ..render.diff_page import diff_page
 
         return written(diff_page(title, self.a, self.b, *self._compared(), self.provenance), path)
+
+    def save(self, path: Path) -> None:
+        """Write the comparison in the format that the suffix of ``path`` names: ``.html`` the page, others the table of the modules."""
+        getattr(self, method_for(path))(path)
 
     def _compared(self) -> tuple[list[Compared], dict[str, list[Compared]]]:
         """Return the totals, and the differences of modules and operators by heading, the largest first."""

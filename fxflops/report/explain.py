@@ -186,4 +186,4 @@ def _how(each: Counted) -> str:
 
 def _brief(how: str) -> str:
     """Return the text before the first semicolon."""
-    return how.partition("; ")[0]
+    return how.partition("; ")[0].replace("``", "")

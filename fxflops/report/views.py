@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..conventions import OF_MACS
+from ..conventions import BASE_CONVENTION, OF_MACS
 from ..counting import totals
 from ..counting.collectives import by_group, collectives
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import by_operator, items_of, sums_of, together
 from ..counting.steps import OUTSIDE, captured, outside, unobserved, unsteady
 from ..counting.uncounted import recipe
+from ..records import PARTS as OF_PHASE
 from ..records import PHASES, Counted, Spec, grouped, prefixes, specs_in
 from ..render.columns import MODULES, Column, module_values, titled
 from ..render.data import Summary, TreeRow
@@ -154,6 +155,27 @@ def _with_outside(root: TreeRow, outside_calls: Sequence[Counted]) -> TreeRow:
     )
 
 
+def _macs_at_zero(counted_run: CountedRun) -> float:
+    """Return the share of the forward's MACs in calls that the convention counts as 0, such as functions under one that hooks modules.
+
+    A call in a module that is charged as a whole is counted by that charge.
+    """
+    if counted_run.convention == BASE_CONVENTION or not counted_run.forward.macs:
+        return 0.0
+    calls = len(counted_run.run.calls)
+    charged = {each.call.path for each in counted_run.counted[calls:] if each.flops}
+    at_zero = sum(
+        each.macs
+        for each in counted_run.counted[:calls]
+        if each.macs
+        and each.call.phase in OF_PHASE[PHASES[0]]
+        and not each.flops
+        and each.cost is not None
+        and charged.isdisjoint(prefixes(each.call.path))
+    )
+    return at_zero / counted_run.forward.macs
+
+
 def summary_of(counted_run: CountedRun, root: TreeRow, utilization: float | None) -> Summary:
     """Return the data of the one-screen summary; ``utilization`` is the MFU, None if unknown."""
     run, counted, environment = counted_run.run, counted_run.counted, counted_run.run.environment
@@ -182,6 +204,7 @@ def summary_of(counted_run: CountedRun, root: TreeRow, utilization: float | None
         calls=len(counted),
         params=run.params,
         active_params=active_params(counted_run),
+        macs_at_zero=_macs_at_zero(counted_run),
         latency=run.latency,
         nodes_seconds=nodes_seconds,
         backward_latency=run.backward_latency,

@@ -58,10 +58,12 @@ class ClosedForm(SizedCosts):
     training_flops = property(lambda self: self.expression("flops", phase="training"))
 
     def latex(self, what: str = "flops", phase: str = "forward") -> str:
-        """Return the LaTeX of an expression."""
-        from sympy import latex
+        """Return the LaTeX of an expression, with the names of sizes upright."""
+        from sympy import Symbol, latex
 
-        return str(latex(self.expression(what, phase=phase)))
+        expression = self.expression(what, phase=phase)
+        names = {symbol: rf"\mathrm{{{symbol.name}}}" for symbol in expression.atoms(Symbol) if len(symbol.name) > 1}
+        return str(latex(expression, symbol_names=names))
 
     def to_python(self, what: str = "flops", phase: str = "forward") -> str:
         """Return the source of a Python function of the sizes, which needs no package and raises ValueError outside

@@ -124,9 +124,15 @@ def text(form: SizedCosts) -> str:
     lines += [_total(form, cell, *each) for each in totals]
     by_operator = {op: form.polynomial(cell, form.main, operator=op) for op in form.operators}
     most = [length.last or length.first for length in cell.ranges]
-    largest = sorted(filter(by_operator.get, by_operator), key=lambda op: -value(by_operator[op], most))[:TOP]
+    ordered = sorted(filter(by_operator.get, by_operator), key=lambda op: -value(by_operator[op], most))
+    largest, others = ordered[:TOP], dict[Monomial, Fraction]()
+    for op in ordered[TOP:]:
+        for monomial, coefficient in by_operator[op].items():
+            others[monomial] = others.get(monomial, Fraction(0)) + coefficient
     title = "FLOPs" if form.main == "flops" else "MACs"
     lines += [f"{title} by operator", *(f"  {_line(op, form.sizes, by_operator[op])}" for op in largest)]
+    if others:
+        lines.append(f"  {_line(f'{len(ordered) - TOP} others', form.sizes, others)}")
     return "\n".join(lines)
 
 

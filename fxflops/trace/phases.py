@@ -41,13 +41,14 @@ class Phases:
     """The phase of a run, whose open module calls are on ``stack``.
 
     An optimizer's step is found by the operators with which it reports itself to torch's profiler. A closure called in a
-    step is not part of the step. ``on_step(optimizer)`` is called when a step begins. ``times`` gets the beginnings and ends
+    step is not part of the step. ``on_step(optimizer)`` is called when a step begins, ``after_step(optimizer)`` when it has ended. ``times`` gets the beginnings and ends
     of backward passes and steps. ``ran_backward``: the observed code has called ``loss.backward()``.
     """
 
     def __init__(self, stack: ModuleStack, times: PhaseTimes) -> None:
         # Set by code that saves the optimizer's state before a step: watch_of in run/model_run.py, and profile.
         self.on_step: Callable[[Optimizer], None] = lambda optimizer: None
+        self.after_step: Callable[[Optimizer], None] = lambda optimizer: None
         self._running, self._in_backward = stack.open, stack.in_backward
         self._times = times
         self.ran_backward = False
@@ -126,6 +127,7 @@ class Phases:
             self._optimizing = max(self._optimizing - 1, 0)
             if not self._optimizing:
                 self._times.end(OPTIMIZER)
+            self.after_step(optimizer)
             if all(optimizer is not other for other in self._ranges):
                 optimizer._optimizer_step_pre_hooks.pop(self, None)  # type: ignore[call-overload]
 

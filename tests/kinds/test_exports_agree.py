@@ -26,6 +26,8 @@ LABELS = (
     "training",
     "gradient",
     "opt step",
+    "step",
+    "in all",
     "params",
     "latency",
     "backward",

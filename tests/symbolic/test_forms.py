@@ -52,7 +52,7 @@ def test_expressions() -> None:
     assert [*FORM.by_module()] == ["", "layer", "layer.fc"]
     assert FORM.flops.subs({batch: 2, seq: 400}) == by_hand(2, 400)
     assert FORM.flops.subs({batch: 2, seq: 40}) == by_hand(2, 40)
-    assert r"batch seq^{2}" in FORM.latex()
+    assert r"\mathrm{batch} \mathrm{seq}^{2}" in FORM.latex()
 
 
 def test_python_source_needs_nothing_and_refuses_what_the_form_refuses() -> None:
