@@ -411,9 +411,23 @@ def test_a_model_is_checked_against_a_saved_report() -> None:
     for wrong, said in (
         ("--tolerance 1% --max-flops 1G", "needs a --baseline"),
         ("--baseline model.py", "not a saved report"),
+        ("--batch 2 --baseline main.json", "they cannot be compared"),
         ("--baseline main.json --tolerance much", "could not convert"),
     ):
         assert said in invoke(f"check model.py:before --input 1,3,64,64 {wrong}").output
+
+
+def test_a_diff_is_saved_as_a_page_and_a_table(tmp_path: Path) -> None:
+    out(f"diff model.py:before model.py:after --input 1,3,64,64 --save {tmp_path}/d.html --save {tmp_path}/d.csv")
+    assert (tmp_path / "d.html").read_text().startswith("<!doctype html>")
+    assert "module" in (tmp_path / "d.csv").read_text().splitlines()[0]
+    assert "is written as one of .html" in invoke("diff model.py:before model.py:after --save d.png").output
+
+
+def test_a_prediction_may_wait_for_the_host() -> None:
+    asked = "predict model.py:before --input 1,3,64,64 --device H100"
+    assert "waiting for the host" in out(f"{asked} --launch eager")
+    assert "one of 'graph', 'eager'" in invoke(f"{asked} --launch now").output
 
 
 def test_diff_of_two_models_and_of_saved_reports() -> None:

@@ -30,6 +30,7 @@ def test_a_line_has_the_numbers_in_full() -> None:
     )
     assert str(Budget("memory", 1024, 2048)) == "ok    memory  1,024 B (1.00 KiB) of 2,048 B (2.00 KiB)  50.0%"
     assert str(Budget("params", 26_910_624, 100)).endswith("of 100  269,106x")
+    assert str(Budget("params", 114_480, 114_432)).endswith("100.042%")
     assert str(Budget("time", 0.02, 0.05)) == "ok    time    20.00 ms of 50.00 ms  40.0%"
 
 

@@ -146,6 +146,18 @@ def test_a_figure_names_each_model_and_refuses_what_is_not_known() -> None:
         comparison.to_svg(x="model")
 
 
+def test_a_figure_as_png(tmp_path: Path) -> None:
+    pytest.importorskip("resvg_py", reason="no resvg to make a PNG")
+    compare(reports()).save(tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes() == compare(reports()).to_png()
+
+
+def test_a_row_with_a_name_of_its_own_says_which_model_it_is() -> None:
+    one = count(nn.Linear(8, 16), torch.rand(4, 8)).with_name("library:linear")
+    assert "A is library:linear" in compare({"A": one}).table.notes
+    assert compare([one]).table.notes == compare({"library:linear": one}).table.notes
+
+
 def test_a_page_has_the_table_and_a_figure_where_its_numbers_are_known() -> None:
     page = compare(reports()).to_html() or ""
     assert page.startswith("<!doctype html>")

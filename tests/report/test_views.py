@@ -330,3 +330,23 @@ def test_a_convention_without_rules_for_the_backward_has_no_figure_of_it() -> No
     assert "training FLOPs -" not in str(forward.diff(report))
     # Of the weight twice, and of what is between the two calls.
     assert report.recount("torch").total_backward_flops == 3 * (2 * 2 * 8 * 8)
+
+
+def test_macs_that_a_convention_counts_as_zero_are_told_as_a_share() -> None:
+    class Written(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.weight = nn.Linear(8, 8, bias=False), nn.Parameter(torch.ones(8, 24))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) @ self.weight
+
+    for convention, said in (
+        ("thop", "75% of the MACs count as 0"),
+        ("fvcore", ""),
+        ("fxflops", ""),
+        ("torchinfo", "75%"),
+    ):
+        text = str(fxflops.count(Written(), torch.ones(4, 8), convention=convention))
+        assert ("count as 0" in text) == bool(said), convention
+        assert said in text
