@@ -157,7 +157,7 @@ def analyzed(
 ) -> tuple[Report, fx.GraphModule]:
     """Analyze the model as :func:`analyze` does; return the report and the graph that was run."""
     if repeats != "auto" and (not isinstance(repeats, int) or repeats < 0):
-        raise InputError(f"repeats must be 'auto' or a whole number from 0, not {repeats!r}")
+        raise InputError(f"repeats must be 'auto' or an integer of at least 0, not {repeats!r}")
     registry, found = registry_with(formulas), find_convention(convention)
     check_attention(attention)
     own_backward = False

@@ -126,7 +126,7 @@ def room_of(model: nn.Module, memory: str | int | None, device: str | torch.devi
             return Room(limit, place)
         own = place or next((tensor.device for tensor in state_tensors(model)), torch.device("cpu"))
         if own.type != "cuda" or not torch.cuda.is_available():
-            raise InputError("there is no memory to fit into: give memory='16GiB', or a card, device='H100'")
+            raise InputError("the memory limit is unknown: give memory='16GiB', or a card, device='H100'")
         card = find_device(torch.cuda.get_device_name(own))
     limit = card.memory if limit is None else limit
     if limit is None:

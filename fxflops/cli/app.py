@@ -211,7 +211,7 @@ def run(
     if trace not in TRACERS:
         raise InputError(f"--trace {trace!r}: one of {', '.join(TRACERS)}")
     if repeats != "auto" and not repeats.isdecimal():
-        raise InputError(f"--repeats {repeats!r}: auto or a whole number from 0")
+        raise InputError(f"--repeats {repeats!r}: auto or an integer of at least 0")
     timed = {"trace": trace, "repeats": repeats if repeats == "auto" else int(repeats), "compiled": compiled}
     if not is_one:
         reports = comparisons.reports_of(rows, asked, None if counts_only else timed)

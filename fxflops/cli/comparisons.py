@@ -22,7 +22,7 @@ def check(shown: Shown, save: Iterable[Path]) -> None:
     """Raise InputError for options that do not fit several models, before any is run."""
     for name, value in (("tree", shown.tree), ("table", shown.table), ("depth", shown.depth)):
         if value not in (None, False):
-            raise InputError(f"--{name} is for one model; several are compared in one table, with a row for each")
+            raise InputError(f"--{name} is for one model; several models share one table, one row each")
     check_units(shown.units)
     if shown.columns is not None:
         figure_keys(shown.columns)

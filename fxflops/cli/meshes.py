@@ -128,7 +128,7 @@ def mesh(
     links = Links(float(within or of_card.within), float(across or of_card.across), node or of_card.node)
     if not (links.within and links.across):
         raise InputError(
-            f"the links of {card.name} are not known: give --within and --across, bytes a second of a device one way, "
+            f"the links of {card.name} are not known: give --within and --across, in bytes/s per device, one way, "
             "such as --within 64GB --across 25GB"
         )
     with redirect_stdout(sys.stderr), warnings.catch_warnings():  # what a model prints: stdout is for results

@@ -67,7 +67,9 @@ def analyzed(
     """Run a model on real tensors, with ``compiled`` also under torch.compile; count and time every operation."""
     _check(asked)
     if asked.autocast is not None:
-        raise InputError(f"--autocast {asked.autocast} is for counts: give --counts-only, or a card as --device")
+        raise InputError(
+            f"--autocast {asked.autocast} only works when counting: give --counts-only, or a card as --device"
+        )
     is_made = name.startswith("hf:") or (is_file(name) and checked_file(name).name == CONFIG)
     weights = _weights_of(name, asked) if is_made and asked.place != "meta" else None
     if weights is not None and weights > 2 * cap_of(torch.device("cpu")):

@@ -111,7 +111,7 @@ class Meter:
         if self._is_sharded and closed_form is None:
             raise InputError(
                 "the model is sharded over ranks, and counting it on one of them would wait for the others: give Meter a "
-                "closed_form=, made before it was sharded"
+                "closed_form=, made before sharding"
             )
         self._form = closed_form
         self._sizes_of = sizes or self._sizes_of_ids

@@ -69,7 +69,7 @@ def config_of(path: Path, values: dict[str, Any], transformers: ModuleType) -> t
         what = f"model_type {kind!r}" if kind not in types else f"class {name!r}"
         own = " names custom code (auto_map)" if is_custom else ""
         close = "" if is_custom else did_you_mean(str(kind), types)
-        instead = "; make the model in a function of yours, FILE.py:NAME" if is_custom else ""
+        instead = "; build it in your own function, FILE.py:NAME" if is_custom else ""
         raise InputError(f"{path}{own}: transformers has no {what}{close}; custom code is not run{instead}")
     notes = []
     if is_custom:

@@ -318,7 +318,7 @@ def _saved(path: Path, unsafe: bool) -> Any:
     else:
         raise InputError(f"{path} is {_described(plain)}")
     if not names:
-        raise InputError(f"{path} is a pickle that cannot be read: it is cut off or damaged, or not from PyTorch")
+        raise InputError(f"{path} is a pickle that cannot be read: it is truncated, damaged, or not from PyTorch")
     if not unsafe:
         raise _runs_code(path, f"is a pickle of {names[0]}")
     with _reading(path, "pickle"):

@@ -35,7 +35,7 @@ def checked_optimizer(optimizer: Any, backward: bool) -> OptimizerLike | None:
     if optimizer is None:
         return None
     if not backward:
-        raise InputError("an optimizer steps after a backward pass", advice="backward before a step")
+        raise InputError("optimizer= needs a backward pass", advice="backward before a step")
     if not is_optimizer(optimizer) and not callable(optimizer):
         raise InputError(
             "optimizer must be a torch.optim.Optimizer, or make one from parameters, such as torch.optim.AdamW, "

@@ -254,7 +254,7 @@ class SizedCosts:
                     f"unknown {kind} {name!r}{did_you_mean(str(name), known) or ': one of ' + ', '.join(known)}"
                 )
         if what == "memory" and (phase, module, operator) != ("forward", "", None):
-            raise InputError("memory is the peak of the whole run: it has no phase, module or operator")
+            raise InputError("memory is the peak of the whole run: it cannot be split by phase, module or operator")
         if not {*PHASES[phase]} - {*PARTS["forward"]} <= {*self.phases}:
             raise InputError(f"no {phase} was counted", advice="backward in a form")
         if what == "flops" and "backward" in PHASES[phase] and not self.has_backward_flops:

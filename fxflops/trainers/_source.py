@@ -71,7 +71,7 @@ class Source:
             self.config = given
         else:
             wrong = f"expected a report, a model or a transformers config, got {type(given).__name__} ({given!r:.60})"
-            raise InputError(f"{wrong}; a config.json is given as a dict: json.load(file)")
+            raise InputError(f"{wrong}; pass a config.json as a dict: json.load(file)")
 
     @property
     def provenance(self) -> str:

@@ -1081,8 +1081,11 @@ def test_predict_of_a_saved_report_knows_no_allocations(tmp_path: Path) -> None:
             "predict model.py:make_model --input 1,3,64,64 --device H100 --autocast f32",
             "--autocast f32: give bf16 or f16",
         ),
-        ("run model.py:make_model --input 1,3,64,64 --autocast bf16", "--autocast bf16 is for counts"),
-        ("check model.py:make_model --input 1,3,64,64 --max-time 9s --autocast bf16", "--autocast bf16 is for counts"),
+        ("run model.py:make_model --input 1,3,64,64 --autocast bf16", "--autocast bf16 only works when counting"),
+        (
+            "check model.py:make_model --input 1,3,64,64 --max-time 9s --autocast bf16",
+            "--autocast bf16 only works when counting",
+        ),
         ("run model.py:make_model --input 1,3,64,64 --device H100 --repeats 3", "--device H100 does not run the model"),
         ("check model.py:make_model --input 1,3,64,64 --device H100 --max-time 1s", "--max-time runs the model"),
     ],

@@ -161,7 +161,7 @@ def test_frozen_parameters_have_no_state() -> None:
 @pytest.mark.parametrize(
     ("optimizer", "backward", "message"),
     [
-        (AdamW, False, r"an optimizer steps after a backward pass: fxflops.count\(..., backward=True"),
+        (AdamW, False, r"optimizer= needs a backward pass: fxflops.count\(..., backward=True"),
         ("adam", True, r"optimizer must be a torch.optim.Optimizer, or make one from parameters, .* not str"),
         (list, True, r"optimizer\(parameters\) returned a list"),
         (lambda p: torch.optim.SGD(p, lr=-1), True, "raised in its step\n  ValueError: Invalid learning rate"),
