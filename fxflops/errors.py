@@ -221,7 +221,7 @@ def check_flags(**flags: object) -> None:
     """Raise InputError for an argument that is not a bool: any string, even "no", would count as True."""
     for name, value in flags.items():
         if not isinstance(value, (bool, int)):
-            raise of_kind(InputError(f"{name} is True or False, not {value!r:.80}"), TypeError)
+            raise of_kind(InputError(f"{name} must be True or False, not {value!r:.80}"), TypeError)
 
 
 def no_calls(phase: str) -> InputError:

@@ -119,12 +119,12 @@ push_on_torch_function_stack = torch._C._push_on_torch_function_stack
 make_subclass, warn_of_address = torch.Tensor._make_subclass, torch._C._set_warn_deprecated_on_mutable_data_ptr
 # The default __torch_dispatch__, to recognize classes that define their own. Necessary.
 disabled_torch_dispatch_impl = torch._C._disabled_torch_dispatch_impl
-# DTensor's package, and the end of the name of its file that infers results' shapes. Without them sharded tensors are counted whole.
+# DTensor's package, and the suffix of its file that infers output shapes. Without them, sharded tensors are counted as unsharded.
 SHARDING, SHARDING_FILE = "torch.distributed.tensor", "_sharding_prop.py"
-# The end of the name of the file in which FSDP gathers parameters ahead of time. Without it, they belong to the module called meanwhile.
+# The suffix of FSDP's file that gathers parameters ahead of time. Without it, this communication is charged to whichever module is being called.
 FSDP_GROUP_FILE = "_fsdp_param_group.py"
-# The ends of the names of DeviceMesh's file, which needs real numbers, and of FSDP's file that makes a mesh. Without them a simulation
-# cannot make or slice a mesh.
+# The suffixes of DeviceMesh's file, which needs real numbers, and of FSDP's file that makes a mesh. Without them, a simulation cannot
+# make or slice a mesh.
 MESH_FILES = "device_mesh.py", "_fsdp_init.py"
 # Whether a tensor wraps other tensors (DTensor), and so has no memory itself. Necessary.
 is_traceable_wrapper_subclass = torch.utils._python_dispatch.is_traceable_wrapper_subclass

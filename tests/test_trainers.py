@@ -194,7 +194,7 @@ def test_active_parameters_of_published_models(name: str) -> None:
 def test_what_is_missing_is_said() -> None:
     report = fxflops.count(nn.Linear(4, 4), torch.ones(1, 4), backward=True)
     for source, lengths, message in (
-        (report, [8], "the formula of megatron needs the model's config"),
+        (report, [8], "the megatron formula needs the model's config"),
         (report, None, "give the lengths of the batch's sequences"),
         (SMALL, [], "lengths must be the lengths of the batch's sequences"),
         (report_of(built(SMALL), backward=False), None, "count forward and backward"),

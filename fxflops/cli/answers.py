@@ -91,7 +91,7 @@ def serving(
     asked: Asked,
     json: option.TableAsJson = False,
 ) -> None:
-    """Show the cost of serving a causal language model of transformers: FLOPs, bytes, cache size and, with a card, times."""
+    """Show the cost of serving a transformers causal language model: FLOPs, bytes, cache size and, with a card, times."""
     from ..symbolic.inference import serving as cost_of
 
     result = cost_of(

@@ -261,7 +261,7 @@ def predict(
     launch: Annotated[
         str,
         typer.Option(
-            metavar="graph|eager", help="graph: the card's own time; eager: with the host that launches each kernel."
+            metavar="graph|eager", help="graph: device time only; eager: also the host's time to launch each kernel."
         ),
     ] = "graph",
     what_fits: Annotated[

@@ -32,7 +32,7 @@ def mesh(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="A causal language model of transformers: hf:CLASS or hf:CONFIG.json.",
+            help="A transformers causal language model: hf:CLASS or hf:CONFIG.json.",
             show_default=False,
             callback=option.check_model,
         ),
@@ -100,7 +100,7 @@ def mesh(
     json: option.TableAsJson = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV of the meshes that fit.")] = False,
 ) -> None:
-    """Simulate a training step of a causal language model of transformers on each mesh of so many devices, and print those
+    """Simulate a training step of a transformers causal language model on each mesh of --gpus devices, and print those
     that fit, most tokens per second first, then those that do not. Layers are checkpointed where a mesh needs it, and
     with --global-batch gradients are accumulated over several passes: of --batch sequences, or of as many as fit.
 
@@ -184,7 +184,7 @@ def _sequences(global_batch: int | None, global_tokens: int | None, seq: int) ->
     if global_tokens % seq or not global_tokens:
         power = 2 ** max(0, round(math.log2(max(1, global_tokens / seq))))
         raise InputError(
-            f"{global_tokens:,} tokens are not a whole number of sequences of {seq:,}: --global-batch {power} are {power * seq:,} tokens"
+            f"--global-tokens must be a positive multiple of {seq:,}, not {global_tokens:,}: e.g. --global-batch {power} is {power * seq:,} tokens"
         )
     return global_tokens // seq
 

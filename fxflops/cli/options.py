@@ -155,7 +155,7 @@ class Asked:
         typer.Option(
             "--device",
             metavar="DEVICE",
-            help="Where to run, or what to count for: cpu, cuda, cuda:1 or meta; or a card, such as H100, to count for it without running; or an unlisted card's figures: bf16=400T,bandwidth=2TB,memory=96GB. Default: the CPU.",
+            help="Device to run on or count for: cpu, cuda, cuda:1 or meta. A card such as H100, or an unlisted card's figures (bf16=400T,bandwidth=2TB,memory=96GB): count for it, without running. Default: the CPU.",
         ),
     ] = None
     dtype: Annotated[

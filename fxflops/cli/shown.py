@@ -55,7 +55,7 @@ class Shown:
         if self.json and (self.tree or self.table):
             raise InputError("--json prints the report as data and nothing else: leave out --tree and --table")
         if self.names is not None:
-            raise InputError("--names names the rows of several models, and there is one")
+            raise InputError("--names needs several models, and there is one")
         of = {"tree": self.tree, "table": self.table, "tree or --table": self.tree or self.table}
         for name, value, view in (
             ("--depth", self.depth, "tree"),

@@ -1,4 +1,4 @@
-"""A training step of a language model of transformers on a mesh, parallelized as its config says."""
+"""A training step of a transformers language model on a mesh, parallelized as its config says."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ CAUSAL = "causal_sdpa"
 
 
 def candidates(model: Any, gpus: int, node: int = 8) -> list[dict[str, int]]:
-    """Return the meshes of so many devices: tensor parallel within a node by sizes that divide the model's heads, data
-    parallel over the rest. Without a plan of its own for tensor parallel, it is data parallel alone."""
+    """Return the meshes of ``gpus`` devices: tensor parallel within a node, by sizes that divide the model's heads, and data
+    parallel over the rest. A model without its own tensor-parallel plan is only data parallel."""
     config = model.config.get_text_config()
     heads = [getattr(config, name, None) or 0 for name in ("num_attention_heads", "num_key_value_heads")]
     most = min(node, gpus) if plan_of(model) else 1
@@ -57,7 +57,7 @@ def training_step(
     accumulate: int = 1,
     checkpointing: bool = True,
 ) -> Build:
-    """Return the ``build`` of :func:`simulate` for a causal language model of transformers on a mesh of "dp" and "tp".
+    """Return the ``build`` of :func:`simulate` for a transformers causal language model on a mesh of "dp" and "tp".
 
     Each data-parallel rank has ``batch`` sequences of ``tokens``, or its share of a ``global_batch``, and passes over so many
     ``accumulate`` times, forward and backward, before the optimizer's step; or as often as the step is asked to: ``step(8)``.

@@ -162,9 +162,9 @@ def _rows(report: Report, lists: Mapping[tuple[str, ...], int]) -> dict[Hashable
 
 
 def _peaks(report: Report) -> Any:
-    """Return the live bytes at the peak of each call that makes or frees any; of a run in this process, not of one that was read
-    from a file. A call that changes none, as those for the empty tensors of torch 2.11's checkpoint, is no layer's, and
-    has no peak that is not another call's, too."""
+    """Return the live bytes at the peak of each call that allocates or frees memory. The report must come from a run in this
+    process, not from a file. Other calls, such as those for the empty tensors of torch 2.11's checkpoint, are skipped: they
+    belong to no layer, and their peak is also another call's."""
     history: Any = report._run.history
     changes = [*zip(history.changes[1::3], history.changes[2::3], strict=True)]
     numbers = dict.fromkeys(number for _, number in changes if 0 <= number < len(history.calls))

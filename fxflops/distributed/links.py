@@ -9,7 +9,7 @@ from ..roofline.devices import Device
 
 
 class Links(NamedTuple):
-    """The links of a device: ``within`` a node of so many devices (``node``), and ``across`` nodes, in bytes/s one way.
+    """The links of a device: ``within`` a node of ``node`` devices, and ``across`` nodes, in bytes/s one way.
 
     ``source`` says where the figures are from. Datasheets add up both directions of NVLink; these are halves of their figures.
     """

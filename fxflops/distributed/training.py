@@ -1,4 +1,4 @@
-"""The meshes on which a language model of transformers can be trained, with the passes of a step that fit into memory."""
+"""The meshes on which a transformers language model can be trained, with the passes of a step that fit into memory."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def train_meshes(
     processes: int = 1,
     done: Callable[[], None] = lambda: None,
 ) -> Meshes:
-    """Return the meshes of so many devices on which a training step of a language model fits, the fastest first.
+    """Return the meshes of ``gpus`` devices on which a training step of a language model fits, the fastest first.
 
     What ``fxflops mesh`` prints. The step has weights, gradients and AdamW's state in f32, sharded over "dp" by ``fully_shard``
     layer by layer, and computes in bf16; "tp" stays within a node and follows the model's ``tp_plan``.
 
     Args:
-        model: a causal language model of transformers; it may be on the meta device.
+        model: a transformers causal language model; it may be on the meta device.
         gpus: the number of devices.
         device: a name in the table of rooflines, or a Device.
         seq: the tokens of a sequence.
@@ -223,7 +223,7 @@ def _tensor_parallel(model: Any, gpus: int, node: int, meshes: list[dict[str, in
     """Return a note where a node has more devices than tensor parallel can take."""
     widest = max(mesh["tp"] for mesh in meshes)
     if not plan_of(model):
-        return ["the model has no tp_plan, or one of styles that torch has not: its meshes are data parallel alone"]
+        return ["the model has no tp_plan, or one with styles that torch lacks: its meshes are only data parallel"]
     if widest < min(gpus, node):
         return [
             f"tensor parallel by {widest} at most: larger sizes do not divide the model's heads, or the {gpus} devices"

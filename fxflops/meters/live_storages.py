@@ -75,7 +75,7 @@ class LiveStorages:
         self.stand_in_of: Callable[[torch.Tensor], torch.Tensor | None] = lambda tensor: None
         self._leaving: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}  # by the storage's address, with its bytes
         self._known: dict[int, _Living] = {}
-        # Storages that the model asked for, and so may resize, by id: since sizes were last read, and before.
+        # Storages, by id, that the model asked for and so may resize: first those since the last _read_sizes, then older ones.
         self._handed_out: dict[int, _Living] = {}
         self._handed_out_before: OrderedDict[int, _Living] = OrderedDict()
         self._entries = Entries()
@@ -145,7 +145,7 @@ class LiveStorages:
                 self._change(known.entry, nbytes - known.nbytes)
                 known.nbytes = nbytes
             if self._entries.calls[known.entry] == self.call >= 0:
-                # Made by an operator inside this call: show the spec of the call's own result.
+                # An operator inside this call made it: show the spec of the call's own result.
                 self._entries.specs[known.entry] = spec or spec_of(tensor)
         else:
             self.enter(storage, 0 if is_zerotensor(tensor) else nbytes, spec or spec_of(tensor))

@@ -54,7 +54,7 @@ def as_model(
     kinds = kinds or (TypeError,)
     model = as_module(model, *kinds)
     if models is not None and isinstance(model, nn.Module):
-        raise of_kind(InputError("models= names the modules of a function: a torch.nn.Module has its own"), *kinds)
+        raise of_kind(InputError("models= is only for functions: leave it out for a torch.nn.Module"), *kinds)
     if isinstance(model, nn.Module):
         return model
     if isinstance(model, type):

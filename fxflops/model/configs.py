@@ -61,7 +61,7 @@ def config_of(path: Path, values: dict[str, Any], transformers: ModuleType) -> t
     if kind is None and "pretrained_cfg" in values and "architecture" in values:
         raise InputError(f"{path} is a config of timm: give timm:{values['architecture']}")
     if kind is None:
-        raise InputError(f'{path} is not a config of transformers: it has no model_type, such as "llama"')
+        raise InputError(f'{path} is not a transformers config: it has no model_type, such as "llama"')
     name = next(iter(values.get("architectures") or ()), "")
     cls = architecture(transformers, name)
     is_custom = "auto_map" in values
@@ -125,9 +125,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf8"))
     except (ValueError, OSError) as error:
-        raise InputError(f"{path} is not a config of transformers: {error}") from None
+        raise InputError(f"{path} is not a transformers config: {error}") from None
     if not isinstance(values, dict):
-        raise InputError(f'{path} is not a config of transformers: it has no model_type, such as "llama"')
+        raise InputError(f'{path} is not a transformers config: it has no model_type, such as "llama"')
     return values
 
 

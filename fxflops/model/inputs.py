@@ -103,7 +103,7 @@ def is_compiled_whole(model: nn.Module) -> bool:
 
 
 def named_inputs(kwargs: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the inputs by name, {} for None. Raises InputError for anything else than a mapping, such as a second input."""
+    """Return the inputs by name, {} for None. Raises InputError for anything other than a mapping, such as a second input."""
     if kwargs is not None and not isinstance(kwargs, Mapping):
         wrong = f"kwargs must be a mapping of names to inputs, not {type(kwargs).__name__}"
         raise InputError(f"{wrong}; several inputs go in a tuple: (model, (a, b))")

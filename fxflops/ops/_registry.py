@@ -296,7 +296,7 @@ def entry_for(
     if known := next((entry for _, entry in registered if entry.function is function), None):
         return known
     if not callable(function):
-        raise FormulaError(f"a formula is a function, not {function!r}")
+        raise FormulaError(f"a formula must be a function, not {function!r}")
     if style is None:
         style = "module" if all(_is_module_class(target) for target in targets) else "op"
     return Formula(op or str(getattr(function, "__name__", "formula")), function, style=style)

@@ -184,7 +184,7 @@ def where_shape(condition: Spec, input: Any, other: Any) -> Spec | None:
 @formula(*named("add"), op="add")
 @formula(*named("sub", "subtract", "rsub"), op="sub")
 def add(input: Any, other: Any, alpha: float = 1, *, out: Spec) -> Cost:
-    """x[*] + alpha * y[*] -> out[*]: 1 add per output, 1 multiply more if alpha is not 1."""
+    """x[*] + alpha * y[*] -> out[*]: 1 add per output, 1 more multiply if alpha is not 1."""
     return Cost(muls=0 if alpha == 1 else out.numel(), adds=out.numel())
 
 
@@ -244,13 +244,13 @@ def lerp(*, out: Spec) -> Cost:
 
 @formula(*named("addcmul"))
 def addcmul(input: Spec, tensor1: Spec, tensor2: Spec, value: float = 1, *, out: Spec) -> Cost:
-    """x[*] + value * a[*] * b[*] -> out[*]: 1 multiply and 1 add per output, 1 multiply more if value is not 1."""
+    """x[*] + value * a[*] * b[*] -> out[*]: 1 multiply and 1 add per output, 1 more multiply if value is not 1."""
     return Cost(muls=(1 + (value != 1)) * out.numel(), adds=out.numel())
 
 
 @formula(*named("addcdiv"))
 def addcdiv(input: Spec, tensor1: Spec, tensor2: Spec, value: float = 1, *, out: Spec) -> Cost:
-    """x[*] + value * a[*] / b[*] -> out[*]: 1 divide, as div, and 1 add per output, 1 multiply more if value is not 1."""
+    """x[*] + value * a[*] / b[*] -> out[*]: 1 divide, as div, and 1 add per output, 1 more multiply if value is not 1."""
     return Cost(muls=(value != 1) * out.numel(), adds=out.numel()).plus(div(tensor1, tensor2, out=out))
 
 

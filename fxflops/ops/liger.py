@@ -102,7 +102,7 @@ def liger_rope(*, q: Spec, k: Spec, cos: Spec, rotary_dim: int | None = None, ou
 
 @liger_rope.backward(*gradients_of(ROPE), op="rotary_embedding_backward")
 def liger_rope_backward(*, q: Spec, k: Spec, cos: Spec, rotary_dim: int | None = None, out: Any) -> Cost:
-    """grad_q[b, h, l, d], grad_k[b, h, l, d], cos[b, l, d] -> out_q, out_k: the inverse rotation, as many operations."""
+    """grad_q[b, h, l, d], grad_k[b, h, l, d], cos[b, l, d] -> out_q, out_k: the inverse rotation, at the same cost."""
     return liger_rope(q=q, k=k, cos=cos, rotary_dim=rotary_dim, out=out)
 
 

@@ -153,7 +153,7 @@ def cross_entropy(
 ) -> Cost:
     """input[n, c, *], target[n, *] -> out[]: log_softmax over c, then nll_loss.
 
-    With probabilities as target, [n, c, *], c multiplies and c-1 adds per row replace the lookup. Smoothing costs c-1
+    If the target holds probabilities, [n, c, *], each row costs c multiplies and c-1 adds instead of a lookup. Smoothing costs c-1
     adds and a negation per row for the mean of all classes, and 2 multiplies and 1 add to mix it in; for probabilities,
     1 multiply and 1 add each. A weight costs 1 multiply per class that it scales.
     """

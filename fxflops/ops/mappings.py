@@ -32,7 +32,7 @@ class FormulaMapping(MutableMapping[Any, FormulaFunction]):
 
     def __setitem__(self, key: Any, function: FormulaFunction) -> None:
         if not callable(function):
-            raise FormulaError(f"a formula is a function, not {function!r}")
+            raise FormulaError(f"a formula must be a function, not {function!r}")
         for found in self._find(key) or [(self._kind, key) if isinstance(key, str) else key]:
             before = self._formulas.get(found)
             self._replaced.setdefault(found, before)

@@ -13,7 +13,7 @@ from ._traits import UNREAD
 
 @formula(*named("index_add"))
 def index_add(input: Spec, dim: int, index: Spec, source: Spec, alpha: float = 1, *, out: Spec) -> Cost:
-    """x[*], index[n], source[n, *] -> out[*]: 1 add per element of source, 1 multiply more if alpha is not 1."""
+    """x[*], index[n], source[n, *] -> out[*]: 1 add per element of source, 1 more multiply if alpha is not 1."""
     return Cost(muls=0 if alpha == 1 else source.numel(), adds=source.numel())
 
 
@@ -43,7 +43,7 @@ def scatter(input: Spec, dim: int, index: Spec, src: Any = None, *, reduce: str 
 
 @formula(*named("segment_reduce"))
 def segment_reduce(data: Spec, reduce: str, *, out: Spec) -> Cost:
-    """x[*, k] -> out[*]: k - 1 adds, multiplies or compares per output; mean: 1 divide more."""
+    """x[*, k] -> out[*]: k - 1 adds, multiplies or compares per output; mean: 1 more divide."""
     return _joined(reduce, max(data.numel() - out.numel(), 0), out.numel())
 
 

@@ -532,7 +532,7 @@ class _Levels:
     def _recomputed(
         self, chosen: Sequence[int], rows: torch.Tensor, change: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, list[slice]]:
-        """Return the columns in which chosen modules are recomputed, the levels there, and each module's slice of them.
+        """Return the columns where chosen modules are recomputed, the live bytes in each, and each module's slice of both.
 
         ``rows`` are the changes of each of the modules, ``change`` is their sum.
         """

@@ -146,8 +146,8 @@ class Step(NamedTuple):
 
 
 class Count(NamedTuple):
-    """The cost of an operation, and the rule that gives it. If it is not counted, ``missing`` says why, and the cost is None, or
-    has only MACs if just a tool's convention does not see the operation.
+    """The cost of an operation, and the rule that gives it. If it is not counted, ``missing`` says why. The cost is then None,
+    or only MACs if fxflops counts the operation but the tool's convention does not see it.
 
     ``rule`` is a function (a formula, a convention's row) or the reason why the operation costs nothing. ``integer`` is
     True if the inputs are integers or booleans, so that the operations are not FLOPs. Calls with the same operation and the

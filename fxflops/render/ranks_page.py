@@ -35,7 +35,7 @@ class RankFigures(NamedTuple):
 
 class Amounts(NamedTuple):
     """A quantity of every rank by its parts, and the function that formats it. ``most`` describes the rank with the largest
-    value; ``each`` introduces the value if all ranks have the same."""
+    value; ``each`` precedes the value if it is the same on all ranks, e.g. "each computes"."""
 
     parts: Sequence[Mapping[str, float]]
     show: Callable[[float], str]

@@ -156,14 +156,14 @@ def compare(
             have values.
         conventions: further conventions, such as "fvcore" and "thop"; each adds a column with its FLOPs or MACs.
 
-    Raises InputError if there are no reports, for anything else than reports, and for reports of several conventions.
+    Raises InputError if there are no reports, for anything other than reports, and for reports of several conventions.
     """
     named = _named(reports)
     counted_by = {report.convention for report in named.values()}
     if len(counted_by) > 1:
         raise InputError(
-            f"the reports are counted under {' and '.join(sorted(counted_by))}, which cannot be compared: "
-            "recount them, report.recount('fxflops'), or name conventions=(...) for a column each"
+            f"the reports use different conventions ({' and '.join(sorted(counted_by))}): "
+            "recount them with report.recount('fxflops'), then pass conventions=(...) for one column each"
         )
     others = (conventions,) if isinstance(conventions, str) else tuple(conventions)
     for name in others:

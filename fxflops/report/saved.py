@@ -205,7 +205,7 @@ class Saved:
     def __init__(self, data: Any) -> None:
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             is_config = isinstance(data, dict) and "model_type" in data
-            raise InputError("this is not a report of fxflops", advice="config" if is_config else "report")
+            raise InputError("this is not an fxflops report", advice="config" if is_config else "report")
         if data.get("schema_version") != VERSION:
             raise InputError(
                 f"the report has schema_version {data.get('schema_version')!r}, and this fxflops reads {VERSION}: "

@@ -304,7 +304,7 @@ def _fitted(samples: Samples, nodes: Sequence[Sequence[int]]) -> dict[Key, tuple
 def _check(
     samples: Samples, costs: Mapping[Key, tuple[Polynomial, ...]], point: tuple[int, ...], required: Sequence[str]
 ) -> set[str]:
-    """Compare polynomials with a count; return the other quantities that differ.
+    """Compare polynomials with a count; return the quantities that differ but are not ``required``.
 
     Raises ClosedFormError, with the place, if a required one differs.
     """

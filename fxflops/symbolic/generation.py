@@ -45,7 +45,7 @@ class StepCosts(NamedTuple):
 
 
 class Steps:
-    """A causal language model of transformers on meta, and the counts of its calls. Raises InputError for other models.
+    """A transformers causal language model on meta, and the counts of its calls. Raises InputError for other models.
 
     ``place`` is the device of the user's model.
     """
@@ -269,7 +269,7 @@ def _check_is_served(model: Any, cache: str) -> None:
     """Raise InputError, with the reason, for a model whose serving cannot be counted."""
     name = type(model).__name__
     if not hasattr(model, "generate") or not hasattr(model, "config"):
-        raise InputError(f"serving() takes a causal language model of transformers, not {name}")
+        raise InputError(f"serving() takes a transformers causal language model, not {name}")
     if model.config.is_encoder_decoder:
         raise InputError(f"serving() takes decoders alone, and {name} has an encoder; profile() counts its generate()")
     if not cache:

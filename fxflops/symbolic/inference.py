@@ -181,7 +181,7 @@ def serving(
     acceptance: float = 0.8,
     **unknown: NoReturn,
 ) -> Serving:
-    """Return the cost of ``generate()`` for a causal language model of transformers, from counts on meta.
+    """Return the cost of ``generate()`` for a transformers causal language model, from counts on meta.
 
     The model is called as ``generate()`` calls it: a prefill that makes the last token's logits, then steps of one token
     with the cache. Choosing a token by its logits is not included.

@@ -234,8 +234,10 @@ def _lengths(found: tuple[int, list[Piece]]) -> int:
 def _pieces(
     costs: Costs, example: int, low: int, high: int, period: int, recurring: list[Recurrence]
 ) -> list[Piece] | None:
-    """Return the pieces of ``low`` to ``high``, starting the search at the example; None if there are too many, or if a piece of few
-    lengths recurs, which is added to ``recurring``."""
+    """Split ``low`` to ``high`` into pieces, searching outward from ``example``; add to ``recurring`` if a short piece recurs.
+
+    Return None in that case, and if there are too many pieces or none spans several lengths.
+    """
     middle = _piece(costs, example, low, high, period)
     is_single = middle.first == middle.last
     up, is_whole = _along(costs, middle.last + period, high, period, is_single)

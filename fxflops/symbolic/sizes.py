@@ -133,6 +133,6 @@ def _enter(found: dict[str, Size], place: Place, length: int, where: str) -> Non
         other = f"{place.name} is {known.example} elsewhere" if known else f"no {place.name} gives it"
         raise InputError(f"dynamic_shapes: dim {place.dim} of {where} is {length}, but {other}")
     bounds = (getattr(place.wanted, end, None) for end in ("min", "max"))
-    # If no limit is given, torch sets one that is not a number, or is 0 or less.
+    # If no limit is given, torch sets one that is not an int, or is 0 or less.
     least, most = (int(bound) if isinstance(bound, int) and bound > 0 else None for bound in bounds)
     found[place.name] = known or Size(place.name, example, least, most)

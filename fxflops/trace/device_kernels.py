@@ -109,7 +109,7 @@ class DeviceKernels:
         """Return the result of a composite call on meta tensors; NotImplemented for any other call."""
         is_operator, func = func in SPELLED_BY_OPERATOR, SPELLED_BY_OPERATOR.get(func, func)
         whole = self._whole.get(func)
-        # Without gradients a function's shape rule gives the result; an operator that meta decomposes never reaches the rule.
+        # With grad off, functions use their shape rule instead. Operators never reach it, because meta decomposes them first.
         if whole is not None and (torch.is_grad_enabled() or is_operator) and not transformed():
             return whole(*args, **kwargs)
         if func not in COMPOSITES:

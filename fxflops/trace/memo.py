@@ -110,7 +110,7 @@ class Begun(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A call's effect on memory: the bytes that it left behind, and the storages that lived only within it, at its peak.
+    """A call's effect on memory: the bytes that it left behind, and the temporary storages alive at its peak.
 
     ``entered`` is the number of storages entered before it began.
     """

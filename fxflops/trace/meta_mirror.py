@@ -243,9 +243,9 @@ class MetaMirror:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with all tensors on meta, or unchanged if the call shall compute with values.
 
-        They are replaced if any tensor is on meta, or is floating or complex and either in the state or large. A call on
-        integers and booleans only keeps its values, for masks and positions; so does a call on small float tables that
-        the model makes itself.
+        They are replaced if any tensor is on meta, or is floating or complex and either in the state or large. A call whose
+        tensors are all integers or booleans computes real values, for masks and positions; so does a call on small float
+        tables that the model makes itself.
         """
         if not self._survey((args, kwargs)):
             return args, kwargs

@@ -408,7 +408,7 @@ class Observer:
         running.start = self.stopwatch.now()
 
     def _begin_leaf(self, record: ModuleRecord, running: Running, args: Any, kwargs: Any) -> None:
-        """Prepare for a leaf's call that hooks see."""
+        """Prepare for a leaf module's call, seen by hooks."""
         world, module = self._world, record.module
         if world.meets_tensors:  # its weights too, which may have been swapped for this call
             self._meet((*args, *module._parameters.values(), *module._buffers.values()), kwargs)
@@ -1292,7 +1292,7 @@ class Observer:
             self.log.call(None, "unseen write to torch.empty", (*spec_of((args, kwargs)), None), self._here(), 0.0)
 
     def _call_raised(self, path: str, entry: Formula | None = None, target: Any = None, given: Any = ((), {})) -> None:
-        """Handle an exception from a call in the module at this path; ``entry`` is the formula if a function raised."""
+        """Handle an exception from a call in the module at this path; ``entry`` is the function's formula, None if a module raised or there is none."""
         # Checkpoint stops recomputing by raising inside a call: the operators that ran until then are recorded.
         if isinstance(sys.exc_info()[1], of_checkpoint(STOPS_RECOMPUTING)):
             if type(target) is LibraryFunction and target.kernel.result is not None:

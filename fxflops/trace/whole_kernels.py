@@ -1,7 +1,7 @@
 """Operators that the counted device runs as one kernel, but that meta decomposes: here they are called whole.
 
-On meta torch has no kernel for the gradient of mish, nor for a GPU's RMS norm, and calls several operators instead, with
-tensors that no device makes. Below autograd a dispatch mode sees the operator itself.
+On meta, torch has no kernel for mish's gradient or a GPU's RMS norm: it calls several operators instead, and makes
+tensors that the real device never does. Below autograd, a dispatch mode sees the operator itself.
 """
 
 from __future__ import annotations

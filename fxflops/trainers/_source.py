@@ -84,7 +84,7 @@ class Source:
         """Return the config. Raises InputError if there is none."""
         if self.config is None:
             raise InputError(
-                f"the formula of {what} needs the model's config: give its transformers config, or the dict of that"
+                f"the {what} formula needs the model's config: pass its transformers config, or that config's dict"
             )
         return self.config
 
@@ -147,7 +147,7 @@ class Source:
         """The parameters that a token uses: of the experts only those that it is sent to."""
         found = {name: Fraction(n) for name, n in self.parameters.items()}
         if found.get("experts"):
-            self.needed_config("a mixture of experts")
+            self.needed_config("mixture-of-experts")
             found["experts"] *= Fraction(read(self.text, *TOP_K), read(self.text, *EXPERTS))
         return found
 

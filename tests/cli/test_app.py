@@ -715,9 +715,9 @@ def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         (
             b'{"model_type": "vit"}',
             "a.json",
-            "looks like a config of transformers, whose model is hf:path/to/config.json",
+            "looks like a transformers config, whose model is hf:path/to/config.json",
         ),
-        (b'{"model_type": ', "hf:a.json", "a.json is not a config of transformers: Expecting value"),
+        (b'{"model_type": ', "hf:a.json", "a.json is not a transformers config: Expecting value"),
         (b"[1, 2]", "hf:a.json", "it has no model_type, such as"),
         (b'{"model_type": "llamma"}', "hf:a.json", "transformers has no model_type 'llamma' (did you mean llama"),
         (b'{"model_type": "llama", "hidden_size": "big"}', "hf:a.json", "fxflops: hf:a.json cannot be made: "),
@@ -736,7 +736,7 @@ def test_a_file_that_is_no_model(tmp_path: Path, content: bytes | None, name: st
 def test_a_json_file_that_is_no_report(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{}")
     (tmp_path / "b.json").write_text("{")
-    assert "is not a report of fxflops" in invoke("check a.json --max-flops 1").stderr
+    assert "is not an fxflops report" in invoke("check a.json --max-flops 1").stderr
     assert invoke("check b.json --max-flops 1").exit_code == 2
 
 

@@ -92,7 +92,7 @@ def test_a_model_of_experts_is_data_parallel_alone(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, **experts}))
     found = invoke(f"hf:{tmp_path}", "--gpus", "4", "--seq", "8", "--json")
     assert [row["mesh"] for row in json.loads(found.stdout)["meshes"]] == ["dp 4 x tp 1"]
-    assert "its meshes are data parallel alone" in found.stderr
+    assert "its meshes are only data parallel" in found.stderr
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_where_nothing_fits_it_is_said_what_to_do(model: str) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--global-tokens", "4M", "--seq", "4096"], "--global-batch 1024 are 4,194,304 tokens"),
+        (["--global-tokens", "4M", "--seq", "4096"], "--global-batch 1024 is 4,194,304 tokens"),
         (["--global-tokens", "4096", "--seq", "4096", "--global-batch", "1"], "not both"),
     ],
 )

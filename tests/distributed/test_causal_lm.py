@@ -1,4 +1,4 @@
-"""The training step of a language model of transformers on a mesh, by hand."""
+"""The training step of a transformers language model on a mesh, by hand."""
 
 from __future__ import annotations
 

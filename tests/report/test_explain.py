@@ -93,7 +93,7 @@ def test_a_narrow_terminal_has_the_rows_below_each_other(monkeypatch: pytest.Mon
         "add x3 in *   +72",
         "  torch         0  not counted",
         "  torch_flops  72  1 add per output, 1",
-        "                   multiply more if",
+        "                   more multiply if",
         "                   alpha is not 1",
         "equal under both: 960",
     ]

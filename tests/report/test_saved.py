@@ -417,8 +417,8 @@ def test_a_convention_of_ones_own_is_known_by_name() -> None:
     [
         ("no json", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
-        ("[]", "not a report of fxflops"),
-        ('{"traceEvents": []}', "not a report of fxflops"),
+        ("[]", "not an fxflops report"),
+        ('{"traceEvents": []}', "not an fxflops report"),
         (f'{{"schema": "fxflops.report", "schema_version": {VERSION + 1}}}', f"reads {VERSION}"),
         ('{"schema": "fxflops.report"}', "schema_version None"),
         (f'{{"schema": "fxflops.report", "schema_version": {VERSION}}}', "damaged: KeyError: 'classes'"),
