@@ -130,7 +130,9 @@ def training_run(
             as_json({"device": card.name, "tokens": tokens, "mfu": mfu, **hours, "provenance": report.provenance})
         )
     else:
-        typer.echo(str(result))
+        typer.echo(
+            f"{result}\ncounted for {report.inputs}: the cost of a token depends on the length, --input-ids 1,LENGTH"
+        )
         if result.dtype in ("f32", "tf32"):
             note("the model computes in f32; most training uses --dtype bf16")
 

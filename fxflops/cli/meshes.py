@@ -199,11 +199,10 @@ def _advice(meshes: Meshes, batch: int | None, global_batch: int | None, checkpo
             "a smaller --batch" if global_batch else "a smaller --batch, with --global-batch to accumulate gradients"
         )
         try_.append(smaller)
-    return "; ".join(
-        [
-            "what to do: "
-            + ", ".join(
-                [*try_, "more devices (--gpus)", "shorter sequences (--seq)", "cards with more memory (--device)"]
-            )
-        ]
-    )
+    if any(
+        "hold them" in note for note in meshes.notes
+    ):  # a rank's share of the experts does not shrink with more ranks
+        try_.append("fewer devices (--gpus), as the experts' weights are padded for each rank that holds none")
+    else:
+        try_.append("more devices (--gpus)")
+    return "what to do: " + ", ".join([*try_, "shorter sequences (--seq)", "cards with more memory (--device)"])

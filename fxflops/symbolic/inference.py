@@ -127,7 +127,8 @@ class Serving:
         copied = self.predicted_copy_seconds
         if copied > MUCH * (self.predicted_per_token_seconds or 0.0):
             lines.append(
-                f"  in it         {seconds(copied)} for copies of the cache, which generate() makes and servers avoid"
+                f"  of a token    {seconds(copied)} are copies of the cache, which generate() makes and servers avoid; "
+                f"{seconds((self.predicted_per_token_seconds or 0.0) - copied)} without them"
             )
         return lines
 

@@ -58,7 +58,7 @@ def test_a_training_run_is_the_reports(config: str) -> None:
     shown = out("training-run", config, "--input-ids", "1,8", "--tokens", "15T", "--device", "H100", "--mfu", 0.5)
     ids = torch.zeros(1, 8, dtype=torch.long)
     report = fxflops.count(llama(), kwargs={"input_ids": ids, "labels": ids}, backward=True)
-    assert shown.strip() == str(report.training_run("15T", "H100", 0.5))
+    assert shown.startswith(f"{report.training_run('15T', 'H100', 0.5)}\ncounted for i64[1,8]")
 
 
 def test_an_estimate_is_the_trainers(config: str) -> None:

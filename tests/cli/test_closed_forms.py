@@ -45,7 +45,7 @@ def test_python_and_latex(net: str) -> None:
     assert space["flops"](10) == 2 * 10 * 48
     latex = invoke(net, "--input", "2,3,4", "--dynamic", "batch,seq", "--latex", "--backward", "--convention", "torch")
     # The products of the forward and those of the weight's gradient, 2 x 24 each: the input needs none.
-    assert latex.stdout.strip() == "96 batch seq"
+    assert latex.stdout.strip() == r"96 \mathrm{batch} \mathrm{seq}"
 
 
 @pytest.mark.parametrize(
