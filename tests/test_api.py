@@ -124,7 +124,7 @@ def test_unknown_choices_name_the_known() -> None:
         ({"mode": "evaluate"}, "'eval', 'train', 'as_is'"),
         ({"convention": "fvcor"}, "'torch_flops'"),
         ({"trace": "jit"}, "'auto', 'symbolic'"),
-        ({"repeats": -1}, "whole number"),
+        ({"repeats": -1}, "an integer of at least 0"),
     ]:
         with pytest.raises(InputError, match=word):
             analyze(Two(), torch.ones(3, 5), **arguments)  # type: ignore[arg-type]

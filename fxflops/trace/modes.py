@@ -166,13 +166,16 @@ def are_others_on() -> bool:
 
 @contextmanager
 def beneath_others(mode: FunctionMode) -> Iterator[None]:
-    """Turn on a function mode beneath those that the user has already turned on, but above a default device.
+    """Turn on a function mode beneath those that the user has already turned on, but above a default device and modes of ours.
 
     There it sees the calls that they make; on top it would see the calls that they replace. Either may be turned off first: the
     profile of a script does not begin and end with the script's own blocks.
     """
-    modes = popped()
-    first = 1 if modes and modes[0] is default_device_mode() else 0
+    modes, default = popped(), default_device_mode()
+    users = (
+        i for i, each in enumerate(modes) if each is not default and not isinstance(each, (FunctionMode, EachCall))
+    )
+    first = next(users, len(modes))
     push([*modes[:first], mode, *modes[first:]])
     try:
         yield

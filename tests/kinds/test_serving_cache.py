@@ -208,7 +208,7 @@ def test_times_take_the_pairs_that_windows_and_chunks_leave_and_the_screen_says_
     assert found.per_token_seconds == pytest.approx(2 * (products + 2 * WINDOW * of_a_pair) / 1e9, rel=2e-3)
     lines = str(found).splitlines()
     assert all("(attention dense)" in line for line in lines[1:3])
-    assert lines[4].endswith("attention exact")
+    assert lines[5].endswith("attention exact")
 
     dense, chunked = (
         serving(llama4(), prompt=PROMPT, new_tokens=new, device=slow, attention=kind) for kind in ("dense", "exact")

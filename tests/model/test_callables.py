@@ -286,7 +286,7 @@ def test_modules_may_be_given() -> None:
         fxflops.count(called, X, models=[3])  # type: ignore[list-item]
     with pytest.raises(InputError, match=r"no torch\.nn\.Module in models="):
         fxflops.count(called, X, models={"a": 3})  # type: ignore[dict-item]
-    with pytest.raises(InputError, match="has its own"):
+    with pytest.raises(InputError, match="only for functions"):
         fxflops.count(net, X, models=net)
 
 

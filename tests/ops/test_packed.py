@@ -174,5 +174,5 @@ def test_packing_is_a_move() -> None:
 
 
 def test_what_is_packed_otherwise_is_not_known() -> None:
-    with pytest.raises(FormulaError, match="not known"):
+    with pytest.raises(FormulaError, match="cannot unpack weight and bias"):
         cost_by_name("quantized::linear", Spec((4, I)), "<Packed>", SCALE, ZERO, out=Spec((4, O)))
