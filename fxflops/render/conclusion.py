@@ -46,7 +46,7 @@ def _phase(data: Summary) -> str:
     """Return where a block's time went; for other runs, the most expensive phase by time, or by FLOPs if times are missing or
     unsteady; "" without a backward."""
     times = _times(data)
-    if data.steps and times != {}:
+    if data.steps and times:
         return _parts_of_block(data, times)
     if not data.has_backward:
         return ""
@@ -66,11 +66,9 @@ def _parts_of_block(data: Summary, times: Mapping[str, float]) -> str:
         LOADING: loading(whole, data.workers),
         BETWEEN: f"outside model and optimizer (loss, Python) {_taken(times[BETWEEN], whole)}",
     }
-    return (
-        ""
-        if named == [FORWARD]
-        else ", ".join(said.get(phase, f"{phase} {_taken(times[phase], whole)}") for phase in named)
-    )
+    if named == [FORWARD]:
+        return ""
+    return ", ".join(said.get(phase, f"{phase} {_taken(times[phase], whole)}") for phase in named)
 
 
 def _taken(part: float, whole: StepTime) -> str:

@@ -243,14 +243,9 @@ def _steps(steps: Mapping[str, StepTime]) -> str:
     if not steps:
         return ""
     longest = max(step.seconds for step in steps.values()) or 1.0
-    rows = "".join(
-        f'<tr><th scope="row">{escaped(name)}</th><td class="n">{units.seconds(step.seconds)}</td><td class="bars">{_bar(step, longest)}</td></tr>'
-        for name, step in islice(steps.items(), MOST_STEPS)
-    )
-    more = f'<p class="note">The first {MOST_STEPS} of {len(steps)} steps.</p>' if len(steps) > MOST_STEPS else ""
+    rows = [(escaped(name), step.seconds, _bar(step, longest)) for name, step in islice(steps.items(), MOST_STEPS)]
     legend = "".join(f'<li><span class="dot part {part}"></span>{part}</li>' for part in TIMED)
-    table = scrollable("time of each step", f'<table class="plain steps"><tbody>{rows}</tbody></table>')
-    return section("steps", "Steps", f'<ul class="legend">{legend}</ul>{table}{more}')
+    return section("steps", "Steps", f'<ul class="legend">{legend}</ul>{_time_bars("step", rows, len(steps))}')
 
 
 def _code(lines: Sequence[CodeLine]) -> str:
@@ -258,14 +253,26 @@ def _code(lines: Sequence[CodeLine]) -> str:
     if not lines:
         return ""
     longest = max(line.seconds for line in lines) or 1.0
-    rows = "".join(
-        f'<tr><th scope="row">{escaped(line.place)} <small>{escaped(line.function)}</small></th><td class="n">{units.seconds(line.seconds)}</td>'
-        f'<td class="bars"><span class="part forward" style="width:{100 * line.seconds / longest:.2f}%"></span></td></tr>'
+    rows = [
+        (
+            f"{escaped(line.place)} <small>{escaped(line.function)}</small>",
+            line.seconds,
+            f'<span class="part forward" style="width:{100 * line.seconds / longest:.2f}%"></span>',
+        )
         for line in islice(lines, MOST_LINES)
+    ]
+    return section("code", "Lines of code", _time_bars("line", rows, len(lines)))
+
+
+def _time_bars(kind: str, rows: Sequence[tuple[str, float, str]], number: int) -> str:
+    """Return a table of times with bars, and a note if it shows fewer rows than the ``number`` of all; a row has a heading and a bar
+    as HTML, and its seconds between."""
+    body = "".join(
+        f'<tr><th scope="row">{heading}</th><td class="n">{units.seconds(seconds)}</td><td class="bars">{bar}</td></tr>'
+        for heading, seconds, bar in rows
     )
-    more = f'<p class="note">The first {MOST_LINES} of {len(lines)} lines.</p>' if len(lines) > MOST_LINES else ""
-    table = scrollable("time of each line", f'<table class="plain steps"><tbody>{rows}</tbody></table>')
-    return section("code", "Lines of code", f"{table}{more}")
+    more = f'<p class="note">The first {len(rows)} of {number} {kind}s.</p>' if len(rows) < number else ""
+    return scrollable(f"time of each {kind}", f'<table class="plain steps"><tbody>{body}</tbody></table>') + more
 
 
 def _bar(step: StepTime, longest: float) -> str:
