@@ -43,7 +43,7 @@ class Recording:
     by checkpoint has its own outermost calls. A module is charged when its call ends, but not if it raises: checkpoint aborts
     a call when it has the tensors it needs. Calls in modules of an ``ignored`` class belong to the modules around them.
     ``report`` belongs to the model's last call, or to a submodule's call if the model itself is not called; ``missing`` are the
-    names of uncounted ops over all calls, ``unseen`` those of them that the original does not see.
+    names of uncounted ops over all calls, ``unseen`` the uncounted ops that the original does not see.
     """
 
     convention = "deepspeed"

@@ -124,7 +124,7 @@ class Meshes(Tabular):
         left = (
             f"; {bounds:.0%} of the first mesh's time is not predicted, only bounded below" if bounds >= 0.005 else ""
         )
-        return f"error: {error}; that of a whole step is not known: idle time, congestion and the network's latency are left out{left}"
+        return f"error: {error}; the error of a whole step is not known: idle time, congestion and the network's latency are left out{left}"
 
     def _layers_of(self, simulation: Simulation) -> list[str]:
         """Return how activations are kept, if that differs between the meshes."""

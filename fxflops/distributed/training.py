@@ -244,6 +244,6 @@ def _unsharded(model: Any, ranks: int) -> list[str]:
             largest = max(having, key=having.__getitem__)
             notes.append(
                 f"{share:.0%} of the parameters, such as {largest}, have {rows} rows, which fully_shard splits: of {ranks} ranks of "
-                f"dp only {rows} hold them, with their gradients and AdamW's state; peak memory is that of these ranks"
+                f"dp only {rows} hold them, with their gradients and AdamW's state; these ranks have the peak memory"
             )
     return notes

@@ -123,7 +123,7 @@ class Serving:
         error = (
             "unknown" if self.predicted_error is None else f"{self.predicted_error:.1%} on average for single kernels"
         )
-        lines = [f"  error         {error}; benchmarks/results/prediction.md has that of whole requests"]
+        lines = [f"  error         {error}; benchmarks/results/prediction.md has the error of whole requests"]
         copied = self.predicted_copy_seconds
         if copied > MUCH * (self.predicted_per_token_seconds or 0.0):
             lines.append(
