@@ -39,7 +39,7 @@ from .report.report import Report
 from .run.model_run import OwnBackwardError, run_model
 from .run.passes import analysis
 from .run.progress import progress_bar
-from .run.running import running
+from .run.running import prepared_subject
 from .run.trace_run import run_of_trace
 from .trace.memo import Lessons
 
@@ -164,7 +164,9 @@ def analyzed(
     while True:
         try:
             with (
-                running(model, args, kwargs, mode, backward or own_backward, own_backward=own_backward) as subject,
+                prepared_subject(
+                    model, args, kwargs, mode, backward or own_backward, own_backward=own_backward
+                ) as subject,
                 progress_bar(progress, type(subject.model).__name__) as tick,
             ):
                 places = {tensor.device.type for _, tensor in subject.held["inputs"]}
@@ -262,13 +264,13 @@ def counted(
     own_backward = False
     while True:
         try:
-            with running(
+            with prepared_subject(
                 own,
                 args,
                 kwargs,
                 mode,
                 backward or own_backward,
-                lazy=True,
+                counts_only=True,
                 optimizer=optimizer,
                 count_for=count_for,
                 autocast=casts,

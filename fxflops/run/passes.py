@@ -31,7 +31,7 @@ from ..trace.symbolic import constants_of, symbolic
 from .compiled import first_runs, with_times
 from .compiled_kernels import compiled_kernels
 from .graph_run import CallCollector, Times, expected, run_graph, time_nodes
-from .model_run import loaded_weights, observed_run, record_of, run_model, unoptimized, watch_of
+from .model_run import finished_run, loaded_weights, observed_run, run_model, unoptimized, watch_of
 from .out_of_memory import noting_live
 from .outcome import Compiled, Run
 from .per_node import Spans, node_of, with_nodes
@@ -199,7 +199,7 @@ def measure(
         own = sum(call.seconds or 0.0 for call in observed)
         tick.expect(expected(own, repeats, 2 + (accelerator_of(subject.device) is not None) + subject.compiled))
     # Make the record before the other passes: the watch must not see them change the model's tensors.
-    run = record_of(subject, watched, source, f"{trace.how} trace", trace.why)
+    run = finished_run(subject, watched, source, f"{trace.how} trace", trace.why)
     measured: dict[str, Any] = {}
     if subject.is_on_meta():
         # Meta runs other kernels than any device (plain products for attention); count() predicts a device's kernels.
