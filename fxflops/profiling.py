@@ -25,7 +25,7 @@ from .model.callables import as_model, named_models
 from .model.inputs import checked_model, is_compiled
 from .model.inventory import Inventory
 from .model.modules import ByIdentity, all_modules, children_of, named_buffers, named_parameters
-from .model.optimizer import gradients_of, of_another, states_of
+from .model.optimizer import gradients_of, optimizer_mismatch, states_of
 from .model.pytree import is_training
 from .model.snapshot import attribute_tensors
 from .ops.packages import registry_with
@@ -103,7 +103,7 @@ class profile:
         self._optimizers = _optimizers(optimizer)
         self._found: list[weakref.ref[Any]] = []
         for each in self._optimizers:
-            if said := of_another(each, self._model):
+            if said := optimizer_mismatch(each, self._model):
                 warn(f"{said}; its state is in the memory shown")
         self._convention = find_convention(convention)
         self._attention = check_attention(attention)

@@ -15,7 +15,7 @@ from ..meters.allocated import memory_text
 from ..meters.live_storages import LiveStorages
 from ..model.inputs import as_call, as_module, checked_model, is_compiled, is_compiled_whole, shape_given
 from ..model.inventory import Inventory
-from ..model.optimizer import OptimizerLike, gradients_of, of_another
+from ..model.optimizer import OptimizerLike, gradients_of, optimizer_mismatch
 from ..model.scripts import with_calls_seen
 from ..model.shards import resharded
 from ..model.snapshot import holding
@@ -57,7 +57,7 @@ def prepared_subject(
     model = checked_model(users_model)
     with errors_of_kind(TypeError):
         positional, named = as_call(model, args, kwargs)
-    if problem := of_another(optimizer, model):
+    if problem := optimizer_mismatch(optimizer, model):
         raise InputError(problem)
     mode = mode or ("as_is" if backward else "eval")
     if mode not in MODES:
