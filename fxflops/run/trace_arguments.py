@@ -107,9 +107,9 @@ def _backward(
     geometry = _geometry(input, weight, grad, caller)
     if node is None or forward is None or geometry is None:
         return None
-    taken = _taken_later(events, node)
+    shapes_taken = _taken_later(events, node)
     has_bias = bool(forward.args[SHAPES][2])
-    mask = [list(input) in taken, list(weight) in taken, has_bias and [grad[1]] in taken]
+    mask = [list(input) in shapes_taken, list(weight) in shapes_taken, has_bias and [grad[1]] in shapes_taken]
     bias = f"[{grad[1] if has_bias else 0}]"
     return [LIST, *TYPES_OF_GEOMETRY, LIST], [bias, *geometry.shown(), str(mask)]
 
@@ -127,22 +127,22 @@ def _geometry(input: Shape, weight: Shape, out: Shape, caller: str) -> Geometry 
     if plain == transposed:
         return None
     sizes = zip(*((out, input) if transposed else (input, out)), weight, strict=True)
-    steps = [_step(*each, transposed) for each in itertools.islice(sizes, 2, None)]
-    if None in steps:
+    windows = [_window(*sizes_of_dim, transposed) for sizes_of_dim in itertools.islice(sizes, 2, None)]
+    if None in windows:
         return None
-    stride, padding, dilation, beyond = zip(*steps, strict=True)
+    stride, padding, dilation, output_padding = zip(*windows, strict=True)
     groups = out[1] // weight[1] if transposed else input[1] // weight[1]
-    return Geometry(stride, padding, dilation, transposed, beyond, groups)
+    return Geometry(stride, padding, dilation, transposed, output_padding, groups)
 
 
-def _step(large: int, small: int, kernel: int, transposed: bool) -> tuple[int, int, int, int] | None:
+def _window(large: int, small: int, kernel: int, transposed: bool) -> tuple[int, int, int, int] | None:
     """Return stride, padding, dilation and output padding with which a window takes ``small`` positions over ``large`` elements."""
     for dilation, stride in itertools.product(range(1, large + 1), repeat=2):
         width = dilation * (kernel - 1) + 1
         for padding in range(width):
-            rest = large + 2 * padding - width - (small - 1) * stride
-            if 0 <= rest < stride:
-                return stride, padding, dilation, rest * transposed
+            remainder = large + 2 * padding - width - (small - 1) * stride
+            if 0 <= remainder < stride:
+                return stride, padding, dilation, remainder * transposed
         if kernel == 1 and dilation > 1:
             return None
     return None

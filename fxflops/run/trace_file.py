@@ -75,7 +75,7 @@ def read_file(path: str | os.PathLike[str]) -> TraceFile:
     listed = content.get("traceEvents") if isinstance(content, dict) else content
     if not isinstance(listed, list):
         raise InputError(f"{name} is not a trace: it has no traceEvents. {HOW}")
-    events = [_event(each) for each in listed if _is_range(each)]
+    events = [_event(each) for each in listed if _is_shown_range(each)]
     if not any(event.is_operator or event.name.startswith(GRAPH_CALL) for event in events):
         raise InputError(f"{name} shows no operators. {HOW}")
     operators = [event for event in events if event.is_operator]
@@ -88,7 +88,7 @@ def read_file(path: str | os.PathLike[str]) -> TraceFile:
     return TraceFile(os.path.basename(name), threads, on_device, _hardware(on_device, described or []))
 
 
-def _is_range(each: Any) -> bool:
+def _is_shown_range(each: Any) -> bool:
     return isinstance(each, dict) and each.get("ph") == "X" and each.get("cat") not in SHOWN_TWICE and "ts" in each
 
 
