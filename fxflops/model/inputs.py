@@ -265,15 +265,15 @@ def batch_dim_note(sizes: Any, batch_dim: int | None) -> str:
 
 def shapes_in(sizes: Any) -> list[tuple[int, ...]]:
     """Return the input shapes in ``(1, 3, 224, 224)`` or ``[(1, 16), (1, 16)]``. Raises InputError for anything else."""
-    one = _shape(sizes)
-    shapes = [one] if one else [*map(_shape, sizes)] if isinstance(sizes, (tuple, list)) else []
+    single_shape = _shape(sizes)
+    shapes = [single_shape] if single_shape else [*map(_shape, sizes)] if isinstance(sizes, (tuple, list)) else []
     if shapes and all(shapes):
         return shapes
     wrong = "a tensor: give it as input_data=x" if tensors_in(sizes) else f"{sizes!r:.80}"
     if isinstance(sizes, Mapping):
         wrong += f': inputs by name are tensors, input_data={{"{next(iter(sizes), "x")}": tensor, ...}}'
-    said = f"input_size is a shape, (1, 3, 224, 224), or a list of shapes, of sizes of 1 or more, not {wrong}"
-    raise of_kind(InputError(said), TypeError, ValueError)
+    problem = f"input_size is a shape, (1, 3, 224, 224), or a list of shapes, of sizes of 1 or more, not {wrong}"
+    raise of_kind(InputError(problem), TypeError, ValueError)
 
 
 def _shape(sizes: Any) -> tuple[int, ...]:

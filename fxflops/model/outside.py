@@ -50,7 +50,7 @@ class Outside:
         self._classes: list[tuple[type, dict[str, Any]]] = []
         self._globals: list[tuple[dict[str, Any], str, Any]] = []
         self._seen: set[int] = set()
-        for cls in {base for each in classes for base in each.__mro__ if issubclass(base, nn.Module)}:
+        for cls in {base for module_class in classes for base in module_class.__mro__ if issubclass(base, nn.Module)}:
             if not cls.__module__.startswith("torch."):
                 self._enter_class(cls)
         for hook in hooks:

@@ -335,8 +335,8 @@ class Program(nn.Module):
 def program_module(program: Any) -> Program:
     """Return an exported program as a module whose class has the name of the model's class."""
     classes = (name for node in program.graph.nodes for path, name in _stack(node).values() if not path)
-    made: Program = _class_of(next(classes, "ExportedProgram"), Program)(program)
-    return made
+    module: Program = _class_of(next(classes, "ExportedProgram"), Program)(program)
+    return module
 
 
 @cache

@@ -121,7 +121,7 @@ def reader_of(names: Sequence[str]) -> Reader:
     """Return a function that reads the items with these names from a dict."""
     if len(names) > 1:
         return itemgetter(*names)
-    return (lambda held: (held[names[0]],)) if names else lambda held: ()
+    return (lambda attributes: (attributes[names[0]],)) if names else lambda attributes: ()
 
 
 def is_training(module: nn.Module) -> bool:

@@ -175,15 +175,15 @@ class Places:
 
     def _launch(self, kernels: Iterable[Event], place: Open) -> None:
         """Assign kernels to the operator that launched them; a composite operator that launches a kernel is counted itself."""
-        for each in kernels:
+        for kernel in kernels:
             if place.seen is None and place.inside is not None:
                 place.seen, place.waiting = place.inside, None
                 if not place.seen.kernels:
                     self._add(place.seen, place)
             if place.seen is None:
-                self._unknown(each, place)
+                self._unknown(kernel, place)
             else:
-                place.seen.kernels.append(each)
+                place.seen.kernels.append(kernel)
 
     def _unknown(self, kernel: Event, place: Open) -> None:
         if kernel.category == "kernel":
@@ -194,7 +194,7 @@ class Places:
 
 def events_of(seen: Iterable[Seen], has_device: bool) -> list[Event]:
     """Return the events that these calls spent time in: their kernels, or on a CPU the calls themselves."""
-    return [event for each in seen for event in (each.kernels if has_device else [each.event])]
+    return [event for call in seen for event in (call.kernels if has_device else [call.event])]
 
 
 def busy(events: Iterable[Event]) -> float:
