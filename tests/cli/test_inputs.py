@@ -92,5 +92,5 @@ def test_a_name_with_a_dot_is_that_of_an_entry_of_a_dict() -> None:
     made, named = tensors_of([read_input(text) for text in written], CPU, torch.float32, 2)
     assert (made, {*named}, {*named["batch"]}) == ((), {"batch", "y"}, {"ids", "more"})
     assert (named["batch"]["ids"].shape, named["batch"]["more"]["x"].shape) == ((2, 3), (4,))
-    with pytest.raises(InputError, match="y is already an input"):
+    with pytest.raises(InputError, match="y cannot be a dict"):
         tensors_of([read_input("y=5"), read_input("y.x=5")], CPU, torch.float32, 2)

@@ -353,7 +353,7 @@ def test_a_sharded_model_needs_a_form_and_is_never_counted() -> None:
         model(ids).sum().backward()
     assert "mfu" not in meter.read()
     meter = metered(model, closed_form=form)
-    with pytest.warns(UserWarning, match="the sizes seq of the closed form are not the dims"), meter.step():
+    with pytest.warns(UserWarning, match="the closed form has the sizes seq, which are not the dims"), meter.step():
         model(ids).sum().backward()
 
 
