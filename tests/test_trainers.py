@@ -222,7 +222,7 @@ def test_what_is_missing_is_said() -> None:
 @pytest.mark.parametrize("source", [transformers.ViTConfig(), {"model_type": "vit"}, {"model_type": "vitt"}])
 def test_a_config_of_another_kind_of_model(source: Any) -> None:
     with pytest.raises(
-        InputError, match=r"model_type 'vitt?', since it has none of that type: give the model"
+        InputError, match=r"model_type 'vitt?', because it does not know this type: give the model"
     ) as error:
         trainers.estimate("6nd", source, 128)
     assert "\n" not in str(error.value)

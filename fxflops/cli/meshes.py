@@ -218,6 +218,6 @@ def _advice(meshes: Meshes, batch: int | None, global_batch: int | None, checkpo
         try_.append("fewer devices (--gpus), since some ranks have no part of the experts' weights")
     else:
         try_.append("more devices (--gpus)")
-    return "to make it fit, try: " + ", ".join(
+    return "ways to make it fit: " + ", ".join(
         [*try_, "shorter sequences (--seq)", "cards with more memory (--device)"]
     )

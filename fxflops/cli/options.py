@@ -25,7 +25,7 @@ from .libraries import check_model
 
 T = TypeVar("T")
 ATTENTION = "dense"
-NO_CARD = "give the card to predict for as --device: H100, A100, L4, RTX 4090 ..."
+NO_CARD = "give --device CARD, such as H100, A100, L4 or RTX 4090"
 MAY_BE_OF_TORCH = re.compile(r"[a-z_]+\d?(:\d+)?")
 """Pattern of names that may be torch devices, such as "cuda:1". Torch checks the name later, since importing torch takes seconds."""
 

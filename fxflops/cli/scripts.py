@@ -82,7 +82,7 @@ def _exit_code(script: Path, arguments: list[str]) -> int:
 
 @contextmanager
 def _as_main(script: Path, arguments: list[str]) -> Iterator[None]:
-    """Set ``sys.argv`` and ``sys.path`` as python does for a script: to its own arguments, with its own folder first."""
+    """Set ``sys.argv`` to the script's arguments, and put the script's folder first on ``sys.path``, as python does."""
     given, path = sys.argv, [*sys.path]
     sys.argv = [os.fspath(script), *arguments]
     sys.path.insert(0, os.fspath(script.resolve().parent))

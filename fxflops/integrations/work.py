@@ -26,8 +26,8 @@ MODEL, RECOMPUTED = ("forward", "gradient", "backward"), ("recompute",)
 class Work(NamedTuple):
     """The FLOPs of a model call in forward and backward, and the FLOPs recomputed by checkpointing: 2 per multiply-accumulate.
 
-    ``seconds`` and ``recomputed_seconds`` are the times that these FLOPs take at a device's peaks. The peak of an operation is that of the
-    operation's dtype. ``missing`` lists the operations without a formula.
+    ``seconds`` and ``recomputed_seconds`` are the times that these FLOPs take at a device's peaks, each operation at the peak
+    for its own dtype. ``missing`` lists the operations without a formula.
     """
 
     flops: int

@@ -49,11 +49,12 @@ def estimate(
     Args:
         trainer: a name in :func:`list_trainers`.
         source: a Report from ``count(..., backward=True)``, a model, or a transformers config, which may be the dict in config.json.
-            If a formula needs the parameters, the model of a config is built on the meta device. "fxflops" counts the model.
+            If a formula needs the parameters, the model of a config is built on the meta device. The trainer
+            "fxflops" counts this model.
         lengths: the lengths of the batch's sequences, or an int for a batch of one sequence. Default: the lengths in the report's inputs.
         images: the number of patches of each image in the batch. Only verl counts the vision encoder.
         closed_form: the model's closed form with ``backward=True``. Its sizes are batch and sequence length, or only the sequence length.
-            "fxflops" then evaluates the closed form for each length instead of counting the model.
+            The trainer "fxflops" then evaluates the closed form for each length instead of counting the model.
 
     Raises InputError for an unknown trainer, and for a source that lacks data that the trainer's formula reads.
     """
@@ -71,7 +72,7 @@ def explain(
 ) -> Comparison:
     """Explain why two trainers estimate different FLOPs for a batch: list the terms that differ, and what each trainer counts.
 
-    The arguments are those of :func:`estimate`.
+    See :func:`estimate` for the arguments.
     """
     return Comparison(*_estimates([a, b], Source(source, images, closed_form), lengths))
 

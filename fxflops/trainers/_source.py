@@ -326,7 +326,8 @@ def projections(config: Any) -> int:
 
 
 class FeedForward(NamedTuple):
-    """The sizes of the feed-forward layers. ``expert_width`` is the width of one expert, ``shared_width`` that of all shared experts together."""
+    """The sizes of the feed-forward layers. ``expert_width`` is the width of one expert, and ``shared_width`` is the total width
+    of all shared experts."""
 
     matrices: int
     width: int

@@ -59,7 +59,7 @@ HOW = {
     "mlp": MATRICES,
     "experts": "6 x matrix elements (of the experts that a token is sent to) x tokens",
     "shared experts": MATRICES,
-    "attention projections": f"{MATRICES}; in latent attention this includes the norms of the ranks",
+    "attention projections": f"{MATRICES}; in latent attention the elements include the norms of the ranks",
     "attention scores": "12 x layers x heads x head size x sum of squared lengths, halved for causality; ignores sliding windows",
     "linear attention": f"{MATRICES}, plus 24 x value heads x value size squared x tokens for the state",
     "output layer": "6 x hidden size x vocabulary padded to a multiple of 128 x tokens",

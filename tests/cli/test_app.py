@@ -261,7 +261,7 @@ def test_a_model_of_a_library_needs_no_weights_to_be_counted() -> None:
 def test_a_model_that_needs_values_is_counted_on_the_cpu() -> None:
     pytest.importorskip("torchvision")
     result = invoke("run torchvision:ssdlite320_mobilenet_v3_large --counts-only")
-    assert "needs values, so it was counted on real tensors" in result.stderr
+    assert "needs the values of tensors, so it was counted on real tensors" in result.stderr
     assert "input f32[1,3,320,320]   cpu" in result.stdout
 
 
@@ -411,7 +411,7 @@ def test_a_model_is_checked_against_a_saved_report() -> None:
     for wrong, said in (
         ("--tolerance 1% --max-flops 1G", "needs a --baseline"),
         ("--baseline model.py", "not a saved report"),
-        ("--batch 2 --baseline main.json", "they cannot be compared"),
+        ("--batch 2 --baseline main.json", "give the same inputs"),
         ("--baseline main.json --tolerance much", "could not convert"),
     ):
         assert said in invoke(f"check model.py:before --input 1,3,64,64 {wrong}").output
@@ -421,7 +421,7 @@ def test_a_diff_is_saved_as_a_page_and_a_table(tmp_path: Path) -> None:
     out(f"diff model.py:before model.py:after --input 1,3,64,64 --save {tmp_path}/d.html --save {tmp_path}/d.csv")
     assert (tmp_path / "d.html").read_text().startswith("<!doctype html>")
     assert "module" in (tmp_path / "d.csv").read_text().splitlines()[0]
-    assert "is written as one of .html" in invoke("diff model.py:before model.py:after --save d.png").output
+    assert "can be saved as one of .html" in invoke("diff model.py:before model.py:after --save d.png").output
 
 
 def test_a_prediction_may_wait_for_the_host() -> None:
@@ -471,11 +471,11 @@ def test_several_models_are_the_rows_of_one_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--tree", "--tree is for one model"),
+        ("--tree", "--tree needs a single model"),
         ("--columns parms", "did you mean params"),
         ("--sort-by parms", "did you mean params"),
-        ("--save table.pickle", "written as one of"),
-        ("model.py:before", "given twice"),
+        ("--save table.pickle", "saved as one of"),
+        ("model.py:before", "two rows have the name"),
     ],
 )
 def test_options_that_do_not_fit_several_models_are_refused(options: str, said: str) -> None:
@@ -594,11 +594,11 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run torchvision:swin", "torchvision has no model 'swin' (did you mean swin_"),
         ("run hf:bret", "did you mean bert"),
         ("run hf:LlamaForCausal", "did you mean LlamaForCausalLM"),
-        ("run hf:no/config.json", "nothing is downloaded"),
+        ("run hf:no/config.json", "fxflops downloads nothing"),
         ("run hf:bert-base-uncased", "'bert-base-uncased'; fxflops downloads nothing: hf:bert uses the default config"),
         ("run hf:clip --counts-only", "CLIPModel.forward takes (input_ids, pixel_values"),
         ("run none.py:model", "there is no file 'none.py'"),
-        ("run model.py", "which model of model.py? one of model.py:"),
+        ("run model.py", "model.py is not the name of a model: give one of model.py:"),
         ("run nowhere.at_all:model", "there is no module 'nowhere.at_all'"),
         ("run model.py:make_modle", "did you mean make_model"),
         ("run model.py:number", "gives int"),
@@ -623,7 +623,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py:Branch --input 2,3 --backward", "fxflops: there is no backward pass: no output depends on"),
         ("run model.py:make_model --input 1,3,a", "write a shape, such as 1,3,224,224"),
         ("run model.py:make_model --input 1,3,64,64:f31", "unknown dtype 'f31' (did you mean f32"),
-        ("run model.py:make_model --input-ids x=1", "write a shape alone"),
+        ("run model.py:make_model --input-ids x=1", "write only a shape"),
         (
             "run hf:bert --input 1,128 --counts-only",
             "its input is token ids: give integers: --input-ids 1,128 or",
@@ -658,7 +658,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py:make_model --input 1,3 --json --tree", "leave out --tree and --table"),
         ("run model.py:make_model --input 1,3 --save a.xyz", "expected a file name that ends in one of"),
         ("run model.py:make_model --input 1,3 --save no/a.json", "there is no folder 'no'"),
-        ("run model.py:with_args --batch 2", "comes with its own inputs"),
+        ("run model.py:with_args --batch 2", "has its own inputs"),
         ("run model.py:with_args --batch 0", "--batch"),
         ("explain model.py:with_args fvcor thop", "unknown convention 'fvcor'"),
         ("explain model.py:with_args", "Missing argument 'CONVENTION'"),
@@ -1079,10 +1079,10 @@ def test_predict_of_a_saved_report_knows_no_allocations(tmp_path: Path) -> None:
             "--by 'cost': expected one of operator",
         ),
         ("predict model.py:make_model --input 1,3 --device H100 --optimizer SGD", "give --backward"),
-        ("predict a.json --device H100 --what-fits", "--what-fits counts the model with other batches"),
+        ("predict a.json --device H100 --what-fits", "--what-fits counts the model with other batch sizes"),
         (
             "predict model.py:make_model --input 1,3,64,64 --device H100 --autocast f32",
-            "--autocast f32: give bf16 or f16",
+            "--autocast f32: expected bf16 or f16",
         ),
         (
             "run model.py:make_model --input 1,3,64,64 --autocast bf16",

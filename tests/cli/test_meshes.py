@@ -101,7 +101,7 @@ def test_a_model_of_experts_is_data_parallel_alone(tmp_path: Path) -> None:
         (["timm:resnet18", "--gpus", "2"], "mesh needs a transformers language model"),
         (["hf:bert", "--gpus", "2"], "BertModel is no causal language model"),
         (["hf:LlamaForCausalLM", "--gpus", "2", "--device", "Abacus"], "unknown device 'Abacus'"),
-        (["hf:LlamaForCausalLM", "--gpus", "2", "--device", "L4"], "the links of L4 are not known: give --within"),
+        (["hf:LlamaForCausalLM", "--gpus", "2", "--device", "L4"], "the link speeds of L4 are unknown: give --within"),
         (["hf:LlamaForCausalLM", "--gpus", "2", "--json", "--csv"], "not both"),
         (["hf:LlamaForCausalLM", "--gpus", "0"], "--gpus"),
         (["hf:LlamaForCausalLM", "--gpus", "2", "--memory", "much"], "--memory"),
@@ -132,7 +132,10 @@ def test_gradients_are_accumulated_where_the_share_does_not_fit(model: str) -> N
 def test_where_nothing_fits_it_is_said_what_to_do(model: str) -> None:
     found = invoke(model, "--gpus", "2", "--seq", "8", "--batch", "2", "--memory", "2KiB", "--no-checkpoint")
     assert "none fits" in found.stdout
-    assert "what to do: leave out --no-checkpoint, a smaller --batch, with --global-batch to accumulate" in found.stdout
+    assert (
+        "ways to make it fit: leave out --no-checkpoint, a smaller --batch, with --global-batch to accumulate"
+        in found.stdout
+    )
 
 
 @pytest.mark.parametrize(

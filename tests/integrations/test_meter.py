@@ -257,7 +257,7 @@ def test_what_cannot_be_counted_is_unknown() -> None:
 
 def test_a_step_without_a_call_is_unknown() -> None:
     meter = metered(Net())
-    with pytest.warns(UserWarning, match="saw no call of the model"), meter.step():
+    with pytest.warns(UserWarning, match="saw no call of its model"), meter.step():
         pass
     assert meter.read().keys() == {"counting_seconds"}
 
