@@ -180,7 +180,7 @@ class Asked:
         bool | None,
         typer.Option(
             "--train/--eval",
-            help="Run the model in train mode or in eval mode. Default: train mode with --backward, else eval mode.",
+            help="Run the model in train mode or in eval mode. Default: train mode with a backward pass, else eval mode.",
         ),
     ] = None
     backward: Annotated[

@@ -581,7 +581,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("run resnet50", "unknown model 'resnet50'; timm has it: timm:resnet50"),
+        ("run resnet50", "unknown model 'resnet50'; did you mean timm:resnet50?"),
         ("run timm:resnet5", "timm has no model 'resnet5' (did you mean resnet5"),
         ("run timm:vit_b", "timm has no model 'vit_b' (did you mean vit_base_"),
         ("run timm:", "timm: lacks the name of a model. A model is one of"),
@@ -601,8 +601,8 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py", "model.py is not the name of a model: give one of model.py:"),
         ("run nowhere.at_all:model", "there is no module 'nowhere.at_all'"),
         ("run model.py:make_modle", "did you mean make_model"),
-        ("run model.py:number", "gives int"),
-        ("run model.py:pair", "gives (int, int)"),
+        ("run model.py:number", "is or returns int"),
+        ("run model.py:pair", "is or returns (int, int)"),
         ("run model.py:exits", "model.py:exits() raised SystemExit: 3\n  at "),
         (
             "run model.py:halved --input 1,4:f32 --counts-only",
@@ -629,7 +629,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
             "its input is token ids: give integers: --input-ids 1,128 or",
         ),
         ("run model.py:make_model --input 1,3 --device gpu", "unknown device 'gpu'"),
-        ("run model.py:make_model --input 1,3 --device cuda:99", "no device 'cuda:99'"),
+        ("run model.py:make_model --input 1,3 --device cuda:99", "device 'cuda:99' does not exist"),
         ("run model.py:make_model --input 1,3 --dtype f33", "unknown dtype"),
         (
             "run model.py:make_model --input 1,3 --convention fvcor",
@@ -643,7 +643,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py:make_model --input 1,3 --backward --optimizer SGD", "give --backward --counts-only"),
         (
             "run model.py:make_model --input 1,3 --counts-only --backward --optimizer Adamm",
-            "torch.optim has no 'Adamm' (did you mean Adam",
+            "torch.optim has no optimizer 'Adamm' (did you mean Adam",
         ),
         (
             "run model.py:make_model --input 1,3,64,64 --counts-only --backward --optimizer SparseAdam",
@@ -720,7 +720,7 @@ def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         (b'{"model_type": ', "hf:a.json", "a.json is not a transformers config: Expecting value"),
         (b"[1, 2]", "hf:a.json", "it has no model_type, such as"),
         (b'{"model_type": "llamma"}', "hf:a.json", "transformers has no model_type 'llamma' (did you mean llama"),
-        (b'{"model_type": "llama", "hidden_size": "big"}', "hf:a.json", "fxflops: hf:a.json cannot be made: "),
+        (b'{"model_type": "llama", "hidden_size": "big"}', "hf:a.json", "fxflops: hf:a.json cannot be built: "),
         (b"weights", "a.pt", "a.pt is a text file, not a model: a model in a file is a .pt2 of torch.export.save"),
     ],
 )
