@@ -82,7 +82,7 @@ def check_model(name: str) -> str:
     elif place.endswith(".py") and not Path(place).expanduser().is_file():
         raise InputError(f"there is no file {place!r}")
     elif not (colon and place and rest) and not name.endswith((".py", *SAVED)):
-        known = f"; did you mean timm:{name}?" if name in registered("timm") else ""
+        known = f" (did you mean timm:{name}?)" if name in registered("timm") else ""
         if "/" in name or name.endswith(SUFFIXES):
             known = ": there is no such file"
         raise InputError(f"unknown model {name!r}{known}. A model is one of\n{FORMS}")

@@ -451,7 +451,7 @@ def test_the_rows_of_several_models_have_the_names_given_or_those_of_their_files
     assert {"narrow", "wide"} <= {*out(f"run {files} --names narrow,wide").split()}
     for names, said in (("narrow", "1 names for 2 models"), ("a,a", "two rows have the name a")):
         assert said in invoke(f"run {files} --names {names}").output
-    assert "there is one" in invoke(f"run {tmp_path}/net8.json --names a").output
+    assert "needs several models" in invoke(f"run {tmp_path}/net8.json --names a").output
 
 
 def test_several_models_are_the_rows_of_one_table(tmp_path: Path) -> None:
@@ -581,7 +581,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("run resnet50", "unknown model 'resnet50'; did you mean timm:resnet50?"),
+        ("run resnet50", "unknown model 'resnet50' (did you mean timm:resnet50?)"),
         ("run timm:resnet5", "timm has no model 'resnet5' (did you mean resnet5"),
         ("run timm:vit_b", "timm has no model 'vit_b' (did you mean vit_base_"),
         ("run timm:", "timm: lacks the name of a model. A model is one of"),
