@@ -12,7 +12,7 @@ from .leaves import ModuleSettings
 from .phases import BACKWARD, RECOMPUTE, Phases
 from .source import author_line
 
-Made = tuple[Any, Any, Any]
+CallSpecs = tuple[Any, Any, Any]
 """The specs of a call's arguments, its keyword arguments and its result."""
 
 
@@ -29,11 +29,13 @@ class CallLog:
         self._owners = owners
         self._operations: dict[Any, Operation] = {}
 
-    def operation(self, op: str, target: Any, made: Made, settings: ModuleSettings | None = None) -> Operation:
+    def operation(
+        self, op: str, target: Any, call_specs: CallSpecs, settings: ModuleSettings | None = None
+    ) -> Operation:
         """Return the operation; equal operations are the same object. ``settings`` are a leaf module's settings."""
-        fields = op, target, *made, EMPTY_MAPPING if settings is None else settings.settings
+        fields = op, target, *call_specs, EMPTY_MAPPING if settings is None else settings.by_name
         try:
-            return self.shared((op, target, settings, *map(typed, made)), fields)
+            return self.shared((op, target, settings, *map(typed, call_specs)), fields)
         except TypeError:  # unhashable
             return Operation(*fields)
 
@@ -45,7 +47,7 @@ class CallLog:
         return operation
 
     def call(
-        self, entry: Formula | None, target: Any, made: Made, path: str, seconds: float,
+        self, entry: Formula | None, target: Any, call_specs: CallSpecs, path: str, seconds: float,
         settings: ModuleSettings | None = None, is_placed: bool = False, origin: str = "",
     ) -> Operation:  # fmt: skip
         """Record a call made in the module of this path, and return its operation; ``settings`` are a leaf module's settings.
@@ -55,7 +57,7 @@ class CallLog:
         op = entry.op if entry is not None else qualified_name(target)
         site = author_line() if entry is None else ""
         phase, path = (self._now(), path) if is_placed else self.placed(path)
-        operation = self.operation(op, target, made, settings)
+        operation = self.operation(op, target, call_specs, settings)
         self.add(operation, path, seconds, phase, origin, site)
         return operation
 

@@ -35,7 +35,7 @@ from ..torch_internals import (
     pop_torch_function_stack,
     push_on_torch_function_stack,
 )
-from .functions import Bodies, own_body
+from .functions import Bodies, copied_function_body
 from .source import frame_in, frames
 
 DEVICE = torch.ops.prim.device.default
@@ -67,7 +67,7 @@ class FunctionMode(TorchFunctionMode):
         stopped = stopwatch.stop(PYTHON if in_python else BUILTIN)
         # A Python function passes itself to the mode from its own body; if other code does, that may be a copy of it.
         if in_python and sys._getframe(2).f_code is not func.__code__:
-            func, args, kwargs = own_body(sys._getframe(2), observer.bodies) or (func, args, kwargs)
+            func, args, kwargs = copied_function_body(sys._getframe(2), observer.bodies) or (func, args, kwargs)
         try:
             return observer.function(func, args, kwargs or {})
         except Exception as error:

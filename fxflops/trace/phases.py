@@ -49,7 +49,7 @@ class Phases:
         # Set by code that saves the optimizer's state before a step: watch_of in run/model_run.py, and profile.
         self.on_step: Callable[[Optimizer], None] = lambda optimizer: None
         self.after_step: Callable[[Optimizer], None] = lambda optimizer: None
-        self._running, self._in_backward = stack.open, stack.in_backward
+        self._open_calls, self._in_backward = stack.open, stack.in_backward
         self._times = times
         self.ran_backward = False
         self._optimizing = 0
@@ -63,14 +63,14 @@ class Phases:
 
     def now(self) -> str:
         """Return the phase. Inside a model call that no backward pass made, it is forward, or a gradient taken in the forward."""
-        if self._optimizing and not self._running:
+        if self._optimizing and not self._open_calls:
             return OPTIMIZER
-        is_forward = bool(self._running) and not self._running[0].in_backward
+        is_forward = bool(self._open_calls) and not self._open_calls[0].in_backward
         if self._in_backward():
-            if self._running and self._running[-1].recomputes:
+            if self._open_calls and self._open_calls[-1].recomputes:
                 return RECOMPUTE
             return RECOMPUTE if _is_recomputing() else GRADIENT if is_forward else BACKWARD
-        if not self._running:
+        if not self._open_calls:
             if self._times.is_open(BACKWARD):  # loss.backward() first makes a gradient of ones
                 return BACKWARD
             return OPTIMIZER if self._in_optimizer() else FORWARD
@@ -89,7 +89,7 @@ class Phases:
 
     def in_module(self) -> bool:
         """Return whether a call of a module is open."""
-        return bool(self._running)
+        return bool(self._open_calls)
 
     @contextmanager
     def within(self, func: Any) -> Iterator[None]:
@@ -117,7 +117,7 @@ class Phases:
         optimizer: Optimizer = frame.f_locals["self"]
         self.on_step(optimizer)
         self._optimizing += 1
-        if not self._running and self._optimizing == 1:  # not a step inside another one's, or a super().step()
+        if not self._open_calls and self._optimizing == 1:  # not a step inside another one's, or a super().step()
             self._times.begin(OPTIMIZER)
         optimizer._optimizer_step_pre_hooks[self] = self._wrap_closures  # type: ignore[index]
         return optimizer

@@ -34,7 +34,7 @@ class Threads:
 
     def __init__(self) -> None:
         self.by_thread: dict[int, Any] = {}
-        self._earlier = {thread.ident for thread in threading.enumerate()}
+        self._threads_before = {thread.ident for thread in threading.enumerate()}
         self._depths: dict[int, int] = {}
         self._foreign: dict[int, nn.Module] = {}
         self._gate = threading.Lock()  # held only briefly, so that no thread waits for another's module call
@@ -68,12 +68,12 @@ class Threads:
         if is_empty:
             closing()
 
-    def observed(self, over: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function for another thread that runs ``function``, observed by a copy of ``over`` unless the run is over."""
+    def observed_task(self, parent: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function for another thread that runs ``function``, observed by a copy of ``parent`` unless the run is over."""
 
         def task(*args: Any, **kwargs: Any) -> Any:
-            with self.visiting(over) as host:
-                if host is not over or not self._begin(over):
+            with self.visiting(parent) as host:
+                if host is not parent or not self._begin(parent):
                     return function(*args, **kwargs)
                 try:
                     return function(*args, **kwargs)
@@ -83,38 +83,38 @@ class Threads:
 
         return task
 
-    def _begin(self, over: Any) -> bool:
+    def _begin(self, parent: Any) -> bool:
         """Turn the modes on in this thread, for a task of the run; return False if they are on already."""
         ident = threading.get_ident()
-        if self._depths.get(ident) or _is_on(over):
+        if self._depths.get(ident) or _is_on(parent):
             return False
-        with over.lock:
-            copied = self.by_thread[ident] = copy.copy(over)
+        with parent.lock:
+            observer_copy = self.by_thread[ident] = copy.copy(parent)
         self._depths[ident] = 1
-        copied.begin_thread(over)
+        observer_copy.begin_thread(parent)
         return True
 
     def enter(self, observer: Any, module: nn.Module, given: Any) -> Any:
         """Return the observer for a module call that begins in this thread; None if the call is not observed."""
         ident = threading.get_ident()
-        copied = self.by_thread.get(ident)
-        if copied is None:
+        observer_copy = self.by_thread.get(ident)
+        if observer_copy is None:
             if ident in self._foreign:
                 return None
             if _is_on(observer):
                 return observer
             if _counts_itself():
                 return None
-            if ident in self._earlier and not any(map(observer.has_made, tensors_in(given))):
+            if ident in self._threads_before and not any(map(observer.has_made, tensors_in(given))):
                 self._foreign[ident] = module
                 observer.record_unobservable(OF_ANOTHER_THREAD, module, given)
                 return None
             with observer.lock:  # wait until the current call has been recorded
-                copied = self.by_thread[ident] = copy.copy(observer)
+                observer_copy = self.by_thread[ident] = copy.copy(observer)
         depth = self._depths[ident] = self._depths.get(ident, 0) + 1
         if depth == 1:
-            copied.begin_thread(observer)
-        return copied
+            observer_copy.begin_thread(observer)
+        return observer_copy
 
     def leave(self, observer: Any, module: nn.Module) -> Any:
         """Return the observer for a module call that ends in this thread; None if the call is not observed."""
@@ -175,6 +175,6 @@ def _counts_itself() -> bool:
 
 def drop(observer: Any, *kept: str) -> None:
     """Delete an observer's attributes, whose cycles only the garbage collector would free, except those that a thread may still read."""
-    held = vars(observer)
-    for name in held.keys() - set(kept):
-        del held[name]
+    attributes = vars(observer)
+    for name in attributes.keys() - set(kept):
+        del attributes[name]

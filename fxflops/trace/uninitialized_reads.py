@@ -49,7 +49,7 @@ def before_write_hook(
     These are the arguments that it may write to, or whose memory it shares. ``is_new`` returns whether a tensor was made in the run.
     """
 
-    def announce(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def announce_writes(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         assert before_write is not None
         if func in SHARING:
             before_write(args, is_new)
@@ -60,7 +60,7 @@ def before_write_hook(
                 args[1:] if sets_apart else (args, kwargs), is_new
             )  # x.data = y does not change the old memory of x
 
-    return (lambda *_: None) if before_write is None else announce
+    return (lambda *_: None) if before_write is None else announce_writes
 
 
 def _is_new(tensor: torch.Tensor, earlier: Mapping[int, Any]) -> bool:
@@ -77,7 +77,7 @@ class BeforeWriteMode(TorchFunctionMode):
         super().__init__()
         earlier: dict[int, Any] = {}
         # Not a method of self: that would be a reference cycle, which keeps the tensors to be restored alive.
-        self._announce = before_write_hook(before_write, lambda tensor: _is_new(tensor, earlier))
+        self._announce_writes = before_write_hook(before_write, lambda tensor: _is_new(tensor, earlier))
         self._earlier = earlier
         self._made: dict[int, weakref.ref[Any]] = {}
 
@@ -86,7 +86,7 @@ class BeforeWriteMode(TorchFunctionMode):
             for storage in _storages((args, kwargs)):
                 if (made := self._made.get(id(storage))) is None or made() is not storage:
                     self._earlier[id(storage)] = storage  # kept alive, so that no other storage gets its id
-        self._announce(func, args, kwargs or {})
+        self._announce_writes(func, args, kwargs or {})
         out = func(*args, **(kwargs or {}))
         with DisableTorchFunction():
             for storage in _storages(out):
