@@ -1029,7 +1029,7 @@ class Observer:
                 out = world.repeat_operator(recipe, key, func, args, kwargs, key_tensors)
                 if is_call:
                     self._call_operators.clear()
-                    phase, path = self.log.placed(self._innermost_path())
+                    phase, path = self.log.phase_and_path(self._innermost_path())
                     seconds = 0.0 if self.stopwatch.runs else None
                     origin = self._origin(func, phase)
                     self.log.add(recipe.operation, path, seconds, phase, origin)
@@ -1130,7 +1130,7 @@ class Observer:
             call_specs,
             self._innermost_path() if cause is None else cause,
             seconds,
-            is_placed=cause is not None,
+            keeps_path=cause is not None,
         )
         self._own_nodes_behind((out, args))
         if node_args is not None:
