@@ -172,15 +172,13 @@ def beneath_others(mode: FunctionMode) -> Iterator[None]:
     profile of a script does not begin and end with the script's own blocks.
     """
     modes, default = popped(), default_device_mode()
-    users = (
-        i for i, each in enumerate(modes) if each is not default and not isinstance(each, (FunctionMode, EachCall))
-    )
-    first = next(users, len(modes))
+    of_user = [other is not default and not isinstance(other, (FunctionMode, EachCall)) for other in modes]
+    first = of_user.index(True) if True in of_user else len(modes)
     push([*modes[:first], mode, *modes[first:]])
     try:
         yield
     finally:
-        push([each for each in popped() if each is not mode])
+        push([other for other in popped() if other is not mode])
 
 
 def popped() -> list[TorchFunctionMode]:
@@ -202,8 +200,8 @@ def answers_operators() -> bool:
     """Return whether selective checkpointing recomputes here: it returns the results that it saved, and runs only the other operators."""
     if current_graph_task_id() == -1:
         return False
-    mode = of_checkpoint(RETURNS_SAVED)
-    return any(isinstance(each, mode) for each in get_current_dispatch_mode_stack())
+    cached_mode = of_checkpoint(RETURNS_SAVED)
+    return any(isinstance(mode, cached_mode) for mode in get_current_dispatch_mode_stack())
 
 
 def transformed() -> bool:
