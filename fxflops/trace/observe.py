@@ -109,6 +109,7 @@ from .functions import (
     with_callables,
     without_torch_function_guard,
 )
+from .graph_recorder import NoRecorder
 from .kernel_launches import function_of, grid_of, launches_noted, names_of
 from .leaves import Hooks, Leaves, ModuleSettings, Settings, holds_tensors
 from .library_functions import (
@@ -136,7 +137,6 @@ from .phases import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, Phases, is_comparin
 from .processes import Collectives, communicates, has_shards, is_between_processes, is_gathering, runs_in_parts
 from .python_functions import PlainFunctions
 from .real_world import QUERY_KEY_VALUE, is_like
-from .record import NoRecorder
 from .spelling import WRITTEN_AS, Spelling
 from .stack import ModuleStack, OpenCall
 from .tasks import handed_over

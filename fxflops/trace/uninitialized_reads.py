@@ -148,7 +148,9 @@ class Unwritten:
             entry is not None and entry.op in UNREAD and not _adds_up(args, kwargs)
         ):
             read_arguments = _other_arguments(args, kwargs)
-        read_with_beta = _other_arguments(args, kwargs) if kwargs.get("beta") == 0 else read_arguments  # addmm(x, ..., beta=0)
+        read_with_beta = (
+            _other_arguments(args, kwargs) if kwargs.get("beta") == 0 else read_arguments
+        )  # addmm(x, ..., beta=0)
         reads_unwritten = self.holds(read_with_beta)
         self.wrote(read_arguments)
         return reads_unwritten
