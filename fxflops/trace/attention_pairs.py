@@ -28,7 +28,7 @@ class Masks:
         self._read: dict[Any, tuple[weakref.ref[Any], int]] = {}
 
     def with_pairs_left(
-        self, entry: Formula, target: Any, given: tuple[tuple[Any, ...], Mapping[str, Any]], out: Any, must: bool
+        self, entry: Formula, target: Any, arguments: tuple[tuple[Any, ...], Mapping[str, Any]], out: Any, must: bool
     ) -> Any:
         """Return the spec of an attention result (forward or backward) with the number of unmasked pairs as the fact ``pairs``.
 
@@ -36,7 +36,7 @@ class Masks:
         """
         result = spec_of(out)
         try:
-            pairs = pairs_left(entry, target, *given, out, self._count_kept)
+            pairs = pairs_left(entry, target, *arguments, out, self._count_kept)
         except NotImplementedError:
             if must:
                 raise

@@ -148,7 +148,7 @@ class Autocast:
             with torch.autocast(self._device.type, enabled=False):
                 own_casts, own_result = run()
                 if len(casts.dtypes) > len(own_casts.dtypes):
-                    return Cast(casts.dtypes[0], of_views=not casts.of_given)
+                    return Cast(casts.dtypes[0], of_views=not casts.of_tensors)
                 if result is None or own_result is None or result is own_result:
                     return None
                 # For sums, products and norms autocast passes the dtype to compute in instead of casting. A function
@@ -157,19 +157,19 @@ class Autocast:
 
 
 class _Casts(DispatchMode):
-    """Records the dtypes to which tensors are cast, and whether a ``given`` tensor itself was cast, not only a view."""
+    """Records the dtypes to which tensors are cast, and whether one of the ``tensors`` itself was cast, not only a view of it."""
 
-    def __init__(self, given: list[torch.Tensor]) -> None:
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._given = given
+        self._tensors = tensors
         self.dtypes: list[torch.dtype] = []
-        self.of_given = False
+        self.of_tensors = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if func is torch.ops.aten._to_copy.default:
             self.dtypes.append(out.dtype)
-            self.of_given |= any(args[0] is tensor for tensor in self._given)
+            self.of_tensors |= any(args[0] is tensor for tensor in self._tensors)
         return out
 
 

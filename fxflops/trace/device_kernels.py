@@ -237,15 +237,15 @@ def _without_autograd_copies(calls: list[OperatorCall], returned: list[int]) -> 
 class _RecordedCalls(DispatchMode):
     """Records the operators dispatched. ``numbers`` has the number of each live tensor by its id.
 
-    ``is_complete`` becomes False when an operator takes a tensor that is neither ``given`` nor a recorded operator's result.
+    ``is_complete`` becomes False when an operator takes a tensor that is neither one of the ``arguments`` nor a recorded operator's result.
     """
 
-    def __init__(self, given: list[torch.Tensor]) -> None:
+    def __init__(self, arguments: list[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[OperatorCall] = []
         self.is_complete = True
-        self.numbers = {id(tensor): number for number, tensor in enumerate(given)}
-        self._next = len(given)
+        self.numbers = {id(tensor): number for number, tensor in enumerate(arguments)}
+        self._next = len(arguments)
         self._references: dict[int, weakref.ref[torch.Tensor]] = {}
         self._live_count = Counter[int]()
 

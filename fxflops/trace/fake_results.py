@@ -32,17 +32,17 @@ _REMEMBERED: dict[tuple[Any, ...], Recipe | None] = {}
 class Result(NamedTuple):
     """A tensor that an operator returned: an argument, a view of an argument, or a new tensor.
 
-    ``of`` is the index of the argument, :data:`NEW` for a new tensor. ``held`` are the attributes of the fake tensor except its
-    mode; None if the result is the argument itself, for which no other field is set.
+    ``source`` is the index of the argument, :data:`NEW` for a new tensor. ``attributes`` are those of the fake tensor, except its mode;
+    None if the result is the argument itself, for which no other field is set.
     """
 
-    of: int
+    source: int
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
     offset: int = 0
     dtype: torch.dtype | None = None
     device: torch.device | None = None
-    held: dict[str, Any] | None = None
+    attributes: dict[str, Any] | None = None
 
 
 class FakeResults:
@@ -98,8 +98,12 @@ class FakeResults:
 
     def _form(self, tensor: Any) -> Any:
         """Return the metadata of a fake tensor on which results depend; None if other state matters too."""
-        held = tensor.__dict__
-        is_plain = held["fake_mode"] is self.mode and held["constant"] is None and held.get("dispatch_keys") is None
+        attributes = tensor.__dict__
+        is_plain = (
+            attributes["fake_mode"] is self.mode
+            and attributes["constant"] is None
+            and attributes.get("dispatch_keys") is None
+        )
         if not is_plain or tensor.is_sparse or tensor.is_conj() or tensor.is_neg() or tensor.is_inference():
             return None
         return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.fake_device
@@ -108,8 +112,8 @@ class FakeResults:
         """Return how to rebuild an operator's result; None if the operator must run each time."""
         sequence = type(out) if type(out) in (list, tuple) else None
         storages = {tensor.untyped_storage()._cdata: i for i, tensor in enumerate(tensors)}
-        results = [self._result(each, tensors, storages) for each in (out if sequence else [out])]
-        return None if NotImplemented in results else Recipe(UNRECORDED, FAKE, forms=results, sequence=sequence)
+        forms = [self._result(part, tensors, storages) for part in (out if sequence else [out])]
+        return None if NotImplemented in forms else Recipe(UNRECORDED, FAKE, forms=forms, sequence=sequence)
 
     def _result(self, out: Any, tensors: list[Any], storages: dict[int, int]) -> Any:
         if out is None:
@@ -120,34 +124,34 @@ class FakeResults:
         if type(out) is not self.fake or self._form(out) is None:
             return NotImplemented
         storage = out.untyped_storage()
-        of = storages.setdefault(storage._cdata, NEW)
-        held = {name: value for name, value in vars(out).items() if name != "fake_mode"}
-        result = Result(of, out.shape, out.stride(), out.storage_offset(), out.dtype, out.fake_device, held)
-        if of == NEW:
+        source = storages.setdefault(storage._cdata, NEW)
+        attributes = {name: value for name, value in vars(out).items() if name != "fake_mode"}
+        result = Result(source, out.shape, out.stride(), out.storage_offset(), out.dtype, out.fake_device, attributes)
+        if source == NEW:
             storages[storage._cdata] = SHARED
             with DisableTorchDispatch():
                 is_whole = storage.nbytes() == self._make(result, tensors, {}).untyped_storage().nbytes()
             return result if is_whole and not result.offset else NotImplemented
-        return result if of != SHARED and tensors[of].dtype is out.dtype else NotImplemented
+        return result if source != SHARED and tensors[source].dtype is out.dtype else NotImplemented
 
     def _make(self, result: Result | None, tensors: list[Any], views: dict[int, torch.Tensor]) -> Any:
         """Return a tensor as the operator did; ``views`` holds the first meta view of each argument that results are views of."""
         if result is None:
             return None
-        of, shape, strides, offset, dtype, device, held = result
-        if held is None:
-            return tensors[of]
-        if of == NEW:
+        source, shape, strides, offset, dtype, device, result_attributes = result
+        if result_attributes is None:
+            return tensors[source]
+        if source == NEW:
             meta = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
-        elif of in views:
-            meta = views[of].as_strided(shape, strides, offset)
+        elif source in views:
+            meta = views[source].as_strided(shape, strides, offset)
         else:
-            views[of] = meta = torch.empty((), dtype=dtype, device="meta")
-            meta.set_(tensors[of].untyped_storage(), offset, shape, strides)
+            views[source] = meta = torch.empty((), dtype=dtype, device="meta")
+            meta.set_(tensors[source].untyped_storage(), offset, shape, strides)
         fake = make_subclass(self.fake, meta, False, dispatch_device=True, device_for_backend_keys=device)
         warn_of_address(fake)
         attributes = vars(fake)
-        attributes.update(held)
+        attributes.update(result_attributes)
         attributes["fake_mode"] = self.mode
         return fake
 
