@@ -400,6 +400,7 @@ def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
         # Before the run, since this adds references to tensors whose references are counted.
         subject.snapshot.remember_layouts()
     watch.storages.holders.begin()
+    observer.phases.runs_model = _forward_and_backward.__code__
     try:
         with uncompiled(), unoptimized(False), observer:
             with subject.autocast_region():

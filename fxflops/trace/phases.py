@@ -19,6 +19,7 @@ from ..torch_internals import (
     CHECKPOINT_FILE,
     READS_METADATA,
     STEP_CODE,
+    call_impl,
     engine_creates_graph,
     engine_run_backward,
     queue_callback,
@@ -35,6 +36,8 @@ ENGINE = engine_run_backward.__code__
 BACKWARD_CODE = torch.autograd.backward.__code__
 OPTIMIZER_STEP = "Optimizer.step#"
 """The prefix of the names of optimizer steps in torch's profiler."""
+MODULE_FILE = call_impl.__code__.co_filename
+"""The file with the frames of a module's call, between a model's forward and the modules in it."""
 
 
 class Phases:
@@ -53,6 +56,8 @@ class Phases:
         self._open_calls, self._in_backward = stack.open, stack.in_backward
         self._times = times
         self.ran_backward = False
+        # The function that calls the model, in a run that fxflops makes: no caller of it belongs to the run.
+        self.runs_model: CodeType | None = None
         # How many optimizers' steps are open: one may call another's, or super().step().
         self._open_steps = 0
         # Whether the closure of a step is running.
@@ -143,11 +148,13 @@ class Phases:
         A step's closure, which runs the model and computes the loss, is not part of it."""
         if self._in_closure:
             return False
-        methods, called_codes = self._optimizer_methods, set[CodeType]()
+        called_codes = set[CodeType]()
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
+        while frame is not None and frame.f_code is not self.runs_model:
             code = frame.f_code
-            if code in methods:
+            # Collecting all methods takes long, so it is avoided where most calls have only frames of these two kinds.
+            can_be_optimizer = code.co_filename != MODULE_FILE and not is_own(frame)
+            if can_be_optimizer and code in self._optimizer_methods:
                 closure = frame.f_locals.get("closure")
                 return getattr(closure, "__code__", None) not in called_codes
             called_codes.add(code)
