@@ -237,7 +237,7 @@ def _table(reports: Mapping[str, Report], keys: Sequence[str] | None, convention
 def _column(key: str, convention: str) -> Column:
     """Return the column of a key, with the reports' convention in its header; or the column of another convention."""
     if key in FIGURES:
-        return titled([FIGURES[key][0]], title_of(convention))[0]
+        return titled((FIGURES[key][0],), title_of(convention))[0]
     return Column(key, f"{key} {'MACs' if key in OF_MACS else 'FLOPs'}", "flops")
 
 
