@@ -1,4 +1,4 @@
-"""Training on many processes without them: what each rank computes, holds and sends, and the least time of a step."""
+"""Simulate training on many processes in one process: the work, memory and communication of each rank, and the time of a step."""
 
 from .bounds import StepBound, step_bound
 from .links import Links

@@ -1,7 +1,7 @@
-"""The least time of a training step on a mesh.
+"""A lower bound of the time of a training step on a mesh.
 
-It is a bound: no step is faster, by the ceilings that makers state. What a step is predicted to take stands beside it
-(:mod:`.predicted`); of a pipeline's idle time nothing is known here.
+No step can be faster, because the bound follows from the peaks and bandwidths in datasheets. :mod:`.predicted` has the expected
+time. The bound ignores a pipeline's idle time.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from .result import RankKind, Simulation
 
 
 class StepBound(NamedTuple):
-    """The least seconds of a step of one rank: ``compute`` by a device's roofline, ``communication`` by its links.
+    """The least seconds of one rank's step: ``compute`` follows from the device's roofline, ``communication`` from its links.
 
-    ``binds`` is "compute", "launch" where kernels too small for the device take the larger part of that, or the collective that
-    takes the longest, with its mesh dimension.
+    ``binds`` names what limits the step. If communication takes longer, ``binds`` is the slowest collective with its mesh
+    dimension. Otherwise ``binds`` is "compute", or "launch" if most of the compute time goes to kernels so small that their launch
+    takes longest.
     """
 
     compute: float
@@ -31,21 +32,21 @@ class StepBound(NamedTuple):
 
     @property
     def best(self) -> float:
-        """The seconds if all communication goes on while the device computes."""
+        """The seconds if all communication runs while the device computes."""
         return max(self.compute, self.communication)
 
     @property
     def worst(self) -> float:
-        """The seconds if none does."""
+        """The seconds if no communication runs while the device computes."""
         return self.compute + self.communication
 
 
 def step_bound(simulation: Simulation, device: str | Device = "H100", links: Links | None = None) -> StepBound:
-    """Return the bound of the rank that needs the longest.
+    """Return the bound of the slowest rank.
 
-    ``device`` is a name in the table of rooflines, or a Device; ``links`` are its links, by default those of the table. Ranks
-    are placed in nodes in their order: the last dimension of the mesh is innermost. Attention takes the pairs that its arguments
-    leave; a mask tensor has no values on a simulated rank, and may leave none. Raises InputError for a device or links
+    ``device`` is a Device, or the name of a listed device. ``links`` are the device's links, by default the listed links. Ranks
+    fill nodes in order: the last dimension of the mesh is innermost. A mask tensor has no values on a simulated rank, so attention
+    with a mask tensor adds only its bytes to the bound. Raises InputError for a device or links
     that are not in a table, and if the bytes of a collective are not known.
     """
     found = find_device(device)
@@ -66,14 +67,14 @@ def _of_kind(kind: RankKind, mesh: Mapping[str, int], device: Device, links: Lin
 
 
 def _computing(report: Report, device: Device) -> Iterator[tuple[float, str]]:
-    """Yield the least seconds of each call but for collectives, and the ceiling that binds it.
+    """Yield the least seconds of each call that is not a collective, and the ceiling that limits the call.
 
-    Outside of modules and in the optimizer no launch is taken: a GPU has kernels for many parameters (``foreach``) where
-    the simulated CPU loops over them.
+    Calls outside modules and calls of the optimizer add no launch time: a GPU handles many parameters in one kernel (``foreach``),
+    but the simulated CPU makes one call per parameter.
     """
     for phase in PHASES:
         made = [each for each in report.counted if each.call.phase in PARTS[phase]]
-        if not made or phase == "gradient":  # which is a part of the forward
+        if not made or phase == "gradient":  # PARTS["forward"] contains this phase
             continue
         for each, row in zip(made, report.roofline(device, phase).rows, strict=True):
             if each.rule != COMMUNICATION:

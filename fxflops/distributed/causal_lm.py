@@ -1,4 +1,4 @@
-"""A training step of a transformers language model on a mesh, parallelized as its config says."""
+"""A training step of a transformers language model on a mesh, with the tensor parallelism of the model's ``tp_plan``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ CAUSAL = "causal_sdpa"
 
 
 def candidates(model: Any, gpus: int, node: int = 8) -> list[dict[str, int]]:
-    """Return the meshes of ``gpus`` devices: tensor parallel within a node, by sizes that divide the model's heads, and data
-    parallel over the rest. A model without its own tensor-parallel plan is only data parallel."""
+    """Return the meshes of ``gpus`` devices. A mesh is tensor parallel ("tp") within a node and data parallel ("dp") otherwise.
+
+    Sizes of "tp" must divide the numbers of heads. Without a tensor-parallel plan in the model, "tp" is 1.
+    """
     config = model.config.get_text_config()
     heads = [getattr(config, name, None) or 0 for name in ("num_attention_heads", "num_key_value_heads")]
     most = min(node, gpus) if plan_of(model) else 1
@@ -26,8 +28,10 @@ def candidates(model: Any, gpus: int, node: int = 8) -> list[dict[str, int]]:
 
 
 def plan_of(model: Any) -> dict[str, Any]:
-    """Return the plan of ``parallelize_module`` that the model's ``tp_plan`` states; none if it has none, or one with styles
-    that have no counterpart there, such as those of experts."""
+    """Return the model's ``tp_plan`` as a plan for ``parallelize_module``.
+
+    The result is empty if the model has no ``tp_plan``, or if torch lacks one of the plan's styles, e.g. a style for experts.
+    """
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
@@ -57,21 +61,23 @@ def training_step(
     accumulate: int = 1,
     checkpointing: bool = True,
 ) -> Build:
-    """Return the ``build`` of :func:`simulate` for a transformers causal language model on a mesh of "dp" and "tp".
+    """Return a ``build`` function for :func:`simulate`: a transformers causal language model on a mesh of "dp" and "tp".
 
-    Each data-parallel rank has ``batch`` sequences of ``tokens``, or its share of a ``global_batch``, and passes over so many
-    ``accumulate`` times, forward and backward, before the optimizer's step; or as often as the step is asked to: ``step(8)``.
-    Gradients are summed after each pass (``fully_shard`` without ``set_requires_gradient_sync(False)``, as in torchtitan): it gathers
-    the parameters and reduces and scatters the gradients in each. Weights, gradients and AdamW's state are f32, sharded over
-    "dp" layer by layer (``fully_shard``) and gathered in bf16; "tp" follows the model's ``tp_plan``. ``checkpointing`` keeps
-    of each layer its input alone. Attention is ``scaled_dot_product_attention`` with ``is_causal``, without a mask.
+    A step consists of ``accumulate`` passes, forward and backward, and then the optimizer's step. ``step(8)`` runs 8 passes
+    instead. In each pass, a data-parallel rank processes ``batch`` sequences of ``tokens`` tokens, or its share of ``global_batch``.
 
-    ``model`` may be on the meta device: its class and its config count. Raises InputError if it is no causal language model.
+    ``fully_shard`` shards weights, gradients and AdamW's state over "dp", layer by layer. They are f32; weights are gathered in
+    bf16. Every pass gathers the weights, and reduces and scatters the gradients, as in torchtitan: the step does not call
+    ``set_requires_gradient_sync(False)``. "tp" follows the model's ``tp_plan``. With ``checkpointing`` each layer keeps only its
+    input. Attention is ``scaled_dot_product_attention`` with ``is_causal`` and without a mask.
+
+    ``model`` may be on the meta device, because only its class and config are used. Raises InputError if ``model`` is not a causal
+    language model.
     """
     if not type(model).__name__.endswith(("ForCausalLM", "LMHeadModel")):
         raise InputError(
-            f"{type(model).__name__} is no causal language model: give a config whose architectures name one, such as "
-            "LlamaForCausalLM"
+            f"{type(model).__name__} is not a causal language model; use a config whose architectures field names a causal "
+            "language model, such as LlamaForCausalLM"
         )
     cls, config = type(model), copy.deepcopy(model.config)
     _without_mask(config)
@@ -89,7 +95,7 @@ def training_step(
             )  # transformers 4's
             enable({"use_reentrant": False})
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        classes = {*(getattr(made, "_no_split_modules", None) or ())}  # the names of those of the layers
+        classes = {*(getattr(made, "_no_split_modules", None) or ())}  # the layers' class names
         for part in [*(each for each in made.modules() if type(each).__name__ in classes), made]:
             fully_shard(part, mesh=mesh["dp"], mp_policy=policy)
         optimizer = torch.optim.AdamW(made.parameters())
@@ -108,13 +114,13 @@ def training_step(
 
 
 def layers_of(model: Any) -> int | None:
-    """Return the number of layers that the model's config states; None if it states none, or in parts of its own."""
+    """Return the number of layers in the model's config; None if the config has no top-level ``num_hidden_layers``."""
     found = getattr(model.config, "num_hidden_layers", None)
     return found if isinstance(found, int) and found > 0 else None
 
 
 def _shortened(config: Any, layers: int | None) -> Any:
-    """Return a copy of a config, with the first of its layers."""
+    """Return a copy of a config with only the first ``layers`` layers; with None, all layers."""
     made = copy.deepcopy(config)
     if layers is not None:
         for name, value in vars(config).items():
@@ -125,8 +131,10 @@ def _shortened(config: Any, layers: int | None) -> Any:
 
 
 def _without_mask(config: Any) -> None:
-    """Choose an attention by the name of which transformers makes no mask: on fake tensors it would make one, since it cannot
-    see that there is one sequence."""
+    """Register SDPA under another name, because transformers makes no mask for an unknown attention.
+
+    For the name "sdpa", transformers would make a mask, because it cannot read from fake tensors that each row is a single sequence.
+    """
     from transformers import AttentionInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 

@@ -1,4 +1,4 @@
-"""Work that is shared among copies of this process: each does one item after the other, and sends back the results."""
+"""Run a function on many items in forked copies of this process. Each copy handles one item at a time and sends back the result."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def map_in_copies(
     named: Callable[[T], str],
     done: Callable[[], None] = lambda: None,
 ) -> list[R]:
-    """Return ``work(item)`` of all items, of which so many are done at a time, each in a copy of this process; call ``done`` after each.
+    """Return ``work(item)`` for all items. Up to ``processes`` copies of this process work at the same time. Call ``done`` after each item.
 
-    In this process alone if :func:`may_fork` says no. ``work`` may be a closure: a copy has all that this process has. What it
-    changes there is lost. An item on which ``work`` raises, or whose result cannot be sent, is done again here, so that
-    an error is the same as without copies.
+    If :func:`may_fork` returns False, this process does all the work. ``work`` may be a closure, because a copy has all variables of
+    this process. Changes that ``work`` makes to variables in a copy are lost. If ``work`` raises in a copy, or its result cannot be
+    sent, this process runs ``work`` on the item again, so that errors are the same as without copies.
 
-    A copy computes with one thread, as those of torch's DataLoader do: OpenMP's other threads are not copied, and a copy would wait
-    for them for ever.
+    A copy computes with one thread, like a worker of torch's DataLoader: OpenMP's other threads are not copied, and a copy would wait
+    for them forever.
 
-    Raises RunError with the name of its item if a copy is killed, InputError if ``processes`` is no number from 1 on. No copy
-    is left behind, also if this process is interrupted or killed.
+    Raises RunError with the name of its item if a copy is killed, InputError if ``processes`` is not an integer of at least 1.
+    No copies stay behind, even if this process is interrupted or killed.
     """
     if not isinstance(processes, int) or processes < 1:
-        raise InputError(f"processes must be a number from 1 on, not {processes!r:.80}")
+        raise InputError(f"processes must be an integer of at least 1, not {processes!r:.80}")
     made: dict[int, R] = {}
     if processes > 1 and may_fork():
         items = [*items]
@@ -59,12 +59,16 @@ def map_in_copies(
 
 
 def may_fork() -> bool:
-    """Return whether a copy of this process can simulate.
+    """Return whether a copy of this process can run a simulation, and saves time.
 
-    Elsewhere than on Linux it cannot be made, or libraries of the system fail in it. On one core it saves no time. Another
-    thread of Python may hold a lock, which is never released in a copy. A daemonic process may not have children. Autograd raises in a
-    copy of a process in which it has threads: of each accelerator from the first backward pass on, and of those that fake
-    tensors pretend to have, if that pass was on such.
+    Reasons against copies:
+
+    - On systems other than Linux, processes cannot be forked, or system libraries fail in a forked process.
+    - With a single core, copies save no time.
+    - If another Python thread holds a lock, the lock is never released in the copy.
+    - A daemonic process may not have child processes.
+    - Autograd raises in a copy if the original process has autograd threads for accelerators. The first backward pass starts them,
+      also for the accelerators that fake tensors pretend to be on.
     """
     return (
         sys.platform == "linux"
@@ -90,8 +94,11 @@ def _backward() -> None:
 
 
 def start_autograd() -> None:
-    """Make a backward pass. The first one starts a thread for each device; if it is on fake tensors, for those that they
-    pretend to have, too."""
+    """Run a tiny backward pass on the CPU.
+
+    The first backward pass in a process starts a thread for each device. On fake tensors, it would also start threads for devices
+    that do not exist.
+    """
     with torch.enable_grad():
         torch.ones((), requires_grad=True).backward()
 
@@ -99,13 +106,13 @@ def start_autograd() -> None:
 def _made_in_copies(
     work: Callable[[T], R], items: Sequence[T], processes: int, named: Callable[[T], str], done: Callable[[], None]
 ) -> dict[int, R]:
-    """Return the results by the number of the item; without those that are left to this process."""
+    """Return the results by the item's index, without the items that this process must compute itself."""
     waiting, made = deque(range(len(items))), dict[int, R]()
-    running: dict[Any, tuple[Any, int]] = {}  # a copy, and the number of the item that it does
+    running: dict[Any, tuple[Any, int]] = {}  # by connection: the copy, and the index of its current item
 
     def ask(connection: Connection, process: Any) -> None:
         running[connection] = process, waiting.popleft()
-        with suppress(BrokenPipeError):  # one that has ended is found when its result is read
+        with suppress(BrokenPipeError):  # a copy that has ended is noticed below, when its result is read
             connection.send(running[connection][1])
 
     try:
@@ -124,8 +131,8 @@ def _made_in_copies(
                     process.join()
                     if process.exitcode:
                         raise RunError(
-                            f"{named(items[number])}: the process that simulated it ended early, with exit code "
-                            f"{process.exitcode}; fewer processes need less memory"
+                            f"{named(items[number])}: the process that ran this simulation ended early with exit code "
+                            f"{process.exitcode}; if memory ran out, use fewer processes"
                         ) from None
                     return made
                 if waiting:
@@ -142,20 +149,20 @@ def _made_in_copies(
 
 
 def _copy(target: Callable[..., None], *args: Any) -> Any:
-    """Return a new copy of this process, which calls ``target``."""
+    """Start a copy of this process that calls ``target``; return the copy."""
     process = multiprocessing.get_context("fork").Process(target=target, args=args, daemon=True)
-    with warnings.catch_warnings():  # from Python 3.12 on, of any thread: those of OpenMP are idle
+    with warnings.catch_warnings():  # Python 3.12 warns about any other thread, but OpenMP's threads are idle
         warnings.simplefilter("ignore", DeprecationWarning)
         process.start()
     return process
 
 
 def _serve(connection: Connection, work: Callable[[T], R], items: Sequence[T]) -> None:
-    """Be a copy: do the items that are asked for, until one raises. The original ends the copies that it needs no more."""
+    """Run in a copy: compute the requested items until one raises. The original process kills copies that it no longer needs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_original, daemon=True).start()
     torch.set_num_threads(1)
-    gc.freeze()  # the collector passes over all that the original has
+    gc.freeze()  # the garbage collector then skips all objects of the original process
     with suppress(BaseException):
         while True:
             connection.send(work(items[connection.recv()]))
@@ -163,7 +170,7 @@ def _serve(connection: Connection, work: Callable[[T], R], items: Sequence[T]) -
 
 
 def _end_with_original() -> None:
-    """Wait until the original has ended, however it did, and end this copy."""
+    """Wait until the original process ends for any reason, then end this copy."""
     original = multiprocessing.parent_process()
     assert original is not None
     original.join()

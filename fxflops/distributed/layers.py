@@ -1,4 +1,4 @@
-"""A deep model by shallow ones: what a layer adds is known from two depths or three, if all layers add the same."""
+"""Extrapolate a deep model from two or three shallow ones. This works if all layers add the same work and memory."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ..report.report import Report
 
 N = TypeVar("N", int, float)
 FEWEST = 4
-"""The least layers of a shallow model: the first two and the last two, which may differ from those in between, as the first gathers no
-other's parameters ahead of time."""
+"""The least number of layers of a shallow model: the first two and the last two layers may differ from the middle layers. With FSDP, for
+example, the first layer is the only one that does not gather another layer's parameters ahead of time."""
 Figures = Mapping[Hashable, Sequence[int]]
-"""Figures of a step, by what they are of."""
+"""Numbers that describe a step (work, bytes), by a key that says what they describe, e.g. an operator in a phase."""
 
 
 class Deeper(NamedTuple):
-    """What is to be added to a shallow model's figures, for those of one with more layers.
+    """How to extrapolate from a shallow model's report to a deep model.
 
-    ``less`` is the report of a model with fewer layers than the shallow one, and the difference between the two is added so many
-    ``times``. ``memory`` are the bytes at the deep model's peak by category.
+    ``less`` is the report of an even shallower model. The difference between the two reports is added ``times`` times. ``memory`` has the
+    bytes at the deep model's peak, by category.
     """
 
     less: Report
@@ -31,9 +31,10 @@ class Deeper(NamedTuple):
 
 
 def depths(layers: int, step: int, number: int) -> Sequence[int]:
-    """Return so many numbers of layers by which a deep model is known; none if it has not more.
+    """Return ``number`` depths of shallow models from which a model with ``layers`` layers is extrapolated.
 
-    They differ by ``step``, the number of ranks among which layers are shared.
+    The depths differ by ``step``, the number of ranks among which the layers are divided. The result is empty if the model is not
+    deeper than these depths.
     """
     first = FEWEST * step + (layers - FEWEST * step) % step
     found = [first + i * step for i in range(number)]
@@ -41,11 +42,12 @@ def depths(layers: int, step: int, number: int) -> Sequence[int]:
 
 
 def deeper(reports: Sequence[Report], times: int) -> Deeper | None:
-    """Return what makes a deep model of the last of some shallow ones; None if their figures do not grow evenly.
+    """Return how to extrapolate from the last of some shallow models to the deep model; None if the models do not grow evenly.
 
-    Their difference is to be added so many ``times``. Even are the work, the collectives and the parameters with the number of
-    layers, which three show, and the live bytes at each call's peak also from each layer to the next, which two show. So the deep
-    model's peak is at one of the calls that shallow ones make, too: in the first two layers, in the last two, or outside.
+    The difference between the last two models is added ``times`` times. Work, collectives and parameters must grow linearly with the
+    number of layers; checking this takes three models. The live bytes at each call's peak must also change evenly from layer to
+    layer; checking this takes two models. The deep model's peak is then at a call that the shallow models also make: in the
+    first two layers, in the last two layers, or outside the layers.
     """
     if _grown([_work(report) for report in reports], times) is None:
         return None
@@ -60,18 +62,18 @@ def deeper(reports: Sequence[Report], times: int) -> Deeper | None:
 
 
 def extended(now: N, before: N, times: int) -> N:
-    """Return a figure to which its difference to that of a shallower model is added so many times."""
+    """Extrapolate a number: add the difference from the shallower model's number (``before``) ``times`` times."""
     return now + times * (now - before)
 
 
 def collectives_of(report: Report, more: Deeper | None) -> list[Collective]:
-    """Return the sums of the collectives by operation and group, of a report or of the deeper model."""
+    """Return the sums of a report's collectives by operation and group; with ``more``, extrapolated to the deeper model."""
     rows = by_group(collectives(report.counted))
     return rows if more is None else extended_rows(rows, by_group(collectives(more.less.counted)), more.times)
 
 
 def extended_rows(rows: Iterable[Collective], before: Iterable[Collective], times: int) -> list[Collective]:
-    """Return rows of collectives to which their difference to those of a smaller step is added so many times."""
+    """Extrapolate rows of collectives: add the difference from the rows of a smaller step (``before``) ``times`` times."""
     less = {row.key: row for row in before}
 
     def more_of(row: Collective, name: str) -> Any:
@@ -95,7 +97,7 @@ def _work(report: Report) -> Figures:
 
 
 def _growing_lists(reports: Sequence[Report]) -> list[dict[tuple[str, ...], int]]:
-    """Return the lengths of the lists of modules that grow with the model, by path, for each report."""
+    """Return, for each report, the lengths of the module lists (e.g. a ModuleList of layers) that differ between the reports, by path."""
     lengths = []
     for report in reports:
         found = Counter[tuple[str, ...]]()
@@ -114,8 +116,11 @@ def _growing_lists(reports: Sequence[Report]) -> list[dict[tuple[str, ...], int]
 
 
 def _by_place(reports: Sequence[Report]) -> Sequence[Figures] | None:
-    """Return the live bytes by category at the peak of each call, by its place from either end of the layers, or of the calls of its kind
-    where these are outside of layers; None if those in between are not evenly between the ends."""
+    """Return the live bytes by category at the peak of each call in the first and last layers, for each report.
+
+    Calls are identified by their layer, counted from the nearer end. Outside layers, repeated calls are numbered the same way instead.
+    Return None if the bytes do not change evenly through the layers in the middle.
+    """
     rows = [_rows(report, sizes) for report, sizes in zip(reports, _growing_lists(reports), strict=True)]
     found: list[dict[Hashable, Sequence[int]]] = [{} for _ in rows]
     if any(row.keys() != rows[0].keys() for row in rows):
@@ -139,8 +144,10 @@ def _by_place(reports: Sequence[Report]) -> Sequence[Figures] | None:
 
 
 def _rows(report: Report, lists: Mapping[tuple[str, ...], int]) -> dict[Hashable, tuple[int, dict[int, Any]]]:
-    """Return how many layers make each call, and the live bytes by category at its peak in each of them, by their numbers; of calls outside
-    of layers, how often they are made in each pass, and the bytes by which time it is."""
+    """Return, for each kind of call, the number of layers that make the call, and the live bytes by category at its peak in each layer.
+
+    For calls outside layers, return how often a pass makes the call, and the live bytes at the peak of each repetition.
+    """
     seen = Counter[Hashable]()
     passes, phase = 0, ""
     found: dict[Hashable, tuple[int, dict[int, Any]]] = {}
@@ -153,7 +160,7 @@ def _rows(report: Report, lists: Mapping[tuple[str, ...], int]) -> dict[Hashable
         path, number, length = _place(moment.path, lists)
         if length:
             found.setdefault((moment.phase, path, moment.op, nth), (length, {}))[1][number] = live
-        else:  # by the pass: calls for each layer are made again in the next one, beside the gradients of the first
+        else:  # keep the passes separate: in the second pass, the same calls run while the first pass's gradients are in memory
             kind = (moment.phase, path, moment.op, passes)
             length, held = found.setdefault(kind, (0, {}))
             held[length] = live
@@ -162,9 +169,11 @@ def _rows(report: Report, lists: Mapping[tuple[str, ...], int]) -> dict[Hashable
 
 
 def _peaks(report: Report) -> Any:
-    """Return the live bytes at the peak of each call that allocates or frees memory. The report must come from a run in this
-    process, not from a file. Other calls, such as those for the empty tensors of torch 2.11's checkpoint, are skipped: they
-    belong to no layer, and their peak is also another call's."""
+    """Return the live bytes at the peak of each call that allocates or frees memory. The report must come from a run in this process.
+
+    Calls that allocate and free nothing are skipped, e.g. the calls on empty tensors in torch 2.11's checkpoint. Such calls belong to
+    no layer, and their peak equals the peak of another call.
+    """
     history: Any = report._run.history
     changes = [*zip(history.changes[1::3], history.changes[2::3], strict=True)]
     numbers = dict.fromkeys(number for _, number in changes if 0 <= number < len(history.calls))
@@ -173,7 +182,7 @@ def _peaks(report: Report) -> Any:
 
 
 def _place(path: str, lists: Mapping[tuple[str, ...], int]) -> tuple[str, int, int]:
-    """Return a path without the number of its layer, that number, and how many layers there are: 0 outside of layers."""
+    """Split a path: return it without the layer's index, the index, and the number of layers, which is 0 outside layers."""
     names = path.split(".")
     for i, name in enumerate(names):
         if name.isdigit() and tuple(names[:i]) in lists:
@@ -182,7 +191,7 @@ def _place(path: str, lists: Mapping[tuple[str, ...], int]) -> tuple[str, int, i
 
 
 def _grown(figures: Sequence[Figures], times: int) -> Figures | None:
-    """Return the figures of the deep model; None if those of the depths do not grow evenly, or are not of the same."""
+    """Return the extrapolated numbers of the deep model; None if the shallow models have different keys or do not grow evenly."""
     *_, before, last = figures
     if any(each.keys() != last.keys() for each in figures):
         return None
@@ -192,5 +201,5 @@ def _grown(figures: Sequence[Figures], times: int) -> Figures | None:
 
 
 def _is_even(numbers: Iterable[int]) -> bool:
-    """Return whether each number is as much above the one before it."""
+    """Return whether all differences between successive numbers are equal."""
     return len({after - before for before, after in pairwise(numbers)}) < 2

@@ -1,4 +1,4 @@
-"""The links between devices as their makers state them: bytes/s of one device in one direction, within a node and out of it."""
+"""The speed of the links between devices, from datasheets: bytes/s per device and direction, within a node and between nodes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ..roofline.devices import Device
 
 
 class Links(NamedTuple):
-    """The links of a device: ``within`` a node of ``node`` devices, and ``across`` nodes, in bytes/s one way.
+    """The speed of a device's links in bytes/s per direction: ``within`` a node of ``node`` devices, and ``across`` nodes.
 
-    ``source`` says where the figures are from. Datasheets add up both directions of NVLink; these are halves of their figures.
+    ``source`` names the origin of the speeds. Datasheets state NVLink's speed as the sum of both directions; ``within`` is half of it.
     """
 
     within: float
@@ -21,11 +21,11 @@ class Links(NamedTuple):
 
 
 NDR, HDR = 400e9 / 8, 200e9 / 8
-DGX_H100 = "NVIDIA H100 datasheet (NVLink 900 GB/s), NVIDIA DGX H100 datasheet (a ConnectX-7 of 400 Gb/s for each GPU)"
-DGX_H200 = "NVIDIA H200 datasheet (NVLink 900 GB/s), NVIDIA DGX H200 datasheet (a ConnectX-7 of 400 Gb/s for each GPU)"
-DGX_B200 = "NVIDIA DGX B200 datasheet (NVLink 14.4 TB/s of 8 GPUs, a ConnectX-7 of 400 Gb/s for each GPU)"
-DGX_A100 = "NVIDIA A100 datasheet (NVLink 600 GB/s), NVIDIA DGX A100 datasheet (a ConnectX-6 of 200 Gb/s for each GPU)"
-H100_PCIE = "NVIDIA H100 datasheet (PCIe Gen5 128 GB/s), with an adapter of 400 Gb/s for each GPU"
+DGX_H100 = "NVIDIA H100 datasheet (NVLink 900 GB/s), NVIDIA DGX H100 datasheet (one 400 Gb/s ConnectX-7 per GPU)"
+DGX_H200 = "NVIDIA H200 datasheet (NVLink 900 GB/s), NVIDIA DGX H200 datasheet (one 400 Gb/s ConnectX-7 per GPU)"
+DGX_B200 = "NVIDIA DGX B200 datasheet (NVLink 14.4 TB/s for 8 GPUs, one 400 Gb/s ConnectX-7 per GPU)"
+DGX_A100 = "NVIDIA A100 datasheet (NVLink 600 GB/s), NVIDIA DGX A100 datasheet (one 200 Gb/s ConnectX-6 per GPU)"
+H100_PCIE = "NVIDIA H100 datasheet (PCIe Gen5 128 GB/s); one 400 Gb/s network adapter per GPU is assumed"
 LINKS = {
     "H100 SXM": Links(450e9, NDR, 8, DGX_H100),
     "H200": Links(450e9, NDR, 8, DGX_H200),
@@ -34,15 +34,15 @@ LINKS = {
     "A100 40GB": Links(300e9, HDR, 8, DGX_A100),
     "H100 PCIe": Links(64e9, NDR, 8, H100_PCIE),
 }
-"""The links of the devices in the table of rooflines, by their names there."""
+"""The links of listed devices, by the device's name."""
 
 
 def links_of(device: Device) -> Links:
-    """Return the links of a device; InputError if the table has none."""
+    """Return the links of a device; raise InputError if they are not in the table."""
     if device.name not in LINKS:
         raise InputError(
-            f"the links of {device.name!r} are not in the table, which has {', '.join(LINKS)}\n"
-            "any other:  from fxflops.distributed import Links\n"
-            "  links=Links(within=450e9, across=50e9, node=8)  # bytes/s one way, devices in a node"
+            f"the links of {device.name!r} are not in the table; devices with known links: {', '.join(LINKS)}\n"
+            "for another device:  from fxflops.distributed import Links\n"
+            "  links=Links(within=450e9, across=50e9, node=8)  # bytes/s per direction, devices per node"
         )
     return LINKS[device.name]

@@ -1,4 +1,4 @@
-"""Meshes in the order of the predicted time of a training step on them."""
+"""Rank meshes by the predicted time of a training step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COLUMNS = (
     Column("memory", "peak memory", "B"),
     Column("binds", "limited by"),
 )
-OF_BATCH = Column("batch", "sequences of a pass", "number"), Column("passes", "passes", "number")
+OF_BATCH = Column("batch", "sequences per pass", "number"), Column("passes", "passes", "number")
 KEPT = Column("activations", "activations")
 SHOWN = {
     "mesh": "mesh",
@@ -47,21 +47,27 @@ SHOWN = {
     "activations": "activations",
     "binds": "limited by",
 }
-"""The columns of the text, of those that exports have, with their headers: a range is one column, from the better end to the worse."""
-RANGES = "full overlap to no overlap: all communication runs while the device computes, or none does; in the order of full overlap"
+"""The columns of the printed table with their headers. Exports have more columns; here a range is one column, with the better end first."""
+RANGES = (
+    "ranges: from full overlap (all communication runs while the device computes) to no overlap; sorted by full overlap"
+)
 Tokens = Callable[[Mapping[str, int]], int]
-"""The tokens of a step on a mesh."""
+"""A function that returns the number of tokens of a step on a mesh."""
 
 
 @dataclass(frozen=True, repr=False)
 class Meshes(Tabular):
-    """Meshes with their bounds and predicted times, the fastest first; the ``to_*`` methods export the ``table`` of those that fit.
+    """Meshes with the bounds and predicted times of a step, the fastest first. The ``to_*`` methods export ``table``.
 
-    ``too_large`` are those whose peak is above the ``limit`` in bytes, with that peak; ``failed`` those on which ``build`` or
-    its step raised, with the reason. ``tokens`` says how many a step has on a mesh, if they are not the same; ``layers`` are those of the model if it was
-    not run whole on each mesh. ``predicted`` are the times that steps are expected to take, in the order of ``found``.
-    ``checkpointed`` are the meshes on which layers are checkpointed, None where that is the same on all. ``batches`` are the sequences of a
-    pass by the mesh's name ("dp 8 x tp 2"), where they were chosen; ``notes`` say which meshes are not among them, and what else is to be known.
+    - ``found``: the meshes that fit into memory, each as a simulation and its bound.
+    - ``predicted``: the expected times of a step, in the order of ``found``.
+    - ``too_large``: the simulations whose peak memory is above ``limit`` bytes.
+    - ``failed``: the meshes on which ``build`` or the step raised, with the reason.
+    - ``tokens``: a function that returns the tokens of a step on a mesh; None if they were not given.
+    - ``layers``: the model's number of layers if any mesh was simulated with fewer layers, else None.
+    - ``checkpointed``: the meshes on which layers are checkpointed; None if this was not chosen mesh by mesh.
+    - ``batches``: the sequences per pass, by the mesh's name ("dp 8 x tp 2"); empty if they were not chosen mesh by mesh.
+    - ``notes``: sentences to print above the table, e.g. which meshes were left out.
     """
 
     device: Device
@@ -79,7 +85,7 @@ class Meshes(Tabular):
 
     @property
     def table(self) -> Table:
-        """A row for each mesh that fits, the fastest first. Rates and the MFU are of the predicted step, overlapped."""
+        """One row per mesh that fits, the fastest first. Tokens/s and MFU are for the predicted step with full overlap."""
         rows = [
             (
                 mesh_name(s.mesh),
@@ -109,32 +115,30 @@ class Meshes(Tabular):
         return Table("meshes", columns, tuple(rows), provenance=origin)
 
     def _rate(self, simulation: Simulation, step: StepPrediction) -> list[float]:
-        """Return the tokens of a step and those in a second, if they are known."""
+        """Return the tokens per step and per second; nothing if the tokens are unknown."""
         tokens = self.tokens(simulation.mesh) if self.tokens else 0
         return [tokens, tokens / step.best] if self.tokens else []
 
     def _batch_of(self, simulation: Simulation) -> list[int]:
-        """Return the sequences of a pass, and the passes of a step, if they are known."""
+        """Return the sequences per pass and the passes per step; nothing if they are unknown."""
         return [self.batches[mesh_name(simulation.mesh)], simulation.passes or 1] if self.batches else []
 
     def _trust(self, step: StepPrediction) -> str:
-        """Return the line that says how far to trust the predicted times, by those of the first mesh."""
+        """Return the line with the error of the predicted times, from the prediction for the first mesh."""
         bounds = step.share_of_bounds
         error = "unknown" if step.error is None else f"{step.error:.1%} on average for single kernels"
-        left = (
-            f"; {bounds:.0%} of the first mesh's time is not predicted, only bounded below" if bounds >= 0.005 else ""
-        )
-        return f"error: {error}; the error of a whole step is not known: idle time, congestion and the network's latency are left out{left}"
+        left = f"; for {bounds:.0%} of the first mesh's time, only a lower bound is known" if bounds >= 0.005 else ""
+        return f"error: {error}; the error of a whole step is unknown: idle time, congestion and network latency are not included{left}"
 
     def _layers_of(self, simulation: Simulation) -> list[str]:
-        """Return how activations are kept, if that differs between the meshes."""
+        """Return "checkpointed" or "kept", for the mesh's activations; nothing if this was not chosen mesh by mesh."""
         if self.checkpointed is None:
             return []
         return ["checkpointed" if simulation.mesh in self.checkpointed else "kept"]
 
     @property
     def _narrow_table(self) -> Table:
-        """The table with fewer columns, which fit a screen: with ranges between full overlap and none."""
+        """The table with fewer columns, to fit a screen. Ranges go from full overlap to no overlap."""
         table = self.table
         shown = [name for name in SHOWN if any(column.key == name for column in table.columns)]
         rows = []
@@ -160,31 +164,31 @@ class Meshes(Tabular):
         if self.layers is not None:
             yield f"extrapolated to {self.layers} layers from {FEWEST + DEPTHS - 1}; checked with all {self.layers} on the first mesh"
         yield from self.notes
-        yield self._narrow_table if self.found or not self.too_large else "none fits"
+        yield self._narrow_table if self.found or not self.too_large else "no mesh fits"
         if self.found:
             if self.batches:
-                yield "batch: sequences of a pass x passes before the optimizer's step"
+                yield "batch: sequences per pass x passes per optimizer step"
             yield RANGES
             yield self._trust(self.predicted[0])
         if self.too_large:
             over = ", ".join(f"{mesh_name(each.mesh)} ({units.size(each.max_memory)})" for each in self.too_large)
             yield f"does not fit into {units.size(self.limit)}{self._even_with()}: {over}"
             if not self.found and (self.limit or 0) < 2**20:
-                yield f"the memory is in bytes unless it has a unit, such as {self.limit}GiB"
+                yield f"a memory limit without a unit is in bytes; for GiB, write {self.limit}GiB"
         yield from (f"{mesh}: {reason}" for mesh, reason in self.failed.items())
 
     def _even_with(self) -> str:
-        """Return what was tried so that the meshes that are too large may fit."""
+        """Return which memory savings were tried on the meshes that are too large: one sequence per pass, checkpoints."""
         tried = []
         if self.batches and all(self.batches[mesh_name(each.mesh)] == 1 for each in self.too_large):
-            tried.append("one sequence in a pass")
+            tried.append("one sequence per pass")
         if self.checkpointed and all(each.mesh in self.checkpointed for each in self.too_large):
             tried.append("every layer checkpointed")
         return f" even with {' and '.join(tried)}" if tried else ""
 
 
 def _span(show: Callable[..., str], best: float, worst: float) -> str:
-    """Return two values as a range in the unit of the first: "2.16-1.82 M"; one if they look the same."""
+    """Return two values as a range in the first value's unit, e.g. "2.16-1.82 M"; a single value if both are printed the same."""
     first = show(best)
     number, _, unit = first.partition(" ")
     last = show(worst, unit) if unit else show(worst)
@@ -192,7 +196,7 @@ def _span(show: Callable[..., str], best: float, worst: float) -> str:
 
 
 def _mfu(simulation: Simulation, step: StepPrediction, device: Device) -> float:
-    """Return the share of the device's peak that a step reaches: 2 x MACs of forward and backward, without what is computed again."""
+    """Return the MFU of a step: 2 x MACs of forward and backward, without recomputation, as a share of the device's peak."""
 
     def computing(report: Report) -> int:
         return sum(each.macs for each in report.counted if each.call.phase in ("forward", "backward"))
@@ -214,7 +218,7 @@ def ranked(
     layers: int | None = None,
     **more: Any,
 ) -> Meshes:
-    """Return the meshes that fit, the fastest first: by their predicted seconds of a token, or of a step where the tokens are not given."""
+    """Return the meshes ranked by predicted seconds per token, the fastest first; without ``tokens``, by seconds per step."""
     fitting, too_large = [], []
     for outcome in outcomes.values():
         if isinstance(outcome, str):
@@ -253,27 +257,34 @@ def rank_meshes(
     processes: int = 1,
     done: Callable[[], None] = lambda: None,
 ) -> Meshes:
-    """Simulate a training step on each mesh; return those that fit into ``memory``, the fastest by its predicted time first.
+    """Simulate a training step on each mesh. Return the meshes that fit into ``memory``, ranked by predicted time, the fastest first.
 
-    If meshes do different work per step, pass ``tokens(mesh)``, the tokens of a step: meshes are then ranked by tokens per second.
+    Args:
+        build: as for :func:`simulate`.
+        meshes: the meshes to rank, each a mapping of dimension names to sizes.
+        device: as for :func:`step_bound`, with the same assumptions and errors.
+        links: as for :func:`step_bound`.
+        memory: the memory of one device, in bytes or as "80GiB"; None for no limit.
+        differs: as for :func:`simulate`. Names that a mesh lacks are ignored for that mesh.
+        tokens: a function that returns the tokens of a step on a mesh. Pass it if meshes do different work per step: meshes are then
+            ranked by tokens per second.
+        layers: as for :func:`simulate`.
+        processes: the number of meshes that are simulated at the same time, each in its own copy of this process.
+        done: called after each simulation.
 
-    ``memory`` is that of a device, in bytes or as "80GiB". ``build``, ``differs`` and ``layers`` are those of :func:`simulate`,
-    where names in ``differs`` that a mesh does not have are left out; ``device`` and ``links`` are those of :func:`step_bound`, which has its
-    assumptions and errors. So many ``processes`` simulate a mesh each at a time, as those of :func:`simulate` a rank.
-    ``done`` is called after each simulation.
-
-    With ``layers`` the first mesh is simulated with all layers, too. Unless that gives the same figures, all meshes are. The others
-    are known by two depths, which show whether layers add the same memory; that work grows evenly the first one has shown.
+    With ``layers``, meshes are simulated with two shallow models each, which show whether all layers add the same memory. The first
+    mesh is also simulated with all layers, to check that work grows linearly with the layers. If the results differ, all
+    meshes are simulated with all layers.
     """
     if isinstance(meshes, Mapping):
-        raise InputError(f"meshes must be a list of meshes, such as [{meshes!r:.60}], not one")
+        raise InputError(f"meshes must be a list of meshes, such as [{meshes!r:.60}], not a single mesh")
     found = find_device(device)
     between = links_of(found) if links is None else links
     limit = limit_of(memory)
 
     listed = [*meshes]
     if not listed:
-        raise InputError("there is no mesh among meshes")
+        raise InputError("meshes is empty; pass at least one mesh, such as {'dp': 8}")
     trials = Trials(found, between, limit, differs=differs, layers=layers, processes=processes, done=done)
     outcomes = trials.outcomes([Trial(mesh, build) for mesh in listed])
     named = dict(zip(map(mesh_name, listed), outcomes, strict=True))

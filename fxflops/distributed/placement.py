@@ -1,4 +1,4 @@
-"""Where the ranks of a mesh are, and the least time that their collectives take by the links in a node and between nodes."""
+"""The placement of a mesh's ranks in nodes, and the least time of collectives over the links within and between nodes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ..errors import InputError
 from .links import Links
 
 RELAYED = {"all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce"}
-"""Collectives of which a node needs the bytes of others once, whatever number of its devices need them."""
+"""Collectives whose bytes cross between nodes only once per node, however many devices in the node need them."""
 
 
 def share_in_node(row: Collective, mesh: Mapping[str, int], links: Links) -> int:
-    """Return how many ranks of a collective's group are in one node. Ranks fill nodes in their order: the last dimension is innermost."""
+    """Return how many ranks of a collective's group are in one node. Ranks fill nodes in order: the last mesh dimension is innermost."""
     names = [*mesh]
     inner = names[names.index(row.group) + 1 :] if row.group in mesh else []
     return min(row.ranks or 1, max(1, links.node // math.prod(mesh[name] for name in inner)))
 
 
 def least_seconds(row: Collective, mesh: Mapping[str, int], links: Links) -> float:
-    """Return the least seconds of collectives: of the bytes by a device's own link, and of those between nodes."""
+    """Return the least seconds of collectives: the larger of the times on a device's own link and on the links between nodes."""
     if row.sent is None or row.received is None or row.ranks is None:
-        raise InputError(f"the bytes of {row.op} are not known, so there is no bound")
+        raise InputError(f"cannot bound the time of {row.op}: the bytes that it sends are unknown")
     moved, ranks = max(row.sent, row.received), row.ranks
     together = share_in_node(row, mesh, links)
     if together >= ranks or (row.op in ("send", "recv") and together > 1):

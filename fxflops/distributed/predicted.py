@@ -1,4 +1,4 @@
-"""The time that a training step on a mesh is expected to take: kernels and NCCL's collectives as they were measured."""
+"""The expected time of a training step on a mesh, from measured times of kernels and of NCCL's collectives."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .result import RankKind, Simulation
 
 
 class StepPrediction(NamedTuple):
-    """The expected seconds of a step of one rank: ``compute`` by the device's kernels, ``communication`` by NCCL's.
+    """The expected seconds of one rank's step: ``compute`` in the device's kernels, ``communication`` in NCCL's kernels.
 
-    ``bounds`` are those of these seconds that are known only as a bound: of operations that no calibration has, and of what goes
-    between nodes. ``error`` is the mean error of predictions of such kernels, None where it is unknown.
+    ``bounds`` is the part of these seconds for which only a lower bound is known: operations without a calibration, and communication
+    between nodes. ``error`` is the mean error of predictions for single compute kernels, None if unknown.
     """
 
     compute: float
@@ -32,27 +32,28 @@ class StepPrediction(NamedTuple):
 
     @property
     def best(self) -> float:
-        """The seconds if all communication goes on while the device computes."""
+        """The seconds if all communication runs while the device computes."""
         return max(self.compute, self.communication)
 
     @property
     def worst(self) -> float:
-        """The seconds if none does."""
+        """The seconds if no communication runs while the device computes."""
         return self.compute + self.communication
 
     @property
     def share_of_bounds(self) -> float:
-        """The share of the seconds, one after the other, that is known only as a bound."""
+        """The share of the step's seconds, without overlap, for which only a lower bound is known."""
         return self.bounds / self.worst if self.worst else 0.0
 
 
 def step_prediction(
     simulation: Simulation, device: str | Device = "H100", links: Links | None = None
 ) -> StepPrediction:
-    """Return what a step of the rank that needs the longest is expected to take.
+    """Return the expected seconds of the slowest rank's step.
 
-    ``device`` and ``links`` are those of :func:`step_bound`, which also has the errors. A collective within a node takes what NCCL took
-    there, at the mean size of its calls over the same mesh dimension; one between nodes at least what the links allow.
+    ``device``, ``links`` and the errors are as for :func:`step_bound`. Collectives within a node take the time that was measured for
+    NCCL, at the mean size of the calls over the same mesh dimension. Collectives between nodes take the least time that the
+    links allow.
     """
     found = find_device(device)
     between = links_of(found) if links is None else links
@@ -75,10 +76,11 @@ def _of_kind(kind: RankKind, mesh: Mapping[str, int], device: Device, links: Lin
 
 
 def _computing(report: Report, device: Device) -> tuple[float, float]:
-    """Return the seconds of all calls but for collectives, and those of them that are bounds.
+    """Return the seconds of all calls except collectives, and the part of these seconds that is only a lower bound.
 
-    What is outside of modules and in the optimizer is taken together, as one kernel: a GPU has kernels for many parameters (``foreach``)
-    where the simulated CPU loops over them. Products are not: those of a bare layer, or of an optimizer such as Muon.
+    The calls outside modules and in the optimizer are combined into one kernel: a GPU handles many parameters in one kernel
+    (``foreach``), but the simulated CPU makes one call per parameter. Matrix products are never combined, e.g. in a bare layer or
+    in an optimizer such as Muon.
     """
     seconds = bounds = 0.0
     together = 0
@@ -98,7 +100,7 @@ def _computing(report: Report, device: Device) -> tuple[float, float]:
 
 
 def _communicating(row: Collective, mesh: Mapping[str, int], device: Device, links: Links) -> tuple[float, float]:
-    """Return the seconds of collectives, and those of them that are bounds."""
+    """Return the seconds of collectives, and the part of these seconds that is only a lower bound."""
     bound = least_seconds(row, mesh, links)
     moved = max(row.sent or 0, row.received or 0)
     kernel = collective_of(row.op, row.ranks, moved // max(1, row.calls))

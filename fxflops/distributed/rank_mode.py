@@ -1,4 +1,4 @@
-"""The dispatch mode of a simulated rank: operators on fake tensors, of which those that are called alike are computed once."""
+"""The dispatch mode of a simulated rank: it runs operators on fake tensors, and reuses the results of equal calls."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from ..trace.modes import has_own_dispatch
 from ..trace.source import frame_in, frames, is_own
 
 TELLS = ("torch.nn.parallel.distributed", "torch.distributed.utils")
-"""The modules in which DistributedDataParallel tells other ranks the shapes of parameters, the buckets of gradients, and which are used."""
+"""Modules in which DistributedDataParallel sends numbers to other ranks: parameter shapes, gradient buckets, which parameters are used."""
 ENGINE, OPERATORS = "torch.autograd.graph", OpOverload.__module__
-"""The modules from which the engine of autograd and operators are called."""
+"""The modules that call autograd's engine, and that call operators."""
 
 T = TypeVar("T")
 
@@ -35,9 +35,10 @@ T = TypeVar("T")
 class Rank(DispatchMode):
     """A dispatch mode for a rank under a FakeTensorMode.
 
-    ``results`` are those of its operators. A DeviceMesh computes with the numbers it is made of, and DistributedDataParallel
-    with those that it tells other ranks. What a functional collective returned is waited for in its own memory, as on a device;
-    the fake kernel makes a second tensor. ``constants`` are those of the model that is being built.
+    ``results`` caches the results of operators. ``constants`` tracks values that are computed from constants while the model is built;
+    None during the step. Two kinds of numbers are computed for real: rank numbers in a DeviceMesh, and the numbers that
+    DistributedDataParallel sends to other ranks. Waiting for a functional collective returns the same tensor, as on a device; torch's
+    fake kernel would make a second tensor.
     """
 
     def __init__(self, mode: Any) -> None:
@@ -47,7 +48,7 @@ class Rank(DispatchMode):
         self.constants: Constants | None = None
 
     def build(self, make: Callable[..., T], *args: Any) -> T:
-        """Return what ``make`` does, which may read the values that it computes from constants; the step may not."""
+        """Return ``make(*args)``. While it runs, tensors computed from constants have readable values; during the step they do not."""
         self.constants = Constants(self.results.mode)
         made = make(*args)
         self.constants = None
@@ -75,8 +76,11 @@ class Rank(DispatchMode):
         return (*out[:-1], done(out[0])) if is_collective else out
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what an operator returns. A DTensor asks for the shape of its result with tensors of the dtypes that it states,
-        and up to torch 2.12 that of a parameter which FSDP has cast is the one from before: what it computes is checked after."""
+        """Return the result of an operator; mixed dtypes raise, except while DTensor infers the shape of a result.
+
+        DTensor infers shapes with tensors of the stated dtypes. Up to torch 2.12, the stated dtype of a parameter that FSDP has cast is
+        the dtype before the cast. The operator itself runs later and is then checked.
+        """
         try:
             return self.results.run(func, args, kwargs)
         except MixedDtypesError:
@@ -86,10 +90,10 @@ class Rank(DispatchMode):
 
 
 def _tells_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether DistributedDataParallel is computing its own values in C++ now. What it makes of another dtype is a bucket, and none of these."""
+    """Return whether DistributedDataParallel is computing numbers for other ranks now. These are integers; other dtypes are gradient buckets."""
     called = (str(frame.f_globals.get("__name__")) for frame in frames() if not is_own(frame))
     caller = next(name for name in called if name != OPERATORS)
-    if caller == ENGINE:  # in the backward pass, with which parameters were used
+    if caller == ENGINE:  # the backward pass exchanges which parameters were used
         given = args[0] if args and type(args[0]) is list else args
         return any(type(each) is torch.Tensor and each.dtype is torch.int32 for each in given)
     return caller in TELLS and kwargs.get("dtype") in (None, torch.int32, torch.int64)

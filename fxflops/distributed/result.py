@@ -1,4 +1,4 @@
-"""What the ranks of a simulated mesh do in a training step: one :class:`RankKind` for those that do the same."""
+"""The result of simulating a training step on a mesh, with one :class:`RankKind` for all ranks that do the same work."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ from .layers import Deeper, N, collectives_of, extended, extended_rows
 
 
 class RankKind(NamedTuple):
-    """Ranks that do the same: where one of them is, how many there are, and what it does in a training step.
+    """Ranks that do the same work in a training step.
 
-    ``report`` is that of the step; of a model by its ``layers``, that of the deepest one that was run, to which the other figures
-    add those of the layers that it lacks, by ``more``. Of a step of more than two ``passes``, whose gradients are summed, it is
-    that of two: ``once`` has the figures of one, and each further pass adds the difference. Its peak is that of
-    two, since the gradients of earlier passes are there from the second on.
+    - ``at``: the place in the mesh of one of these ranks.
+    - ``ranks``: the number of ranks.
+    - ``report``: the report of a rank's step.
+    - ``more``: how to extrapolate to all layers, if only models with fewer layers were run. ``report`` then describes the deepest of
+      these models.
+    - ``passes``: the number of forward and backward passes in the step, whose gradients are summed. With more than two passes,
+      ``report`` describes a step with two passes.
+    - ``once``: a step with one pass, if there are more than two. Each pass from the third on adds the difference between two passes
+      and one. The peak does not change after the second pass, in which the gradients of the first pass are already in memory.
     """
 
     at: Mapping[str, int]
@@ -45,27 +50,27 @@ class RankKind(NamedTuple):
 
     @property
     def params(self) -> int:
-        """The parameters that it holds."""
+        """The number of parameters that a rank holds."""
         return self.sum(lambda report: report.total_params or 0)
 
     @property
     def memory(self) -> Mapping[str, int]:
-        """The bytes at the peak by category."""
+        """The bytes at the peak of a rank's memory, by category."""
         return self.report.memory if self.more is None else self.more.memory
 
     @property
     def max_memory(self) -> int:
-        """The bytes at the peak."""
+        """The bytes at the peak of a rank's memory."""
         return (self.report.max_memory or 0) if self.more is None else sum(self.more.memory.values())
 
     @property
     def collectives(self) -> list[Collective]:
-        """The sums of its collectives by operation and mesh dimension."""
+        """The sums of a rank's collectives, by operation and mesh dimension."""
         rows = collectives_of(self.report, self.more)
         return rows if self.once is None else extended_rows(rows, self.once.collectives, self.passes - 2)
 
     def sum(self, of: Callable[[Report], N]) -> N:
-        """Return a figure that is a sum over calls, or over parameters; ``of`` returns that of a report."""
+        """Return a sum over the step's calls or parameters, extrapolated to all layers and passes. ``of`` computes the sum for one report."""
         figure = of(self.report)
         if self.more is not None:
             figure = extended(figure, of(self.more.less), self.more.times)
@@ -74,13 +79,15 @@ class RankKind(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Simulation(Tabular):
-    """A training step of the ranks of a mesh: what they compute, hold and send; alike ones stand for each other.
+    """A simulated training step on a mesh: the work, memory and communication of each kind of ranks.
 
     The ``to_*`` methods export the ``table`` of the ranks.
 
-    ``mesh`` has the size of each dimension, ``differs`` the dimensions along which ranks differ. ``layers`` are those of the model
-    if it was not run whole, but known by shallower ones, and None otherwise; ``passes`` those of the step if their number was
-    asked for, of which at most two were run.
+    - ``mesh``: the size of each dimension.
+    - ``differs``: the dimensions along which ranks differ.
+    - ``kinds``: the ranks, grouped by equal work.
+    - ``layers``: the model's number of layers if the step was extrapolated from models with fewer layers, else None.
+    - ``passes``: the requested number of passes in the step, else None. At most two passes were run.
     """
 
     mesh: Mapping[str, int]
@@ -96,7 +103,7 @@ class Simulation(Tabular):
 
     @property
     def figures(self) -> list[tuple[Any, ...]]:
-        """What each kind of ranks does and holds, without times: equal for two simulations of one step."""
+        """The counts, memory and collectives of each kind of ranks, without times. Two simulations of the same step have equal figures."""
         return [
             (
                 kind.at,
@@ -115,18 +122,18 @@ class Simulation(Tabular):
 
     @cached_property
     def max_memory(self) -> int:
-        """The bytes at the peak of the rank that needs the most."""
+        """The largest peak memory of any rank, in bytes."""
         return max(kind.max_memory for kind in self.kinds)
 
     @property
     def provenance(self) -> str:
-        """The origin of the figures on one line, as of a Report."""
+        """Where the numbers come from, in one line, like a Report's provenance."""
         return self.kinds[0].report.provenance
 
     @property
     def table(self) -> Table:
-        """A row for each kind of ranks: how many, what one of them computes, its bytes at the peak by category, and its bytes
-        sent and received."""
+        """One row per kind of ranks: the number of ranks, and for one of them the MACs, FLOPs, parameters, bytes at the peak by category,
+        and bytes sent and received."""
         columns = [Column("rank", "rank"), Column("ranks", "ranks", "number"), Column("macs", "MACs", "flops")]
         columns += [Column("flops", "FLOPs", "flops"), Column("params", "params", "elements")]
         columns += [Column("peak", "peak memory", "B"), *held_columns(self._categories)]
@@ -135,18 +142,20 @@ class Simulation(Tabular):
 
     @cached_property
     def collectives(self) -> Table:
-        """The collectives of one rank of each kind: operation, mesh dimension, calls, bytes sent and received."""
+        """The collectives of one rank of each kind, with operation, mesh dimension, calls, and bytes sent and received."""
         rows = tuple((self._name(kind), *row[2:8]) for kind in self.kinds for row in kind.collectives)
         return Table("collectives", (Column("rank", "rank"), *COLLECTIVES[2:8]), rows, provenance=self.provenance)
 
     @property
     def _categories(self) -> list[str]:
-        """The categories of the bytes at the peak, of any rank."""
+        """The categories of memory that occur at the peak of any rank."""
         return [*dict.fromkeys(name for kind in self.kinds for name in kind.memory)]
 
     def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
-        """Return the ranks as one HTML page, with a bar for each kind of them, or write it to ``path``. The page opens from
-        disk, loads nothing and runs no script. ``title`` heads it in place of the model's class."""
+        """Return an HTML page with a bar for each kind of ranks, or write the page to ``path``.
+
+        The page opens from disk, loads nothing and runs no script. ``title`` replaces the model's class in the heading.
+        """
         from ..render.ranks_page import RankFigures, ranks_page
 
         ranks = [
@@ -168,7 +177,7 @@ class Simulation(Tabular):
     @property
     def _title(self) -> str:
         sizes = " x ".join(f"{name} {size}" for name, size in self.mesh.items())
-        depth = "" if self.layers is None else f" of {self.layers} layers, by that of fewer"
+        depth = "" if self.layers is None else f" of {self.layers} layers, extrapolated from fewer layers"
         return f"{self.kinds[0].report.model} on {sizes} = {self.ranks} ranks, a training step{depth}"
 
     def _pieces(self) -> Iterator[str | Table]:

@@ -1,4 +1,4 @@
-"""A training step of one rank after the other in this process: nothing is sent, no tensor has memory."""
+"""Simulate a training step of a mesh's ranks, one after the other, in this process. Nothing is sent, and tensors have no memory."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from .rank_mode import Rank
 from .result import RankKind, Simulation
 
 Build = Callable[..., tuple["nn.Module | Sequence[nn.Module] | Mapping[str, Any]", Callable[[], Any]]]
-NO_DATA = "a kernel in C++ reads the data of tensors, which a simulated rank has not"
-OF_STEP = "the step reads the value of a tensor (item(), bool(), nonzero()), which a simulated rank has not"
+NO_DATA = "a C++ kernel reads the data of a tensor, but the tensors of a simulated rank have no data"
+OF_STEP = "the step reads the value of a tensor (item(), bool(), nonzero()), but the tensors of a simulated rank have no values"
 OF_BUILD = (
-    "build reads the value of a tensor (item(), bool(), nonzero()), which a simulated rank has only if it is computed from "
-    f"constants alone, in tensors of at most {MOST:,} elements: compute it without parameters, inputs and random numbers"
+    "build reads the value of a tensor (item(), bool(), nonzero()). On a simulated rank, only tensors that are computed from "
+    f"constants alone, with at most {MOST:,} elements each, have values: compute the value without parameters, inputs and random numbers"
 )
 READS_VALUES = ("DataDependentOutputException", "DynamicOutputShapeException")
-"""The names of the exceptions that fake tensors raise for what only values could tell."""
+"""The names of the exceptions that fake tensors raise if a result depends on a tensor's values."""
 Ran = tuple[Report, "Deeper | None"]
-"""The report of a rank's step, and what makes a deeper model of it."""
+"""The report of a rank's step, and how to extrapolate from the report to a deeper model."""
 RanPasses = Sequence[Ran]
-"""That of the step as it was asked for; or of one pass, and of two, by which the step of more is known."""
+"""The result of the requested step; for a step with more than two passes, the results of one pass and of two passes."""
 Coordinates = dict[str, int]
-"""The place of a rank in the mesh: its number in each dimension."""
+"""The place of a rank in the mesh: its index in each dimension."""
 
 
 def simulate(
@@ -54,26 +54,26 @@ def simulate(
     layers: int | None = None,
     processes: int = 1,
 ) -> Simulation:
-    """Run a training step of the ranks of a mesh that does not exist, one rank at a time, without memory and without sending.
+    """Simulate a training step on a mesh of ranks, one rank at a time, without allocating tensors and without sending anything.
 
     Args:
-        build: ``build(device_mesh)`` returns the model (or models) that a rank has, and a function that makes one training
-            step of it: forward, backward, optimizer. It is called for one rank at a time, under a fake process group of all
-            ranks, with a ``DeviceMesh`` whose dimensions have the names of ``mesh``, and parallelizes the model as on the
-            cluster (``fully_shard``, ``parallelize_module``, ``PipelineStage``). Its tensors are fake.
-        mesh: the dimensions by name with their sizes: ``{"dp": 64, "tp": 8, "pp": 4}``.
-        differs: the dimensions along which ranks do different things, such as a pipeline's. By default that is found out, by
-            comparing the first and the last rank along each dimension.
-        layers: the number of the model's layers, if ``build(device_mesh, layers)`` makes a model of any number of them. Then only
-            4, 5 and 6 are run (along a pipeline of n ranks, at least 4 n), and what each layer adds to the work, to the collectives
-            and to the memory at each call is added for the others. If layers do not add the same, all are run. That
-            the deeper ones are as the first ones is not seen here; :func:`rank_meshes` makes sure.
-        processes: the number of ranks that are simulated at a time, each in a copy of this process. What ``build`` and the
-            step change outside of the model is lost with the copy. It is one where copies are not safe: elsewhere than on Linux,
-            with an accelerator, beside other threads, or after a first backward pass on fake tensors.
+        build: a function ``build(device_mesh)`` that returns a rank's model (or models), and a function that runs one training
+            step: forward, backward, optimizer. ``build`` is called for one rank at a time, under a fake process group of all
+            ranks. It gets a ``DeviceMesh`` with the dimensions of ``mesh``, and parallelizes the model as on the
+            cluster (``fully_shard``, ``parallelize_module``, ``PipelineStage``). All tensors are fake.
+        mesh: the size of each dimension, by name: ``{"dp": 64, "tp": 8, "pp": 4}``.
+        differs: the dimensions along which ranks do different work, such as a pipeline's dimension. By default, fxflops compares
+            the first and the last rank along each dimension.
+        layers: the model's number of layers, if ``build(device_mesh, layers)`` can make the model with any number of layers. Then only
+            models with 4, 5 and 6 layers are run (with a pipeline of n ranks: at least 4 n layers). The work, the collectives and the
+            memory of the other layers are extrapolated. If the models do not grow evenly, the model with all layers is run instead.
+            ``simulate`` does not check that deeper layers are like the first layers; :func:`rank_meshes` does.
+        processes: the number of ranks that are simulated at the same time, each in a copy of this process. Changes that ``build``
+            or the step make outside the model are lost with the copy. Where copies are not safe, one process is used: on systems
+            other than Linux, with an accelerator, with other threads, or after a first backward pass on fake tensors.
 
-    Raises InputError for a mesh or a ``build`` that does not fit, and where this process has a process group already; RunError
-    if ``build`` or a step raises, or a copy is killed, with the rank.
+    Raises InputError for a mesh or a ``build`` that does not fit, and if this process already has a process group; RunError
+    if ``build`` or a step raises, or a copy is killed. The error names the rank.
     """
     return simulated(build, mesh, differs=differs, layers=layers, processes=processes)
 
@@ -88,32 +88,36 @@ def simulated(
     passes: int | None = None,
     processes: int = 1,
 ) -> Simulation:
-    """As :func:`simulate`, with ``layers`` by so many ``shallow`` models: two do not show whether work grows evenly; with 0 ``build`` is
-    asked for all layers.
+    """Do the work of :func:`simulate`, with more options.
 
-    With ``passes`` the step that ``build`` returns takes a number of passes, forward and backward, whose gradients it sums. Of
-    more than two, one and two are run.
+    With ``layers``, ``shallow`` is the number of models with fewer layers to extrapolate from: two models do not show whether work
+    grows linearly; with 0, ``build`` makes the model with all layers.
+
+    With ``passes``, the step that ``build`` returns takes a number of passes, forward and backward, whose gradients it sums. For
+    more than two passes, only a step with one pass and a step with two passes are run.
     """
     if isinstance(build, nn.Module) or not callable(build):
-        raise InputError(f"build must be a function of the mesh that returns a model and its step, not {build!r:.80}")
+        raise InputError(
+            f"build must be a function that takes the mesh and returns a model and its step, not {build!r:.80}"
+        )
     sizes = mesh.values() if isinstance(mesh, Mapping) else ()
     named = sizes and all(isinstance(name, str) for name in mesh)
     if not named or not all(isinstance(size, int) and size > 0 for size in sizes):
-        raise InputError(
-            f'mesh must be the sizes of dimensions by name, such as {{"dp": 64, "tp": 8}}, not {mesh!r:.80}'
-        )
+        raise InputError(f'mesh must map names of dimensions to sizes, such as {{"dp": 64, "tp": 8}}, not {mesh!r:.80}')
     if isinstance(differs, str):
         raise InputError(f"differs must be a list of dimensions, such as [{differs!r}], not {differs!r}")
     if unknown := [name for name in differs or () if name not in mesh]:
-        raise InputError(
-            f"differs names {', '.join(map(repr, unknown))}, which are not among the mesh's dimensions {', '.join(mesh)}"
-        )
+        raise InputError(f"differs: unknown dimensions {', '.join(map(repr, unknown))}; the mesh has {', '.join(mesh)}")
     if layers is not None and not (isinstance(layers, int) and layers > 0):
         raise InputError(f"layers must be the number of the model's layers, not {layers!r:.80}")
     if layers is not None and not _takes_layers(build):
-        raise InputError("with layers=, build must take a mesh and a number of layers: build(mesh, layers)")
+        raise InputError(
+            "with layers=, build must take two arguments, the mesh and the number of layers: build(mesh, layers)"
+        )
     if torch.distributed.is_initialized():
-        raise InputError("simulate() makes a process group of its own: call it before torch.distributed is initialized")
+        raise InputError(
+            "simulate() creates its own process group; call simulate() before torch.distributed is initialized"
+        )
     shared = math.prod(mesh[name] for name in differs or ())
     found: dict[tuple[int, ...], RanPasses] = {}
 
@@ -144,7 +148,7 @@ def simulated(
 
 
 def _kind(at: Coordinates, ran: RanPasses, passes: int | None) -> RankKind:
-    """Return what one rank does."""
+    """Return the RankKind of one rank."""
     *once, whole = (RankKind(at, 1, *each) for each in ran)
     return whole._replace(once=once[0] if once else None, passes=passes or 1)
 
@@ -159,9 +163,9 @@ def _takes_layers(build: Build) -> bool:
 
 
 def _signature(ran: RanPasses) -> Any:
-    """Return what tells ranks apart: their calls, with costs and results, what they send, and what they hold.
+    """Return the facts by which ranks are compared: calls with costs and results, collectives, parameters and memory.
 
-    The order of calls tells only where it shows in the memory: DDP zeroes unused gradients in the order of their addresses.
+    The order of calls matters only if it changes the memory, since DDP zeroes unused gradients in the order of their addresses.
     """
     found = []
     for report, more in ran:
@@ -172,7 +176,7 @@ def _signature(ran: RanPasses) -> Any:
 
 
 def _equal(pairs: Iterable[tuple[Any, Any]]) -> list[list[tuple[Any, Any]]]:
-    """Return the pairs in lists of those whose second value is equal."""
+    """Group the pairs by equal second values."""
     found: list[list[tuple[Any, Any]]] = []
     for pair in pairs:
         known = next((equal for equal in found if equal[0][1] == pair[1]), None)
@@ -192,7 +196,7 @@ def _ran(
     passes: int | None,
     at: Mapping[str, int],
 ) -> RanPasses:
-    """Return the report of the training step of one rank, whole or by its layers and its passes."""
+    """Run one rank's training step. Return its report, or reports of smaller steps with the way to extrapolate from them."""
     with errors_of_kind(), _fake_processes(_rank(mesh, at), mesh) as (device_mesh, rank):
         made = partial(rank.build, partial(build, device_mesh))
         try:
@@ -214,7 +218,7 @@ def _ran(
 def _by_layers(
     build: Callable[[int], Any], layers: int, shared: int, shallow: int, passes: int | None
 ) -> RanPasses | None:
-    """Return the report of the deepest of the ``shallow`` models, and what deeper ones have more; None where that is not known."""
+    """Return the report of the deepest of the ``shallow`` models, and how to extrapolate to all layers; None if that is impossible."""
     fewer = depths(layers, shared, shallow)
     by_depth: list[list[Report]] = []
     for number in fewer:
@@ -231,20 +235,20 @@ def _by_layers(
 
 
 def _reports(made: Any, passes: int | None) -> list[Report]:
-    """Return the report of a training step; with ``passes``, of a step of so many, or of one pass and of two."""
+    """Return the report of a training step. For more than two ``passes``, return the reports of steps with one and with two passes."""
     found = made if isinstance(made, tuple) else (made,)
     if len(found) != 2 or not callable(found[1]) or isinstance(found[1], nn.Module):
         names = ", ".join(type(each).__name__ for each in found)
-        raise InputError(f"build must return the model and a function that makes a step, in this order, not ({names})")
+        raise InputError(f"build must return the model and a function that runs a step, in this order, not ({names})")
     model, step = found
     first, *others = [()] if passes is None else [(1,), (2,)] if passes > 2 else [(passes,)]
     step(*first)  # creates the optimizer's state
     replicas = [each for each in all_modules(one_model(model)) if isinstance(each, nn.parallel.DistributedDataParallel)]
     for _ in range(max((1 + each.static_graph for each in replicas), default=0)):
-        step(*first)  # before which it makes its buckets anew, once
+        step(*first)  # DDP rebuilds its buckets once, before a later step
     reports = []
     for number in (first, *others):
-        gc.collect()  # what the step has left in reference cycles
+        gc.collect()  # frees tensors that the previous step left in reference cycles
         with profile(model) as p:
             step(*number)
         reports.append(p.report)
@@ -252,7 +256,7 @@ def _reports(made: Any, passes: int | None) -> list[Report]:
 
 
 def _has_buckets(report: Report) -> bool:
-    """Return whether gradients are sent in buckets of a size, of which a deeper model has not so many more for each layer."""
+    """Return whether DDP sends gradients in buckets. Buckets have a fixed size, so their number does not grow evenly with the layers."""
     return any(row.cls == nn.parallel.DistributedDataParallel.__name__ for row in report.by_module().values())
 
 
@@ -270,7 +274,7 @@ def _rank_named(mesh: Mapping[str, int], at: Mapping[str, int]) -> str:
 
 @contextmanager
 def _fake_processes(rank: int, mesh: Mapping[str, int]) -> Iterator[tuple[Any, Rank]]:
-    """Be this rank of a fake process group, with fake tensors; yield its device mesh, and the mode of its operators."""
+    """Act as this rank of a fake process group, with fake tensors; yield the device mesh and the rank's dispatch mode."""
     from torch.distributed.device_mesh import init_device_mesh
 
     start_autograd()
@@ -282,6 +286,8 @@ def _fake_processes(rank: int, mesh: Mapping[str, int]) -> Iterator[tuple[Any, R
         device_mesh = init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
         mode = stack.enter_context(fake_tensors()[1](allow_non_fake_inputs=True))
         stack.enter_context(fake_errors_unlogged())  # the error itself is raised
-        stack.enter_context(warnings.catch_warnings())  # torch asks where a fake tensor is as it copies it, and in FSDP
+        stack.enter_context(
+            warnings.catch_warnings()
+        )  # torch reads the address of fake tensors when it copies them, and in FSDP
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor", module=r"torch\.")
         yield device_mesh, stack.enter_context(Rank(mode))

@@ -1,4 +1,4 @@
-"""The meshes on which a transformers language model can be trained, with the passes of a step that fit into memory."""
+"""Find the meshes on which a transformers language model can be trained, and the largest passes that fit into memory."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .result import Simulation
 from .trials import Outcome, Trial, Trials, mesh_name
 
 FIXED = (*STATE, "gathered")
-"""The categories of memory that do not grow with the sequences of a pass."""
+"""The categories of memory that do not grow with the number of sequences per pass."""
 LARGE_SHARE = 0.1
-"""The share of all parameters from which it is said that only some ranks hold them."""
+"""The least share of the parameters for which a note says that only some ranks hold them."""
 
 
 class Plan(NamedTuple):
-    """How a rank of dp does its share of a step: so many sequences in a pass, so many passes, with or without checkpoints."""
+    """How a data-parallel rank divides its share of a step: ``batch`` sequences per pass, the passes, and whether layers are checkpointed."""
 
     batch: int
     passes: int
@@ -33,7 +33,7 @@ class Plan(NamedTuple):
 
 Planned = tuple[Plan, Outcome]
 Search = Generator[Plan, Outcome, Planned]
-"""Yields the plans to be simulated, is sent what they show, and returns the best one."""
+"""A generator that yields plans to simulate, receives the outcomes, and returns the best plan with its outcome."""
 
 
 def train_meshes(
@@ -52,31 +52,31 @@ def train_meshes(
 ) -> Meshes:
     """Return the meshes of ``gpus`` devices on which a training step of a language model fits, the fastest first.
 
-    What ``fxflops mesh`` prints. The step has weights, gradients and AdamW's state in f32, sharded over "dp" by ``fully_shard``
-    layer by layer, and computes in bf16; "tp" stays within a node and follows the model's ``tp_plan``.
+    ``fxflops mesh`` prints this result. Weights, gradients and AdamW's state are f32, and ``fully_shard`` shards them over "dp"
+    layer by layer. The step computes in bf16. "tp" stays within a node and follows the model's ``tp_plan``.
 
     Args:
         model: a transformers causal language model; it may be on the meta device.
         gpus: the number of devices.
-        device: a name in the table of rooflines, or a Device.
-        seq: the tokens of a sequence.
-        batch: the sequences of a rank of "dp" in each pass, forward and backward. By default one; with ``global_batch`` as many as
-            fit.
-        global_batch: the sequences of a step on all ranks. Where a rank's share does not fit at once, it takes several
-            passes, whose gradients are summed before the optimizer's step: of the largest part of the share that fits with all activations, or
-            with checkpoints, whichever is predicted to be faster. Gradients are reduced after each pass.
-        checkpoint: whether each layer keeps its input alone; by default where a mesh needs it.
-        memory: the memory for tensors on each device, in bytes or as "70GiB". By default the card's, minus CUDA's context and NCCL's
-            buffers; without a limit if the card's is not known.
-        links: the speed of the links in bytes a second one way; by default those of the device in the table.
-        processes: the number of meshes that are simulated at a time, each in a copy of this process.
+        device: a Device, or the name of a listed device.
+        seq: the number of tokens per sequence.
+        batch: the sequences per pass (forward and backward) of each data-parallel rank. By default one; with ``global_batch``, as
+            many as fit.
+        global_batch: the sequences per step on all ranks. If a rank's share does not fit at once, the rank takes several passes and
+            sums their gradients before the optimizer's step. The size of a pass is the largest that fits, with all activations or with
+            checkpoints, whichever is predicted to be faster. Gradients are reduced after each pass.
+        checkpoint: whether each layer keeps only its input; by default, only on meshes that need it.
+        memory: the memory for tensors on each device, in bytes or as "70GiB". By default the card's memory minus CUDA's context and
+            NCCL's buffers. If the card's memory is unknown, there is no limit.
+        links: the speeds of the links, in bytes per second and direction; by default the listed links of the device.
+        processes: the number of meshes that are simulated at the same time, each in a copy of this process.
         done: called after each simulation.
 
-    The memory of a pass grows nearly evenly with its sequences; so the largest one that fits is found by few simulations, of
-    which the last is of itself. Two passes are simulated; further ones add the same work, and no memory.
+    The memory of a pass grows nearly linearly with its sequences, so a few simulations find the largest pass that fits. The chosen
+    pass is always simulated itself. Two passes are simulated; further passes add the same work and no memory.
 
-    Raises InputError if the model is no causal language model, if the links of the device are not known, or if no mesh can
-    divide ``global_batch``.
+    Raises InputError if the model is not a causal language model, if the links of the device are unknown, or if ``global_batch``
+    cannot be divided evenly on any mesh.
     """
     card = find_device(device)
     between = links_of(card) if links is None else links
@@ -85,12 +85,14 @@ def train_meshes(
         limit = card.memory - beside(gpus)
     for name, value in {"gpus": gpus, "seq": seq, "batch": batch, "global_batch": global_batch}.items():
         if value is not None and (not isinstance(value, int) or value < 1):
-            raise InputError(f"{name} must be a number from 1 on, not {value!r:.80}")
+            raise InputError(f"{name} must be an integer of at least 1, not {value!r:.80}")
     meshes = candidates(model, gpus, between.node)
     notes = [*_tensor_parallel(model, gpus, between.node, meshes)]
     shares, undivided = _shares(meshes, batch, global_batch)
     if undivided:
-        notes.append(f"left out: {', '.join(undivided)}, among which {global_batch} sequences cannot be divided")
+        notes.append(
+            f"left out: {', '.join(undivided)}, because {global_batch} sequences cannot be divided evenly among the ranks"
+        )
     notes += _unsharded(model, max(mesh["dp"] for mesh, share in zip(meshes, shares, strict=True) if share))
     searches = [
         (mesh, _best(share, batch, checkpoint, limit, card, between))
@@ -103,7 +105,7 @@ def train_meshes(
         step = training_step(model, tokens=seq, batch=plan.batch, checkpointing=plan.checkpointing)
         return Trial(mesh, step, plan.passes, "checkpointed" if plan.checkpointing else "kept")
 
-    with warnings.catch_warnings():  # the model's output is a dataclass, of whose tensors nothing is changed in place
+    with warnings.catch_warnings():  # the model's output is a dataclass, and no tensor in it is changed in place
         warnings.filterwarnings("ignore", "FSDP2-wrapped module.*returned a view")
         plans, outcomes = _searched(searches, trial, trials)
     total = {mesh_name(mesh): mesh["dp"] * (share or 0) for mesh, share in zip(meshes, shares, strict=True)}
@@ -123,7 +125,10 @@ def train_meshes(
 def _shares(
     meshes: list[dict[str, int]], batch: int | None, global_batch: int | None
 ) -> tuple[list[int | None], list[str]]:
-    """Return the sequences of a rank of dp in a step on each mesh, None where they cannot be divided, and the names of those meshes."""
+    """Return the sequences of each data-parallel rank in a step, by mesh, and the names of meshes that cannot divide them evenly.
+
+    Such meshes have None instead of a number of sequences.
+    """
     if global_batch is None:
         return [batch or 1] * len(meshes), []
     parts = [mesh["dp"] * (batch or 1) for mesh in meshes]
@@ -131,8 +136,8 @@ def _shares(
     if not any(shares):
         passes = "" if batch is None else f" in passes of {batch}"
         raise InputError(
-            f"a global batch of {global_batch} cannot be divided among the data-parallel ranks of any mesh{passes}: "
-            f"they are {', '.join(str(mesh['dp']) for mesh in meshes)}"
+            f"a global batch of {global_batch} cannot be divided evenly among the data-parallel ranks of any mesh{passes}; "
+            f"the meshes have {', '.join(str(mesh['dp']) for mesh in meshes)} data-parallel ranks"
         )
     return shares, [f"dp {mesh['dp']}" for mesh, share in zip(meshes, shares, strict=True) if share is None]
 
@@ -140,7 +145,7 @@ def _shares(
 def _searched(
     searches: list[tuple[dict[str, int], Search]], trial: Callable[[Mapping[str, int], Plan], Trial], trials: Trials
 ) -> tuple[dict[str, Plan], dict[str, Outcome | str]]:
-    """Return the plan and the outcome of each mesh, by name; the searches go on side by side."""
+    """Return the plan and the outcome of each mesh, by name. All searches advance together, so that their trials can run in parallel."""
     plans: dict[str, Plan] = {}
     outcomes: dict[str, Outcome | str] = {mesh_name(mesh): "" for mesh, _ in searches}  # in this order
     running = [(mesh, search, next(search)) for mesh, search in searches]
@@ -163,9 +168,9 @@ def _searched(
 def _best(
     share: int, batch: int | None, checkpoint: bool | None, limit: int | None, device: Device, links: Links
 ) -> Search:
-    """Search the fastest plan that fits; of those that do not, the one that needs the least memory.
+    """Search for the fastest plan that fits; if no plan fits, return the plan that needs the least memory.
 
-    Where the whole share fits at once with all activations, that is the fastest.
+    If the whole share fits in one pass without checkpoints, this plan is the fastest.
     """
     sizes = [batch] if batch else [size for size in range(1, share + 1) if share % size == 0]
     modes = (False, True) if checkpoint is None else (checkpoint,)
@@ -186,10 +191,10 @@ def _best(
 
 
 def _largest(share: int, sizes: list[int], checkpointing: bool, limit: int | None) -> Search:
-    """Search the largest of some ascending ``sizes`` of a pass that fits; return the smallest if none does.
+    """Search for the largest pass that fits, among ascending ``sizes``; if no size fits, return the smallest.
 
-    The memory between two sizes that were simulated is taken to lie on a line; before there is one that fits, on that from
-    the memory without a sequence.
+    The memory between two simulated sizes is interpolated linearly. Until a size that fits is found, the line starts at the memory
+    without any sequences.
     """
     plan = Plan(sizes[-1], share // sizes[-1], checkpointing)
     outcome = yield plan
@@ -214,26 +219,28 @@ def _largest(share: int, sizes: list[int], checkpointing: bool, limit: int | Non
 
 
 def _fixed(simulation: Simulation) -> int:
-    """Return the bytes at the peak that do not grow with the sequences of a pass."""
+    """Return the bytes at the peak that do not grow with the number of sequences per pass."""
     kind = max(simulation.kinds, key=lambda kind: kind.max_memory)
     return sum(kind.memory.get(name, 0) for name in FIXED)
 
 
 def _tensor_parallel(model: Any, gpus: int, node: int, meshes: list[dict[str, int]]) -> list[str]:
-    """Return a note where a node has more devices than tensor parallel can take."""
+    """Return a note if tensor parallelism cannot use all devices of a node."""
     widest = max(mesh["tp"] for mesh in meshes)
     if not plan_of(model):
-        return ["the model has no tp_plan, or one with styles that torch lacks: its meshes are only data parallel"]
+        return ["only data parallel: the model has no tp_plan, or torch lacks one of the plan's styles"]
     if widest < min(gpus, node):
         return [
-            f"tensor parallel by {widest} at most: larger sizes do not divide the model's heads, or the {gpus} devices"
+            f"tensor parallel over at most {widest} devices: larger sizes do not divide the model's heads, or the {gpus} devices"
         ]
     return []
 
 
 def _unsharded(model: Any, ranks: int) -> list[str]:
-    """Return a note where a large part of the parameters has fewer rows than there are ranks, as the weights of experts have:
-    ``fully_shard`` splits the first dimension."""
+    """Return a note if a large part of the parameters has fewer rows than there are ranks, as the weights of experts may have.
+
+    ``fully_shard`` splits the first dimension, so some ranks then hold none of these parameters.
+    """
     sizes = {name: (each.shape, each.numel()) for name, each in model.named_parameters()}
     total = sum(size for _, size in sizes.values())
     notes = []
@@ -243,7 +250,7 @@ def _unsharded(model: Any, ranks: int) -> list[str]:
         if share > LARGE_SHARE:
             largest = max(having, key=having.__getitem__)
             notes.append(
-                f"{share:.0%} of the parameters, such as {largest}, have {rows} rows, which fully_shard splits: of {ranks} ranks of "
-                f"dp only {rows} hold them, with their gradients and AdamW's state; these ranks have the peak memory"
+                f"{share:.0%} of the parameters, such as {largest}, have {rows} rows. fully_shard splits rows, so only {rows} of {ranks} "
+                "dp ranks hold these parameters, their gradients and AdamW's state. These ranks have the highest peak memory"
             )
     return notes

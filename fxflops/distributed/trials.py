@@ -1,4 +1,4 @@
-"""Training steps that are simulated on many meshes at a time, and the check that a few layers show what all do."""
+"""Simulate training steps on many meshes at the same time, and check that a few layers give the same results as all layers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .result import Simulation
 from .simulation import Build, simulated
 
 DEPTHS = 2
-"""The shallow models by which a deep one is known."""
+"""The number of shallow models from which a deep model is extrapolated."""
 
 
 class Trial(NamedTuple):
-    """A step to simulate: that of ``build`` on a mesh, of so many ``passes`` if it takes their number.
+    """A step to simulate: the step that ``build`` returns, on a mesh. ``passes`` is the number of passes, if the step takes a number.
 
-    ``mode`` is what may make layers unlike that are alike in another mode, such as checkpoints.
+    Layers can be alike in one ``mode`` and differ in another, e.g. with and without checkpoints, so each mode is checked separately.
     """
 
     mesh: Mapping[str, int]
@@ -30,18 +30,18 @@ class Trial(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A simulated step and its bound; None if it needs more memory than there is."""
+    """A simulated step and its bound. The bound is None if the step needs more memory than the limit."""
 
     simulation: Simulation
     bound: StepBound | None
 
 
 class Trials:
-    """Simulates trials on a device, several ``processes`` at a time; calls ``done`` after each simulation.
+    """Simulate trials for a device, in several ``processes`` at the same time; call ``done`` after each simulation.
 
-    With ``layers`` trials are known by two depths, which show whether layers add the same memory. That work grows evenly is
-    checked on the first trial of each mode, which is simulated with all layers, too. Unless that gives the same figures,
-    all trials of the mode are.
+    With ``layers``, a trial is extrapolated from models of two depths, which show whether all layers add the same memory. The first
+    trial of each mode is also simulated with all layers, to check that work grows linearly. If the results differ,
+    all trials of the mode are simulated with all layers.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Trials:
         self._few_are_enough: dict[str, bool] = {}
 
     def outcomes(self, trials: Sequence[Trial]) -> list[Outcome | str]:
-        """Return what each trial shows, or the reason why it failed."""
+        """Return the outcome of each trial, or the reason why the trial failed."""
         if self._layers is None:
             return self._run([(trial, 0) for trial in trials])
         first = {trial.mode: trial for trial in reversed(trials) if trial.mode not in self._few_are_enough}
@@ -110,6 +110,6 @@ def mesh_name(mesh: Mapping[str, int]) -> str:
 
 
 def _alike(whole: Any, shallow: Any) -> bool:
-    """Return whether a mesh could be simulated by a few layers, with the figures that it has by all."""
+    """Return whether extrapolating from a few layers was possible, and gave the same numbers as simulating all layers."""
     ran = isinstance(whole, Outcome) and isinstance(shallow, Outcome)
     return ran and shallow.simulation.layers is not None and whole.simulation.figures == shallow.simulation.figures

@@ -46,7 +46,7 @@ def test_meshes_that_fit_and_those_that_do_not(model: str) -> None:
     found = invoke(model, "--gpus", "16", "--device", "H100", "--seq", "32", "--json")
     assert found.exit_code == 0, found.output
     data = json.loads(found.stdout)
-    assert "tensor parallel by 2 at most: larger sizes do not divide the model's heads" in found.stderr
+    assert "tensor parallel over at most 2 devices: larger sizes do not divide the model's heads" in found.stderr
     assert {row["mesh"] for row in data["meshes"]} == {"dp 16 x tp 1", "dp 8 x tp 2"}
     for row, dp in ((row, int(row["mesh"].split()[1])) for row in data["meshes"]):
         assert row["best"] == max(row["compute"], row["communication"])
@@ -99,7 +99,7 @@ def test_a_model_of_experts_is_data_parallel_alone(tmp_path: Path) -> None:
     ("args", "message"),
     [
         (["timm:resnet18", "--gpus", "2"], "mesh needs a transformers language model"),
-        (["hf:bert", "--gpus", "2"], "BertModel is no causal language model"),
+        (["hf:bert", "--gpus", "2"], "BertModel is not a causal language model"),
         (["hf:LlamaForCausalLM", "--gpus", "2", "--device", "Abacus"], "unknown device 'Abacus'"),
         (["hf:LlamaForCausalLM", "--gpus", "2", "--device", "L4"], "the link speeds of L4 are unknown: give --within"),
         (["hf:LlamaForCausalLM", "--gpus", "2", "--json", "--csv"], "not both"),
@@ -131,7 +131,7 @@ def test_gradients_are_accumulated_where_the_share_does_not_fit(model: str) -> N
 @simulates
 def test_where_nothing_fits_it_is_said_what_to_do(model: str) -> None:
     found = invoke(model, "--gpus", "2", "--seq", "8", "--batch", "2", "--memory", "2KiB", "--no-checkpoint")
-    assert "none fits" in found.stdout
+    assert "no mesh fits" in found.stdout
     assert (
         "ways to make it fit: leave out --no-checkpoint, a smaller --batch, with --global-batch to accumulate"
         in found.stdout

@@ -103,7 +103,7 @@ def test_meshes_in_the_order_of_their_times() -> None:
     none = rank_meshes(build, [{"dp": 2}], device=DEVICE, links=LINKS, memory=1000)
     assert (len(none.table), len(none.too_large)) == (0, 1)
     _, fits, above, hint = str(none).splitlines()
-    assert fits == "none fits"
+    assert fits == "no mesh fits"
     assert above.startswith("does not fit into 1,000 B: dp 2 (")
     assert hint.endswith("such as 1000GiB")
 
@@ -138,7 +138,7 @@ def test_what_is_not_in_a_table() -> None:
         rank_meshes(build, [{"dp": 2}], memory="80")
     with pytest.raises(InputError, match=r"meshes must be a list of meshes, such as \[\{'dp': 2\}\]"):
         rank_meshes(build, {"dp": 2})  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="there is no mesh among meshes"):
+    with pytest.raises(InputError, match="meshes is empty"):
         rank_meshes(build, [])
 
 

@@ -112,5 +112,5 @@ def test_one_rank_without_checkpointing_computes_what_the_model_does() -> None:
 def test_a_model_without_a_language_head() -> None:
     from fxflops.distributed.causal_lm import training_step
 
-    with pytest.raises(InputError, match="LlamaModel is no causal language model"):
+    with pytest.raises(InputError, match="LlamaModel is not a causal language model"):
         training_step(model_of("Llama").model, tokens=TOKENS)

@@ -74,7 +74,7 @@ def test_a_killed_copy_is_named() -> None:
         time.sleep(LONG if item == 3 else 0)
         return item
 
-    with pytest.raises(RunError, match="item 2: the process that simulated it ended early, with exit code -9"):
+    with pytest.raises(RunError, match="item 2: the process that ran this simulation ended early with exit code -9"):
         map_in_copies(work, range(4), 2, "item {}".format)
 
 
@@ -136,7 +136,7 @@ def test_in_a_process_of_its_own() -> None:
 
 @pytest.mark.parametrize("processes", [0, "2"])
 def test_processes_are_a_number(processes: Any) -> None:
-    with pytest.raises(InputError, match="processes must be a number from 1 on, not "):
+    with pytest.raises(InputError, match="processes must be an integer of at least 1, not "):
         map_in_copies(str, [1], processes, str)
 
 

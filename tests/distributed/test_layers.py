@@ -91,7 +91,7 @@ def test_all_layers_by_a_few(mesh: dict[str, int], checkpoints: bool, vocabulary
     assert found.collectives == whole.collectives
     (*bounds, binds), (*of_all, binds_all) = step_bound(found, "H100"), step_bound(whole, "H100")
     assert (bounds, binds) == (pytest.approx(of_all), binds_all)
-    assert f"a training step of {LAYERS} layers, by that of fewer" in str(found)
+    assert f"a training step of {LAYERS} layers, extrapolated from fewer layers" in str(found)
 
 
 @pytest.mark.parametrize(

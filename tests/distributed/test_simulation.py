@@ -74,7 +74,7 @@ def test_ranks_in_copies_of_this_process() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return stages(mesh)
 
-    with pytest.raises(RunError, match=r"rank 2 \(dp 0, pp 2\): the process that simulated it ended early"):
+    with pytest.raises(RunError, match=r"rank 2 \(dp 0, pp 2\): the process that ran this simulation ended early"):
         simulate(killed, {"dp": 2, "pp": 3}, differs=["pp"], processes=2)
     assert not dist.is_initialized()
 
@@ -155,12 +155,12 @@ def test_a_mask_has_no_values() -> None:
 
 @pytest.mark.parametrize("mesh", [{}, {"dp": 0}, {"dp": "2"}, 8, [("dp", 8)], {0: 2}])
 def test_a_mesh_has_sizes(mesh: Any) -> None:
-    with pytest.raises(InputError, match="mesh must be the sizes of dimensions by name"):
+    with pytest.raises(InputError, match="mesh must map names of dimensions to sizes"):
         simulate(linear, mesh)
 
 
 def test_what_differs_is_in_the_mesh() -> None:
-    with pytest.raises(InputError, match="differs names 'pp', which are not among the mesh's dimensions dp"):
+    with pytest.raises(InputError, match="differs: unknown dimensions 'pp'; the mesh has dp"):
         simulate(linear, {"dp": 2}, differs=["pp"])
     with pytest.raises(InputError, match=r"differs must be a list of dimensions, such as \['dp'\], not 'dp'"):
         simulate(linear, {"dp": 2}, differs="dp")
@@ -178,11 +178,12 @@ def test_build_returns_a_model_and_a_step() -> None:
         ):
             simulate(lambda mesh, made=made: made, {"dp": 2})  # type: ignore[misc]
     with pytest.raises(
-        InputError, match="build must be a function of the mesh that returns a model and its step, not L"
+        InputError, match="build must be a function that takes the mesh and returns a model and its step, not L"
     ):
         simulate(model, {"dp": 2})
     with pytest.raises(
-        InputError, match=r"with layers=, build must take a mesh and a number of layers: build\(mesh, la"
+        InputError,
+        match=r"with layers=, build must take two arguments, the mesh and the number of layers: build\(mesh, la",
     ):
         simulate(linear, {"dp": 2}, layers=8)
 

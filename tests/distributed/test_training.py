@@ -69,9 +69,11 @@ def test_a_batch_that_is_given_is_not_changed() -> None:
     (row,) = found.to_dicts()
     assert (row["batch"], row["passes"], row["tokens"]) == (3, 2, 2 * SHARE * TOKENS)
     assert "3 x 2" in str(found)
-    with pytest.raises(InputError, match=r"a global batch of 12 cannot be divided .* in passes of 5: they are 2"):
+    with pytest.raises(
+        InputError, match=r"a global batch of 12 cannot be divided .* in passes of 5; the meshes have 2"
+    ):
         train_meshes(model_of("Llama", layers=1), 2, seq=TOKENS, batch=5, global_batch=2 * SHARE, links=LINKS)
-    with pytest.raises(InputError, match="batch must be a number from 1 on, not 0"):
+    with pytest.raises(InputError, match="batch must be an integer of at least 1, not 0"):
         train_meshes(model_of("Llama", layers=1), 2, batch=0, links=LINKS)
 
 
@@ -79,12 +81,12 @@ def test_meshes_that_cannot_divide_the_batch_are_named() -> None:
     node = LINKS._replace(node=2)
     found = train_meshes(model_of("Llama", layers=1), 4, seq=TOKENS, global_batch=2, links=node)
     assert [row["mesh"] for row in found.to_dicts()] == ["dp 2 x tp 2"]
-    assert found.notes == ("left out: dp 4, among which 2 sequences cannot be divided",)
+    assert found.notes == ("left out: dp 4, because 2 sequences cannot be divided evenly among the ranks",)
 
 
 def test_experts_that_only_some_ranks_hold() -> None:
     experts = model_of("Mixtral", num_local_experts=2)
     found = train_meshes(experts, 4, seq=TOKENS, links=LINKS)
-    assert "have 2 rows, which fully_shard splits: of 4 ranks of dp only 2 hold them" in str(found)
+    assert "have 2 rows. fully_shard splits rows, so only 2 of 4 dp ranks hold these parameters" in str(found)
     held = train_meshes(experts, 2, seq=TOKENS, links=LINKS)
     assert "hold them" not in str(held)
