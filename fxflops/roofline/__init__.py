@@ -1,1 +1,1 @@
-"""Rooflines: the ceilings of devices, and how close each call of a run comes to them."""
+"""Rooflines: the peak speeds of devices, and how close each call of a run comes to its device's peaks."""

@@ -1,15 +1,15 @@
-"""The ceilings of devices as their makers state them: FLOP/s by dtype, bytes/s, and bytes of memory.
+"""The ceilings of devices from datasheets: peak FLOP/s by dtype, memory bandwidth in bytes/s, and bytes of memory.
 
-The bandwidth is the memory's, so bounds of listed GPUs assume that data comes from memory. A call whose data is still in the L2
-cache may be faster (an H100 adds 8 MB of bf16 in 4.2 us from L2, in at least 7.5 us from memory), but no datasheet gives the
-speed of an L2 cache, and weights that are read once a step are not in it.
+Bounds of listed GPUs assume that data comes from memory. A call whose data is still in the L2
+cache may be faster: an H100 adds 8 MB of bf16 in 4.2 us from L2, but in at least 7.5 us from memory. L2 speeds are not used,
+because datasheets do not state them, and because weights that are read once per step are not in the L2 cache.
 
-Peaks are dense: half of a datasheet's figures "with sparsity". "f32" is without TF32, which is "tf32"; "f16" and "bf16"
-accumulate in f32, as is PyTorch's default; "i8" is in operations/s. If a device has matrix units for a dtype, the figure is
-theirs, since no operation can be faster.
+Peaks are dense: half of a datasheet's numbers "with sparsity". "f32" is the peak without TF32, "tf32" the peak with TF32. "f16" and
+"bf16" accumulate in f32, as is PyTorch's default. "i8" is in operations/s. If a device has matrix units for a dtype, the peak is
+that of the matrix units, since no operation can be faster.
 
-The memory is what a process can use, torch's ``total_memory``, if such a reading is public: a datasheet's size is up to 8%
-more, since the driver and error correction take a part.
+The memory is the size that a process can use (torch's ``total_memory``), if this size is public. A datasheet's size is up to 8%
+larger, since the driver and error correction take a part.
 """
 
 from __future__ import annotations
@@ -22,26 +22,32 @@ from ..errors import InputError, did_you_mean
 from ..units import read_count, read_size
 
 LAUNCH = 0.9e-6
-"""Seconds that a GPU needs for the smallest kernel while the host keeps its queue full. No datasheet gives it. An H100 SXM
-(driver 580.159.04, torch 2.11.0+cu130) takes 1.13 us for a copy of 1 KB in a stream, and 1.00 us for a kernel in a CUDA graph;
-benchmarks/gpu measures it. This is a tenth less, so that it is a lower bound for other cards too."""
+"""Seconds that a GPU needs for the smallest kernel while the host keeps the GPU's queue full. Datasheets do not state this time. By
+benchmarks/gpu, an H100 SXM (driver 580.159.04, torch 2.11.0+cu130) takes 1.13 us for a copy of 1 KB in a stream, and 1.00 us for
+a kernel in a CUDA graph. ``LAUNCH`` is a tenth less, to be a lower bound for other cards too."""
 
 STANDS_IN = {
     "c32": "f16", "c64": "f32", "c128": "f64", "f64": "f32", "bf16": "f32", "f16": "f32", "tf32": "f32", "f8": "f16",
 }  # fmt: skip
-"""For a dtype without a peak, the dtype whose peak is used instead."""
+"""By dtype, the dtype whose peak is used if a device has no peak for the first dtype."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
     """The ceilings of a device.
 
-    ``peaks`` are FLOP/s by dtype ("f32", "bf16" ...); ``bandwidth`` is its memory's, in bytes/s; ``launch`` is the least
-    seconds of any kernel; ``source`` says where the figures are from; ``caches`` are pairs of a size in bytes and
-    the bandwidth for data of that size, ascending; ``known_as`` are other names of the device; ``measured`` is True if
-    the figures were measured on this machine, ``reproducible`` False if other work ran there meanwhile. ``memory`` is the
-    bytes that a process can use, None if unknown, and ``memory_source`` says where the figure is from; ``workspace`` is the
-    bytes that torch keeps for cuBLAS (hipBLAS) in each thread that multiplies matrices, by default as on most cards; 0 for none.
+    - ``peaks``: peak FLOP/s by dtype ("f32", "bf16" ...).
+    - ``bandwidth``: bytes/s of the device's memory.
+    - ``launch``: the least seconds of any kernel.
+    - ``source``: where peaks and bandwidth come from.
+    - ``caches``: pairs of a size in bytes and the bandwidth for data of that size, ascending by size.
+    - ``known_as``: other names of the device.
+    - ``measured``: True if peaks and bandwidth were measured on this machine.
+    - ``reproducible``: False if repeated measurements disagreed because other work ran on the machine.
+    - ``memory``: the bytes that a process can use; None if unknown.
+    - ``memory_source``: where ``memory`` comes from.
+    - ``workspace``: the bytes that torch keeps for cuBLAS (hipBLAS) in each thread that multiplies matrices. The default is the size
+      on most cards; 0 for none.
 
     >>> Device("mine", peaks={"f32": 1e12, "bf16": 4e12}, bandwidth=2e11).peak("bf16")
     4000000000000.0
@@ -68,35 +74,37 @@ class Device:
             )
 
     def peak(self, dtype: str) -> float:
-        """Return FLOP/s in a dtype; without a peak, use the dtype in :data:`STANDS_IN`, else the highest peak."""
+        """Return the peak FLOP/s in a dtype. Without a peak for this dtype, use the dtype in :data:`STANDS_IN`, else the highest peak."""
         known: str | None = dtype
         while known is not None and known not in self.peaks:
             known = STANDS_IN.get(known)
         return max(self.peaks.values()) if known is None else self.peaks[known]
 
     def bandwidth_of(self, nbytes: int) -> float:
-        """Return the most bytes/s for a call that moves ``nbytes``: of the largest cache that they fill, or of memory."""
+        """Return the most bytes/s for a call that moves ``nbytes``: the speed of the largest cache that they fill, or of memory."""
         if not self.caches or nbytes > self.caches[-1][0]:
             return self.bandwidth
         filled = [speed for size, speed in self.caches if size <= nbytes]
         return filled[-1] if filled else self.caches[0][1]
 
     def is_called(self, name: str) -> bool:
-        """Return whether ``name`` is one of the device's names, in any spelling: ``"NVIDIA A100-SXM4-80GB"``."""
+        """Return whether ``name`` is one of the device's names, in any spelling, e.g. ``"NVIDIA A100-SXM4-80GB"``."""
         return _plain(name) in {_plain(known) for known in (self.name, *self.known_as)}
 
 
 def find_device(name: str | Device) -> Device:
-    """Return the device with this name from the table; raise InputError if it is not listed. Case does not matter; maker and "RTX"
-    may be omitted: "4090", "a100-sxm4-80gb", "NVIDIA H100 NVL". A Device is returned unchanged."""
+    """Return the device with this name from the table; raise InputError if it is not listed. A Device is returned unchanged.
+
+    Case does not matter. The maker and "RTX" may be omitted: "4090", "a100-sxm4-80gb", "NVIDIA H100 NVL".
+    """
     if isinstance(name, Device):
         return name
-    name = str(name)  # a number: a peak is not enough
+    name = str(name)  # e.g. a number passed as a peak: the error below shows what a device needs
     found = listed(name)
     if found is None:
         raise InputError(
             f"no device {name!r} in the table{near_or_all(name)}\n"
-            f"any other one:  from fxflops.roofline.devices import Device\n"
+            f"for another device:  from fxflops.roofline.devices import Device\n"
             f'  device=Device({name!r}, peaks={{"f32": 60e12, "bf16": 900e12}}, bandwidth=3.3e12, memory=24 * 2**30)'
             "  # FLOP/s, bytes/s, bytes"
         )
@@ -104,14 +112,16 @@ def find_device(name: str | Device) -> Device:
 
 
 def near_or_all(name: str) -> str:
-    """Return the names in the table that are similar to this one, for an error; all names if there are none."""
+    """Return the end of an error about an unlisted name: similar names in the table, or all names if no name is similar."""
     names = [each.name for each in DEVICES]
-    return did_you_mean(name, names) or f"; it has {', '.join(names)}"
+    return did_you_mean(name, names) or f"; the table has {', '.join(names)}"
 
 
 def listed(name: str) -> Device | None:
-    """Return the device with this name from the table, with the named variant's memory; None if it is not listed. ``name`` may
-    also be figures of an unlisted device, "bf16=400T,bandwidth=2TB,memory=96GB"; raise InputError if they are wrong."""
+    """Return the device with this name from the table, with the named variant's memory; None if it is not listed.
+
+    ``name`` may also describe an unlisted device: "bf16=400T,bandwidth=2TB,memory=96GB". Raises InputError if the description is wrong.
+    """
     if "=" in name:
         return of_figures(name)
     found = next((device for device in DEVICES if device.is_called(name)), None)
@@ -124,13 +134,16 @@ def listed(name: str) -> Device | None:
 
 
 def of_figures(text: str) -> Device:
-    """Return the device with figures such as "name=Mine,bf16=400T,f32=100T,bandwidth=2TB,memory=96GB": FLOP/s by dtype, bytes/s, bytes."""
+    """Return the device described by a text such as "name=Mine,bf16=400T,f32=100T,bandwidth=2TB,memory=96GB".
+
+    Units are FLOP/s for peaks, bytes/s for the bandwidth and bytes for the memory.
+    """
     given = dict(part.strip().partition("=")[::2] for part in text.split(","))
     name = given.pop("name", "the given device")
     readers = {"bandwidth": read_size, "memory": read_size, **dict.fromkeys(PEAKS, read_count)}
     if unknown := [key for key in given if key not in readers]:
         raise InputError(
-            f"device {text!r}: no {', '.join(map(repr, unknown))}; its figures are name, {', '.join(readers)}"
+            f"device {text!r}: unknown keys {', '.join(map(repr, unknown))}; expected name, {', '.join(readers)}"
         )
     try:
         figures = {key: readers[key](value.removesuffix("/s")) for key, value in given.items()}
@@ -138,23 +151,23 @@ def of_figures(text: str) -> Device:
         raise InputError(f"device {text!r}: {error}") from None
     peaks = {key: float(figures[key]) for key in PEAKS if key in figures}
     if not peaks or "bandwidth" not in figures:
-        raise InputError(f"device {text!r}: it needs a peak by dtype and a bandwidth, such as bf16=400T,bandwidth=2TB")
+        raise InputError(f"device {text!r}: a peak and a bandwidth are required, such as bf16=400T,bandwidth=2TB")
     return Device(name, peaks, float(figures["bandwidth"]), memory=figures.get("memory"))
 
 
 PEAKS = "f64", "f32", "tf32", "f16", "bf16", "f8", "i8"
-"""The dtypes whose peaks can be given as text."""
+"""The dtypes whose peaks :func:`of_figures` accepts."""
 MEMORY = re.compile(r"[ _-]*\b(\d+) ?Gi?B\b *$", re.IGNORECASE)
 
 
 def _without_memory(name: str) -> str | None:
-    """Return a name without the memory size at its end; None if it has none."""
+    """Return a name without the memory size at its end; None if the name does not end with a memory size."""
     bare, taken = MEMORY.subn("", name)
     return bare if taken and bare else None
 
 
 def _has_memory(device: Device, name: str) -> bool:
-    """Return whether a device has the memory size at the end of a name, up to the driver's part."""
+    """Return whether a device has the memory size at the end of a name, up to the part that the driver takes."""
     said = MEMORY.search(name)
     return said is not None and device.memory is not None and 0.9 <= device.memory / (int(said[1]) * 2**30) <= 1.01
 
@@ -174,7 +187,7 @@ def _device(
     workspace: int = 8_519_680,
 ) -> Device:
     """Make a row of the table: peaks in tera-operations per second ("f32 67 bf16 989.5"), bandwidth in GB/s, memory in MiB.
-    ``read`` says where the memory was read; by default it is the datasheet's."""
+    ``read`` names the source of the memory size; by default, the datasheet."""
     words = tera.split()
     peaks = {dtype: float(peak) * 1e12 for dtype, peak in zip(words[::2], words[1::2], strict=True)}
     return Device(
@@ -192,22 +205,22 @@ def _device(
 
 MIB = 2**20
 NEWER, ROCM, CDNA3 = 32 * MIB, 32 * MIB, 128 * MIB
-"""Workspaces of cuBLAS from Hopper on, of hipBLAS, and of hipBLAS from MI300 on; others have the default of :func:`_device`
+"""Sizes of workspaces: cuBLAS from Hopper on, hipBLAS, and hipBLAS from MI300 on. Other devices have the default of :func:`_device`
 (``parseChosenWorkspaceSize`` in aten/src/ATen/cuda/CublasHandlePool.cpp of torch 2.11)."""
 READ = "total_memory of torch.cuda.get_device_properties, in public logs"
 XPU = "total_memory of torch.xpu.get_device_properties, in ALCF's user guides"
 SMI = "nvidia-smi, in ai-dynamo/aiconfigurator systems/*.yaml (095f58a51c4c)"
-HERE = "benchmarks/results/gpu/failures.md: total capacity in torch's message, 79.18 GiB"
-IN_FULL = "its datasheet, in full: the driver keeps a part"
+HERE = "benchmarks/results/gpu/failures.md: the total capacity of 79.18 GiB in torch's message"
+IN_FULL = "the full size in the datasheet, although the driver keeps a part"
 H100, A100 = "NVIDIA H100 Tensor Core GPU datasheet", "NVIDIA A100 Tensor Core GPU datasheet"
 V100, GH200 = "NVIDIA V100 Tensor Core GPU datasheet", "NVIDIA GH200 Grace Hopper Superchip datasheet"
 BLACKWELL = "NVIDIA Blackwell Architecture Technical Brief, HGX B200"
 GA102 = "NVIDIA Ampere GA102 GPU Architecture whitepaper, appendix A"
 AD102 = "NVIDIA Ada GPU Architecture whitepaper, appendix A"
 GB202 = "NVIDIA RTX Blackwell GPU Architecture whitepaper, appendix A"
-ORIN = "NVIDIA Jetson AGX Orin Series Technical Brief; f16 as half of its i8"
+ORIN = "NVIDIA Jetson AGX Orin Series Technical Brief; the f16 peak is half of the i8 peak"
 MI300X = "AMD Instinct MI300X data sheet"
-GCD = "AMD Instinct MI250X data sheet, halved: to PyTorch each of its two dies is a device"
+GCD = "AMD Instinct MI250X data sheet, halved because PyTorch treats each of the two dies as a device"
 HOPPER_SXM = "f64 67 f32 67 tf32 494.5 f16 989.5 bf16 989.5 f8 1979 i8 1979"
 NVL = "f64 60 f32 60 tf32 417.5 f16 835.5 bf16 835.5 f8 1670.5 i8 1670.5"
 RTX_PRO = "f32 {} tf32 251.9 f16 503.8 bf16 503.8 f8 1007.6 i8 1007.6"
@@ -219,12 +232,12 @@ ADA, RTX_BLACKWELL = (
     "NVIDIA Ada GPU Architecture whitepaper, appendices",
     "NVIDIA RTX Blackwell GPU Architecture whitepaper, appendices",
 )
-SUPER = "NVIDIA GeForce RTX 40 SUPER specifications: cores x clock, as the Ada whitepaper's other rows"
+SUPER = "NVIDIA GeForce RTX 40 SUPER specifications: cores x clock, as for the Ada whitepaper's other cards"
 TURING = "NVIDIA Turing GPU Architecture whitepaper, appendices"
 PASCAL = "NVIDIA Tesla P100 datasheet"
 CDNA4 = "AMD Instinct MI350 series data sheets"
 
-# The other names of a device are the names from torch.cuda.get_device_name, and usual short names.
+# A device's other names are the names that torch.cuda.get_device_name returns, and common short names.
 DEVICES = (
     _device(
         "H100 SXM",
@@ -286,7 +299,7 @@ DEVICES = (
         NVL,
         4800,
         mebibytes=143156,
-        read=READ + ", of the H200",
+        read=READ + " of the H200",
         workspace=NEWER,
     ),
     _device("GH200", GH200, HOPPER_SXM, 4000, "GH200 480GB", "GH200 96GB", mebibytes=96 * 1024, workspace=NEWER),
@@ -314,7 +327,7 @@ DEVICES = (
     ),
     _device(
         "GB200",
-        "NVIDIA GB200 NVL72 datasheet, of one of its 72 GPUs",
+        "NVIDIA GB200 NVL72 datasheet, for one of its 72 GPUs",
         "f64 40 f32 80 tf32 1250 f16 2500 bf16 2500 f8 5000 i8 5000",
         8000,
         "GB200 NVL72",
@@ -324,7 +337,7 @@ DEVICES = (
     ),
     _device(
         "GB300",
-        "NVIDIA GB300 NVL72 datasheet, of one of its 72 GPUs",
+        "NVIDIA GB300 NVL72 datasheet, for one of its 72 GPUs",
         "f64 1.39 f32 83.3 tf32 1250 f16 2500 bf16 2500 f8 5000 i8 166.7",
         8000,
         "GB300 NVL72",
@@ -353,7 +366,7 @@ DEVICES = (
         "A100 PCIe",
         "A100-PCIE-80GB",
         mebibytes=81152,
-        read=READ + ", of the A100 SXM",
+        read=READ + " of the A100 SXM",
     ),
     _device(
         "A100 40GB",
@@ -422,13 +435,13 @@ DEVICES = (
     _device(
         "V100 PCIe",
         V100
-        + ", whose 14 TFLOP/s are rounded: 2 x 5,120 cores x its boost clock of 1.38 GHz, as NeuSight's products reach 14.01",
+        + ", whose 14 TFLOP/s are rounded; the peak is 2 x 5,120 cores x 1.38 GHz boost clock, since matrix products of NeuSight reach 14.01",
         "f64 7.07 f32 14.13 f16 113",
         900,
         "V100-PCIE-16GB",
         "V100-PCIE-32GB",
         mebibytes=16130,
-        read=READ + ", of the V100 SXM2",
+        read=READ + " of the V100 SXM2",
     ),
     _device("V100S", V100, "f64 8.2 f32 16.4 f16 130", 1134, "V100S-PCIE-32GB", "V100S PCIe", mebibytes=32 * 1024),
     _device(
@@ -449,7 +462,7 @@ DEVICES = (
         732,
         "P100-SXM2-16GB",
         mebibytes=16280,
-        read=READ + ", of the P100 PCIe",
+        read=READ + " of the P100 PCIe",
     ),
     _device(
         "TITAN V",
@@ -468,7 +481,7 @@ DEVICES = (
         300,
         "L4 24GB",
         mebibytes=22587,
-        read=READ + ", of the A10G, with the same memory",
+        read=READ + " of the A10G, which has the same memory",
     ),
     _device(
         "L20",
@@ -476,7 +489,7 @@ DEVICES = (
         "f32 59.8 tf32 59.8 f16 119.5 bf16 119.5 f8 239 i8 239",
         864,
         mebibytes=45589,
-        read=READ + ", of the L40S",
+        read=READ + " of the L40S",
     ),
     _device(
         "L40",
@@ -550,7 +563,7 @@ DEVICES = (
         "f32 40 tf32 40 f16 80 bf16 80 i8 320",
         1008,
         mebibytes=24259,
-        read=READ + ", of the RTX 3090",
+        read=READ + " of the RTX 3090",
     ),
     _device("RTX 4060", ADA, "f32 15.1 tf32 15.1 f16 30.2 bf16 30.2 f8 60.5 i8 121", 272, mebibytes=8 * 1024),
     _device(
@@ -582,7 +595,7 @@ DEVICES = (
         "f32 52.2 tf32 52.2 f16 104.4 bf16 104.4 f8 208.9 i8 417.8",
         736,
         mebibytes=16049,
-        read=READ + ", of the RTX 4080",
+        read=READ + " of the RTX 4080",
     ),
     _device(
         "RTX 4090",
@@ -590,7 +603,7 @@ DEVICES = (
         "f32 82.6 tf32 82.6 f16 165.2 bf16 165.2 f8 330.3 i8 660.6",
         1008,
         mebibytes=24259,
-        read=READ + ", of the RTX 3090",
+        read=READ + " of the RTX 3090",
     ),
     _device(
         "RTX 5060 Ti",
@@ -616,7 +629,7 @@ DEVICES = (
         "f32 43.9 tf32 43.9 f16 87.9 bf16 87.9 f8 175.8 i8 351.5",
         896,
         mebibytes=15841,
-        read=READ + ", of the RTX 5060 Ti",
+        read=READ + " of the RTX 5060 Ti",
         workspace=NEWER,
     ),
     _device(
@@ -625,7 +638,7 @@ DEVICES = (
         "f32 56.3 tf32 56.3 f16 112.6 bf16 112.6 f8 225.1 i8 450.2",
         960,
         mebibytes=15841,
-        read=READ + ", of the RTX 5060 Ti",
+        read=READ + " of the RTX 5060 Ti",
         workspace=NEWER,
     ),
     _device(
@@ -655,7 +668,7 @@ DEVICES = (
         1792,
         "RTX PRO 6000 Workstation",
         mebibytes=97250,
-        read=READ + ", of the Server Edition",
+        read=READ + " of the Server Edition",
         workspace=NEWER,
     ),
     _device(
@@ -672,7 +685,7 @@ DEVICES = (
         "f64 45.3 f32 45.3 f16 181 bf16 181 i8 181",
         1638.4,
         mebibytes=65520,
-        read=READ + ", of the MI250X",
+        read=READ + " of the MI250X",
         workspace=ROCM,
     ),
     _device(
@@ -681,7 +694,7 @@ DEVICES = (
         "f64 45.3 f32 45.3 f16 181 bf16 181 i8 181",
         1638.4,
         mebibytes=65520,
-        read=READ + ", of the MI250X",
+        read=READ + " of the MI250X",
         workspace=ROCM,
     ),
     _device(
@@ -731,7 +744,7 @@ DEVICES = (
     ),
     _device(
         "Max 1550",
-        "Intel Data Center GPU Max 1550 specifications, halved: to PyTorch each of its two tiles is a device",
+        "Intel Data Center GPU Max 1550 specifications, halved because PyTorch treats each of the two tiles as a device",
         "f64 26 f32 26 tf32 209.5 f16 419.5 bf16 419.5 i8 839",
         1638.4,
         "Data Center GPU Max 1550",
@@ -750,18 +763,18 @@ DEVICES = (
         mebibytes=64 * 1024,
     ),
 )
-"""The table of devices. torch calls every Orin "Orin", whatever its memory, so an Orin's ceilings are measured instead."""
+"""The table of devices. torch reports the name "Orin" for every Orin, whatever its memory, so a run's Orin is measured instead."""
 
 VARIANTS = {"V100-SXM2-32GB": 32 * 1024, "V100 32GB": 32 * 1024, "V100-SXM3-32GB": 32 * 1024, "V100-PCIE-32GB": 32 * 1024, "RTX 4060 Ti 16GB": 16 * 1024}  # fmt: skip
-"""Names of devices that differ only in their memory, with its MiB."""
+"""Names of variants that differ from a listed device only in memory, with the variant's MiB."""
 
 
 def listed_at(place: str) -> Device | None:
-    """Return the device of a run at ``place`` if the table lists it; never measure one."""
+    """Return the device of a run at ``place`` from the table; None if it is not listed. Nothing is measured."""
     return listed(parts_of(place)[1])
 
 
 def parts_of(place: str) -> tuple[str, str]:
-    """Split a place into torch's device string and the name of its hardware."""
+    """Split a place such as "cuda:0 (NVIDIA H100 80GB HBM3)" into torch's device string and the hardware's name."""
     where, _, described = place.partition(" (")
     return where, where if where == "cpu" else described.removesuffix(")") or where

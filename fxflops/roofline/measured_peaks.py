@@ -22,24 +22,24 @@ SIDE = 16
 """The height and width in pixels of the measured convolutions."""
 GEMM_SIZES = tuple(n for k in range(7, 14) for n in (2**k, 3 * 2 ** (k - 1)))
 ALWAYS = 384
-"""Matrices up to this size are always tried, larger matrices while they take at most :data:`SECONDS_PER_SIZE`."""
+"""Matrices up to this size are always timed. Larger ones are timed only if a product takes at most :data:`SECONDS_PER_SIZE`."""
 SECONDS_CAP, STEADY, NEAR = 1.5, 4, 0.95
-"""A peak is reproducible if 4 measurements, of several sizes, reach 95% of the best; the search ends after 1.5 s."""
+"""A peak is reproducible if 4 measurements with several sizes reach 95% of the best measurement. The search ends after 1.5 s."""
 FOOTPRINTS = {"cpu": tuple(2**k for k in range(18, 29, 2)), "accelerator": (2**30,)}
-"""Bytes that the bandwidth measurements touch: on a CPU from cache sizes up to sizes that only fit in memory."""
+"""Bytes that the bandwidth measurements read and write. On a CPU, they range from cache sizes to a size that fits only in memory."""
 REPEATS = 4
 BURST = {"cpu": 1, "accelerator": 20}
-"""How many operations are timed together: on an accelerator, the next is queued while the last one runs."""
+"""How many operations are timed together. On an accelerator, each operation is queued while the operation before it runs."""
 
 DTYPES = {
     "f64": torch.float64, "f32": torch.float32, "tf32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
 }  # fmt: skip
 KERNELS = 20
-"""How many kernels are timed together to measure the least time per kernel."""
+"""The number of kernels that are timed together to measure the least time per kernel."""
 
 
 class Peak(NamedTuple):
-    """A measured peak in FLOP/s; ``is_reproducible`` if several measurements came close to it."""
+    """A measured peak in FLOP/s. ``is_reproducible`` is True if several measurements came close to the peak."""
 
     flops_per_second: float
     is_reproducible: bool
@@ -50,7 +50,7 @@ _PEAKS: dict[tuple[str, int, str], Peak] = {}
 
 
 class TF32(NamedTuple):
-    """torch's settings: whether f32 may be computed in TF32 in matrix products, and in cuDNN's operations."""
+    """torch's settings for TF32: whether matrix products, and cuDNN's operations, may compute f32 in TF32."""
 
     matmul: bool
     cudnn: bool
@@ -73,7 +73,7 @@ def computed_in_tf32(allowed: bool) -> Iterator[None]:
     name: str
     wanted: Any
     try:
-        # Use the older name if it can be read: setting the newer one makes it raise, and other libraries read it.
+        # Use the older attribute if it can be read: once the newer one is set, the older raises, and other libraries read the older.
         name, wanted, before = "allow_tf32", allowed, matmul.allow_tf32
     except RuntimeError:
         name, wanted, before = "fp32_precision", "tf32" if allowed else "ieee", matmul.fp32_precision
@@ -87,11 +87,11 @@ def computed_in_tf32(allowed: bool) -> Iterator[None]:
 def device_for(wanted: str | Device, place: str, dtypes: Iterable[str] = ("f32",)) -> tuple[Device, bool]:
     """Return the ``wanted`` device, and whether a run at ``place`` ran on it.
 
-    ``place`` is the device of an Environment: ``"cuda:0 (NVIDIA H100 80GB HBM3)"``. "auto" means the device of the run;
-    if no table lists it, its ceilings are measured for ``dtypes``. A user's Device is the device of the run if it has the
-    name that torch reports, e.g. by torch.cuda.get_device_name ("cpu" for the CPU).
+    ``place`` is the device of an Environment: ``"cuda:0 (NVIDIA H100 80GB HBM3)"``. "auto" means the device of the run. If this
+    device is not listed, its ceilings are measured for ``dtypes``. A user's Device is taken for the device of the run if its name
+    is the name that torch reports, e.g. by torch.cuda.get_device_name ("cpu" for the CPU).
 
-    Raises InputError for a name that no table lists, and for "auto" if the device is neither listed nor in this machine.
+    Raises InputError for a name that is not listed, and for "auto" if the device is neither listed nor in this machine.
     """
     where, hardware = parts_of(place)
     if isinstance(wanted, Device):
@@ -116,24 +116,26 @@ def _at_hand(where: str, hardware: str, dtypes: Iterable[str]) -> Device:
     if accelerator is not None and accelerator.name == hardware:
         return measured(where, dtypes)
     raise InputError(
-        f'the run was made on {hardware or where}, which cannot be measured here: name a device, roofline("H100"), '
-        f"or give a fxflops.roofline.devices.Device"
+        f'the run was made on {hardware or where}, which cannot be measured here: name a device, as in roofline("H100"), '
+        f"or pass a fxflops.roofline.devices.Device"
     )
 
 
 def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
-    """Measure this machine's device ``where``: FLOP/s of the fastest square GEMM (on a CPU, or 3 x 3 convolution), bytes/s of
-    sums and copies of vectors.
+    """Measure the peaks and the bandwidth of this machine's device ``where``.
 
-    f32 is always measured. Results are cached for the process, by number of threads. Measuring takes about 0.5 s per dtype
-    (up to 2 s on a busy machine) and 0.5 s for the bandwidths. On a GPU, TF32 gets a separate peak if torch's settings allow
-    it anywhere, as they do for convolutions by default.
+    A peak is the FLOP/s of the fastest square GEMM; on a CPU, 3 x 3 convolutions are also tried. The bandwidth is the bytes/s of sums
+    and copies of vectors. f32 is always measured. On a GPU, TF32 gets a separate peak if torch's settings allow TF32 for any
+    operation; by default, they allow it for convolutions.
+
+    Results are cached for the process, by number of threads. Measuring takes about 0.5 s per dtype (up to 2 s on a busy machine)
+    and 0.5 s for the bandwidths.
     """
     threads, kind, accelerator = torch.get_num_threads(), _kind(where), accelerator_of(where)
     also = ["tf32"] if where.startswith("cuda") and any(tf32_allowed()) else []
     known = [dtype for dtype in dict.fromkeys(["f32", *also, *dtypes]) if dtype in DTYPES]
     sizes = FOOTPRINTS[kind]
-    # A smaller footprint cannot be slower than a larger one, so take the running maximum from the largest down.
+    # Less data cannot be slower per byte than more data, so take the running maximum, from the largest footprint down.
     slowest_first = accumulate((_bandwidth(where, threads, size) for size in reversed(sizes)), max)
     speeds = list(zip(sizes, reversed(list(slowest_first)), strict=True))
     peaks = {}
@@ -151,7 +153,7 @@ def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
             if kind == "cpu"
             else "measured by GEMMs and copies"
         )
-        + ("" if reproducible else ", not reproducibly: the machine is busy"),
+        + ("" if reproducible else ", not reproducible because the machine is busy"),
         caches=tuple(speeds[:-1]),
         measured=True,
         reproducible=reproducible,
@@ -159,12 +161,13 @@ def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
 
 
 def _gemm(where: str, threads: int, dtype: str) -> Peak:
-    """Measure the peak of n x n x n GEMMs over all n that take little time (bf16 is slow on many CPUs).
+    """Measure the highest FLOP/s of n x n x n GEMMs, over all n for which a GEMM takes little time (bf16 is slow on many CPUs).
 
-    On a CPU also 3 x 3 convolutions of n channels: torch uses another library for them, which is twice as fast on some CPUs.
+    On a CPU, also measure 3 x 3 convolutions with n channels: torch computes convolutions with another library, which is twice as
+    fast on some CPUs.
 
-    Measurements repeat until the peak is reproducible. Other work on the machine can only slow them down, up to 100 times if
-    threads wait for a thread without a core. A peak that is not reproducible is measured again at the next call.
+    Measurements repeat until the peak is reproducible. Other work on the machine can only slow measurements down, up to 100 times if
+    threads wait for a thread that has no core. A peak that is not reproducible is measured again at the next call.
     """
     best, is_reproducible = _PEAKS.get((where, threads, dtype), Peak(0.0, False))
     speeds: list[tuple[float, int]] = []
@@ -190,13 +193,13 @@ def _gemm(where: str, threads: int, dtype: str) -> Peak:
 
 
 def distrust_peaks() -> None:
-    """Measure peaks again at the next call, after a run exceeded one: other work must have slowed down all measurements."""
+    """Measure all peaks again at the next call. Called after a run exceeded a peak, so other work must have slowed the measurements."""
     _PEAKS.update({key: peak._replace(is_reproducible=False) for key, peak in _PEAKS.items()})
 
 
 @cache
 def _bandwidth(where: str, threads: int, footprint: int) -> float:
-    """Measure bytes/s, reads plus writes, of the faster of a sum and a copy that touch ``footprint`` bytes."""
+    """Measure bytes/s (reads plus writes) of a sum and of a copy that move ``footprint`` bytes; return the faster."""
     vectors = torch.ones(footprint // 4, dtype=torch.float32, device=where)
     a, b, c = vectors[: footprint // 12 * 3].chunk(3)
     x, y = vectors.chunk(2)
@@ -205,7 +208,7 @@ def _bandwidth(where: str, threads: int, footprint: int) -> float:
 
 @cache
 def _launch(where: str, threads: int) -> float:
-    """Measure the seconds of the smallest possible operation; on an accelerator, without waiting for the host."""
+    """Measure the seconds of the smallest possible operation; on an accelerator, exclude waiting for the host."""
     x = torch.ones(1, dtype=torch.float32, device=where)
     run, accelerator = partial(torch.neg, x, out=x), accelerator_of(where)
     by_host, queue = _fastest(where, run, 500), FullQueue.of(accelerator)
@@ -213,10 +216,10 @@ def _launch(where: str, threads: int) -> float:
 
 
 def _on_device(queue: FullQueue, run: Callable[[], object], host_seconds: float) -> float:
-    """Return the device's seconds per kernel, for several kernels that are all queued before the first starts."""
+    """Return the device's seconds per kernel. Several kernels are timed, and all of them are queued before the first starts."""
     accelerator = queue.accelerator
     start, end = accelerator.event(), accelerator.event()
-    # The host is slower right after the queue was empty: hold the device for twice as long.
+    # The host is slower right after the queue was empty, so block the device for twice as long.
     queue.hold(2 * KERNELS * host_seconds)
     accelerator.record(start)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The result of a roofline: for each call, the least times under a device's ceilings and the measured time; and its table."""
+"""The result of a roofline, with its table: the least time that a device needs for each call, and the measured time."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ SHOWN = (
     Column("binds", "binds"),
 )
 SAME_IN_ALL = {"call": "calls", "kind": "", "operator": "where", "module": "op"}
-"""For each way to sum, the column that is hidden since all rows have the same value."""
+"""By the way in which calls are summed, the column that is hidden because all rows have the same value."""
 DETAILS = ("dtype", "FLOP/B", "GFLOP/s", "GB/s")
-"""Columns hidden in notebooks and narrow terminals."""
+"""Columns that are hidden in notebooks and narrow terminals."""
 MORE_DETAILS = ("peak%", "bytes", "flops")
-"""Further columns hidden in the narrowest terminals."""
+"""Columns that are also hidden in the narrowest terminals."""
 TIMED = (
     Column("time", "time(ms)", "ms"),
     Column("GFLOP/s", "GFLOP/s", "number"),
@@ -69,10 +69,11 @@ COLUMNS = (
 class Row(NamedTuple):
     """One call, or the sum of several.
 
-    ``compute_seconds``, ``memory_seconds`` and ``launch_seconds`` are the least time that each ceiling allows. For one call
-    ``bound_seconds`` is the largest of them and ``binds`` names it: "compute", "memory", "launch", or "nothing" if all
-    are 0; for several calls it is the sum of their bounds. ``flops`` are 2 x MACs plus all other operations, except integer
-    operations. ``seconds`` are measured on this device, or None.
+    - ``compute_seconds``, ``memory_seconds``, ``launch_seconds``: the least time that each ceiling of the device allows.
+    - ``bound_seconds``: for one call, the largest of these three times; for several calls, the sum of their bounds.
+    - ``binds``: the name of the ceiling that sets the bound: "compute", "memory", "launch", or "nothing" if all times are 0.
+    - ``flops``: 2 x MACs plus all other operations, except integer operations.
+    - ``seconds``: the measured time on this device, or None.
     """
 
     op: str
@@ -100,33 +101,36 @@ class Row(NamedTuple):
 
     @property
     def flops_per_second(self) -> float | None:
-        """FLOP/s achieved; None if not timed."""
+        """The measured FLOP/s; None if not timed."""
         return self.flops / self.seconds if self.seconds else None
 
     @property
     def bytes_per_second(self) -> float | None:
-        """Bytes/s achieved if every byte came from memory; None if not timed."""
+        """The measured bytes/s, if every byte came from memory; None if not timed."""
         return self.bytes / self.seconds if self.seconds else None
 
     @property
     def share_of_peak(self) -> float | None:
-        """FLOP/s achieved, as a share of the device's peak in this dtype; None if not timed."""
+        """The measured FLOP/s as a share of the device's peak in this dtype; None if not timed."""
         return self.compute_seconds / self.seconds if self.seconds else None
 
     @property
     def efficiency(self) -> float | None:
-        """The lower bound divided by the measured time: 1 is as fast as the device allows. None if not timed."""
+        """The lower bound of the time, divided by the measured time; 1 is as fast as the device allows. None if not timed."""
         return self.bound_seconds / self.seconds if self.seconds else None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Roofline(Tabular):
-    """The calls of a phase compared with a device's ceilings: a table that can be printed and exported.
+    """The calls of a phase compared with a device's ceilings, as a table that can be printed and exported.
 
-    ``latency`` is the model's own seconds in this phase; ``mfu`` is the time of 2 x MACs at the peak as a share of it.
-    Both are None if the run was not timed on this device; the result is then a prediction, a lower bound. ``missing`` is
-    the number of calls without a formula, of which only the bytes are known. ``unread`` is the number of attention calls whose
-    mask had no values to read: it may leave no pairs, so only the calls' bytes are in the bounds.
+    - ``latency``: the model's own seconds in this phase.
+    - ``mfu``: the time that 2 x MACs need at the peak, divided by ``latency``.
+    - ``missing``: the number of calls without a formula. Only their bytes are in the bounds.
+    - ``unread``: the number of attention calls whose mask has no values, as on meta. Such a mask might hide all pairs, so only
+      the bytes of these calls are in the bounds.
+
+    ``latency`` and ``mfu`` are None if the run was not timed on this device. The result is then only a lower bound of the time.
     """
 
     device: Device
@@ -149,23 +153,23 @@ class Roofline(Tabular):
 
     @property
     def bound_seconds(self) -> float:
-        """The least latency if calls run one after the other: the sum of their lower bounds."""
+        """The least latency if calls run one after the other, i.e. the sum of the calls' lower bounds."""
         return self.total.bound_seconds
 
     def by_bound(self) -> Rows[Row]:
-        """Return the sums of the calls by the ceiling that binds them: "compute", "memory", "launch", "nothing"."""
+        """Return the sums of the calls, grouped by the ceiling that sets their bound: "compute", "memory", "launch", "nothing"."""
         rows = _grouped(self.rows, lambda row: [row.binds])
         return _as_rows({kind: rows[kind] for kind in (*KINDS, NOTHING) if kind in rows}, "kinds", self.provenance)
 
     def by_operator(self) -> Rows[Row]:
-        """Return the sums of each operator's calls, the slowest first."""
+        """Return the sums of each operator's calls, the slowest operator first."""
         rows = _grouped(self.rows, lambda row: [row.op])
         return _as_rows(
             dict(sorted(rows.items(), key=lambda item: _longest_first(item[1]))), "operators", self.provenance
         )
 
     def by_module(self) -> Rows[Row]:
-        """Return the sums of the calls within each module, by its path; "" is the model."""
+        """Return the sums of the calls within each module, by the module's path; "" is the whole model."""
         rows = _grouped(self.rows, lambda row: list(prefixes(row.path)), lambda path, _: ("all", path))
         return _as_rows(rows, "modules", self.provenance)
 
@@ -188,11 +192,11 @@ class Roofline(Tabular):
         units: str | None = "auto",
         tablefmt: str = "simple",
     ) -> str:
-        """Return the rows as text, ``by`` "call", "kind" (the calls of an operator in modules whose paths differ only in
-        numbers), "operator" or "module"; rows that take no time are omitted.
+        """Return the rows as text. Rows that take no time are omitted.
 
-        The slowest come first unless ``sort_by`` names a column; ``top``, ``columns``, ``units`` and ``tablefmt`` are as
-        for :func:`~fxflops.render.table.grid`.
+        ``by`` is "call", "operator", "module", or "kind", which sums the calls of an operator in modules whose paths differ only in
+        numbers. The slowest rows come first unless ``sort_by`` names a column. ``top``, ``columns``, ``units`` and ``tablefmt`` are
+        as for :func:`~fxflops.render.table.grid`.
         """
         from ..render.table import grid
 
@@ -204,9 +208,9 @@ class Roofline(Tabular):
         ))  # fmt: skip
 
     def _longest(self, by: str) -> tuple[list[Column], list[list[object]]]:
-        """Return the columns and the cells of the rows that take time, the slowest first."""
+        """Return the columns, and the cells of all rows that take time, the slowest row first."""
         if by not in SAME_IN_ALL:
-            raise InputError(f"cannot sum by {by!r}: one of {', '.join(map(repr, SAME_IN_ALL))}")
+            raise InputError(f"cannot sum by {by!r}; expected one of {', '.join(map(repr, SAME_IN_ALL))}")
         sums = {"kind": self._by_kind, "operator": self.by_operator, "module": self.by_module}
         rows = sums[by]().values() if by in sums else self.rows
         longest = sorted((row for row in rows if row.binds != NOTHING), key=_longest_first)
@@ -224,7 +228,7 @@ class Roofline(Tabular):
 
         columns, cells = self._longest("operator")
         kept = [i for i, column in enumerate(columns) if column.key not in DETAILS]
-        rest = "no room for {}: table() has them, for each call, operator or module".format(", ".join(DETAILS))
+        rest = "no room for {}: table() shows these columns, by call, operator or module".format(", ".join(DETAILS))
         rows = [[row[i] for i in kept] for row in cells]
         return [
             *map(note, _summary(self)),
@@ -266,10 +270,10 @@ def _grouped(
 
 
 def _together(op: str, path: str, rows: Sequence[Row]) -> Row:
-    """Sum several calls; ``binds`` is the ceiling whose calls make up the largest part of the bound."""
+    """Return the sum of several calls. Its ``binds`` is the ceiling whose calls have the largest sum of bounds."""
     columns: Any = zip(*rows, strict=True) if rows else [()] * len(Row._fields)
     _, _, calls, dtypes, flops, read, written, compute, memory, launch, bounds, binds, seconds = columns
-    # Calls run one after the other, so their bounds add up; the largest of the summed ceilings would be too low.
+    # Calls run one after the other, so their bounds add up. The largest of the three summed times would be too low.
     times = {kind: sum(least for least, by in zip(bounds, binds, strict=True) if by == kind) for kind in KINDS}
     taken = [each for each in seconds if each is not None]
     return Row(
@@ -327,7 +331,7 @@ def _summary(found: Roofline) -> list[str]:
 
 
 def too_low(device: Device) -> str:
-    """Return the explanation for a run that was faster than the device's peak."""
+    """Return the reason why a run was faster than the device's peak, for messages."""
     return f"the ceiling of {device.name} ({device.source}) is too low"
 
 
@@ -336,10 +340,10 @@ def _notes(found: Roofline) -> list[str]:
     computing, reading = sum(fast), len(fast) - sum(fast)
     notes = {
         f"MFU is above 100%: {too_low(found.device)}": (found.mfu or 0) > 1,
-        f"calls that took less than their operations need: {computing}; {too_low(found.device)}": computing,
-        f"calls that took less than their bound: {reading}; what they read was in a cache, or never computed": reading,
+        f"calls that took less time than their operations need: {computing}; {too_low(found.device)}": computing,
+        f"calls that took less time than their bound: {reading}; the data that they read was in a cache, or was never computed": reading,
         f"{found.missing} calls have no formula: only their bytes are in the bounds": found.missing,
-        f"{found.unread} calls of attention have a mask without values to read, which may leave no pairs: only their bytes are in the "
+        f"{found.unread} attention calls have a mask without values, which might hide all pairs: only the bytes of these calls are in the "
         "bounds": found.unread,
     }
     return [note for note, calls in notes.items() if calls]

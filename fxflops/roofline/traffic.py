@@ -1,8 +1,10 @@
-"""The least bytes that a call must read from and write to memory: each of its tensors once.
+"""The least bytes that a call must read from and write to memory, with each of its tensors read or written once.
 
-A call's intermediate results are assumed to stay in caches; a view moves nothing, a lookup reads only the rows it takes, and
-windows read only the elements they touch. A spec has no strides and no identity: an argument that is expanded, or passed
-twice, counts in full, and ``contiguous`` and ``to`` that keep shape and dtype count as 0, even where they copy.
+A call's intermediate results are assumed to stay in caches. A view moves no bytes. A lookup reads only the rows that it returns.
+Convolutions and pools read only the elements inside their windows.
+
+A spec has no strides and no identity. So an expanded argument, or one that is passed twice, is counted in full. Calls of
+``contiguous`` and ``to`` that keep shape and dtype are counted as 0 bytes, even if they copy.
 """
 
 from __future__ import annotations
@@ -17,32 +19,32 @@ from ..records import COMMUNICATION, Call, Counted, Spec, specs_in
 from .windows import unread_bytes
 
 UNREAD = {"num_batches_tracked"}
-"""Module buffers that do not count as read."""
+"""Module buffers that are not counted as read."""
 
 
 class Traffic(NamedTuple):
-    """Bytes that a call reads and writes."""
+    """The bytes that a call reads, and the bytes that it writes."""
 
     read: int = 0
     written: int = 0
 
 
 def traffic_of(counted: Counted, each_row: bool = False) -> Traffic:
-    """Return the bytes of one call; 0 for a view, a query, and an op that may have returned its argument.
+    """Return the bytes that one call moves; 0 for a view, a query, and an op that may have returned its argument unchanged.
 
-    A lookup reads at most the whole table; with ``each_row`` it reads one row per index.
+    A lookup reads one row per index, but at most the bytes of the whole table; with ``each_row`` there is no such limit.
     """
     call, reason = counted.call, counted.rule if isinstance(counted.rule, str) else ""
     out, inputs = list(specs_in(call.out)) or _written_lists(call), inputs_of(call)
     if reason == COMMUNICATION:
-        # Some collectives read their second argument and write the first; others read their argument and return the result.
+        # Some collectives read their second argument and write the first. Other collectives read the first and return the result.
         first, second = ([*specs_in(argument)] for argument in (*call.args, (), ())[:2])
         return Traffic(_sum(second), _sum(first)) if second else Traffic(_sum(first), _sum(out))
     if (lookup := looked_up(call)) is not None:
         table, taken = lookup
         indices = _sum(spec for spec in inputs if spec is not table)
         return Traffic(indices + (taken if each_row else min(taken, nbytes(table))), _sum(out))
-    if call.op in OVERWRITES:  # the first argument is not read; how many elements a number fills is unknown
+    if call.op in OVERWRITES:  # the first argument is only written
         return Traffic(_sum(inputs[1:]), _sum(out) or _sum(specs_in(call.args[-1])))
     if reason == "create":
         return Traffic() if call.op in EMPTY else Traffic(0, _sum(out))
@@ -56,7 +58,10 @@ def traffic_of(counted: Counted, each_row: bool = False) -> Traffic:
 
 
 def _written_lists(call: Call) -> list[Spec]:
-    """Return the tensors that an operator on lists writes in place: its first list, and a fused optimizer's states, not gradients."""
+    """Return the tensors that a ``_foreach_`` or ``_fused_`` operator writes in place.
+
+    These are the tensors in its first list. A fused optimizer also writes its states, but not the gradients in its second list.
+    """
     name = getattr(call.target, "__name__", "").partition(".")[0]
     if name.startswith("_foreach_") and name.endswith("_"):
         return [*specs_in(call.args[:1])]
@@ -66,15 +71,15 @@ def _written_lists(call: Call) -> list[Spec]:
 
 
 def inputs_of(call: Call) -> list[Spec]:
-    """Return a call's input tensors, without ``out=``."""
+    """Return a call's input tensors, except the tensors in ``out=``."""
     given = [spec for key, value in call.kwargs.items() if key != "out" for spec in specs_in(value)]
     return [*specs_in(call.args), *given]
 
 
 def looked_up(call: Call) -> tuple[Spec, int] | None:
-    """Return the table of a lookup, and the bytes of the rows taken, one per index; None for any other call.
+    """Return the table of a lookup, and the bytes of the rows that it reads, one row per index; None if the call is not a lookup.
 
-    The table is the first input; for an embedding, the first matrix that is not of integers.
+    The table is the first input. For an embedding, the table is the first matrix of a non-integer dtype.
     """
     inputs = inputs_of(call) if call.op in LOOKUPS else []
     if not any(spec.is_integral for spec in inputs[call.op == "getitem" :]):
@@ -90,7 +95,7 @@ def looked_up(call: Call) -> tuple[Spec, int] | None:
 
 
 def nbytes(spec: Spec) -> int:
-    """Return the bytes of a tensor's elements: a sparse tensor's values, a nested tensor's parts."""
+    """Return the bytes of a tensor's elements. For a sparse tensor, these are its stored values; for a nested tensor, its parts."""
     if "parts" in spec.facts:
         return _sum(spec.facts["parts"])
     held = int(spec.facts["nnz"]) if "nnz" in spec.facts else spec.numel()
@@ -100,8 +105,8 @@ def nbytes(spec: Spec) -> int:
 def compute_dtype(call: Call) -> str:
     """Return the dtype that decides the speed of a call: the narrowest of its real and complex tensors, e.g. "f16".
 
-    Under autocast this is the output's dtype, since the arguments are still f32. Return "i8" for quantized tensors, and for
-    8-bit integers if there are no real or complex tensors; "" for other integers.
+    Under autocast this is the output's dtype, since the arguments are still f32. Return "i8" for quantized tensors. If all tensors
+    have integer dtypes, return "i8" if one of them is an 8-bit dtype, else "".
     """
     one_of = {spec.dtype: spec for spec in (*call.inputs(), *specs_in(dict(call.settings)), *specs_in(call.out))}
     dtypes = [dtype for dtype, spec in one_of.items() if not spec.is_integral]

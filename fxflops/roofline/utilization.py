@@ -1,7 +1,7 @@
 """Compare each call's measured time with the least time that a device needs for it; compute MFU and HFU.
 
-The roofline model (Williams, Waterman, Patterson 2009, https://doi.org/10.1145/1498765.1498785): a call takes at least as
-long as its FLOPs take at its dtype's peak, as its bytes take at the bandwidth, and as a kernel takes to start.
+By the roofline model (Williams, Waterman, Patterson 2009, https://doi.org/10.1145/1498765.1498785), a call's least time is the
+largest of three times: its FLOPs at the dtype's peak, its bytes at the bandwidth, and the time to start a kernel.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def roofline(
     """Compare the calls of a phase with the ceilings of a device.
 
     ``counted`` are the calls with the model's work, for the MFU. ``least`` are the same calls with the least work that a device
-    must do, for attention only the pairs that its mask leaves. ``place`` is the device of the run's Environment; ``timing`` is
-    the latency of the phase.
+    must do, e.g. only the attention pairs that the mask leaves. ``place`` is the device in the run's Environment. ``timing`` is
+    the measured latency of the phase.
 
-    Raises InputError if the run had no such phase.
+    Raises InputError if the run did not have this phase.
     """
     each = [call for call in counted if call.call.phase in PARTS[phase]]
     rows = [call for call in least if call.call.phase in PARTS[phase]]
@@ -64,16 +64,16 @@ def mfu(
 ) -> float | None:
     """Return the model FLOPs utilization (https://arxiv.org/abs/2204.02311, appendix B).
 
-    It is the time that 2 x MACs of forward and backward need at the peaks of their dtypes, as a share of the time they
-    took. ``timings`` are the forward's and the backward's. ``block`` is the seconds of a profiled block, including data
-    loading and the optimizer's step; the work is then compared with it. ``executed`` adds the forward work that gradient
-    checkpointing recomputes, which gives the hardware FLOPs utilization.
+    The MFU is the time that 2 x MACs of forward and backward need at the peaks of their dtypes, divided by the measured time.
+    ``timings`` are the times of the forward and the backward. With ``block``, the measured time is instead the seconds of a profiled
+    block, which include data loading and the optimizer's step. ``executed`` adds the forward work that gradient
+    checkpointing recomputes; the result is then the hardware FLOPs utilization (HFU).
 
-    Return None if a phase ran but was not timed, or ran on another device; with ``asked``, a warning says so. A value above 1
-    is returned with a warning. If the peak was measured, it is measured again; if the value still exceeds 1, return None, with
-    a warning.
+    Return None if a phase ran but was not timed, or if the run was on another device; with ``asked``, also warn. If the result is above
+    1 and the peak comes from a table or the user, return the result with a warning. If the result is above 1 and the peak was measured,
+    measure the peak again; if the result still exceeds 1, return None with a warning.
     """
-    if block is not None:  # calls without a time were captured into a graph and did not run in the block
+    if block is not None:  # calls without a time were captured into a CUDA graph and did not run in the block
         counted = [each for each in counted if each.call.seconds is not None]
     by_phase = [[each for each in counted if each.call.phase in PARTS[phase]] for phase in PHASES[: len(timings)]]
     ran = [timing for made, timing in zip(by_phase, timings, strict=True) if made]
@@ -82,40 +82,42 @@ def mfu(
     if executed:
         work += [each for each in counted if each.call.phase == "recompute"]
     found, is_its_own = _device(device, place, work) if work else (None, False)
-    # Every phase that ran must be timed: with only a part of the time, the share would be too large.
+    # Every phase that ran must be timed: with only a part of the time, the utilization would be too high.
     is_timed = block is not None or len(known) == len(ran)
     if found is None or not is_its_own or not is_timed:
         if asked:
-            warn(f"no utilization is known: {_unknown(found, place, is_timed)}")
+            warn(f"the utilization is unknown: {_unknown(found, place, is_timed)}")
         return None
     share = _utilization(work, found, block or sum(known))
     if share > 1 and found.measured:
         distrust_peaks()
         share = _utilization(work, _device(device, place, work)[0], block or sum(known))
     if share > 1 and found.measured:
-        said = f"the peak of {found.name}, measured now, is {1 / share:.0%} of what the run reached: other work slows the machine"
-        warn(f"no utilization is known: {said}; name a device, or measure while nothing else runs")
+        said = f"the run was faster than the peak of {found.name}, which was measured at {1 / share:.0%} of the run's speed while other work ran"
+        warn(f"the utilization is unknown: {said}; name a device, or measure while nothing else runs")
         return None
     if share > 1:
-        warn(f"a utilization of {share:.2f}: {too_low(found)}")
+        warn(f"the utilization is {share:.2f}, above 1: {too_low(found)}")
     else:
         warn_if_busy(found)
     return share
 
 
 def _unknown(device: Device | None, place: str, is_timed: bool) -> str:
-    """Return the reason why no time on the device is known."""
+    """Return the reason why the utilization is unknown."""
     if device is None:
         return "no operation was counted"
     if not is_timed:
         return "the run was not timed; use fxflops.analyze(model, args) or fxflops.profile"
-    return f"the run was timed on {place}, not on {device.name}; report.roofline(device) has the least time there"
+    return f"the run was timed on {place}, not on {device.name}; report.roofline(device) gives the least time on {device.name}"
 
 
 def warn_if_busy(device: Device) -> None:
-    """Warn about utilizations if the device's peak was measured while other work slowed it down."""
+    """Warn that utilizations may be too high if other work slowed the device while its peak was measured."""
     if not device.reproducible:
-        said = f"the peak of {device.name} may be measured too low, and utilizations too high: the machine is busy"
+        said = (
+            f"the measured peak of {device.name} may be too low and utilizations too high, because the machine is busy"
+        )
         warn(f"{said}; name a device, or measure while nothing else runs")
 
 
@@ -130,16 +132,16 @@ def seconds_at_peak(counted: Iterable[Counted], device: Device) -> float:
 
 
 def _device(device: str | Device, place: str, counted: Sequence[Counted]) -> tuple[Device, bool]:
-    """Return the device, measured for the calls' dtypes if necessary, and whether the run was on it."""
+    """Return the device, and whether the run was on this device. If necessary, measure its peaks for the calls' dtypes."""
     return device_for(device, place, (compute_dtype(each.call) for each in counted if each.flops))
 
 
 def _row(counted: Counted, device: Device, tf32: TF32) -> Row:
-    """Return a row with the device's least times for this call, without path and seconds."""
+    """Return a row with the least times that the device needs for this call. The caller fills in path and measured seconds."""
     traffic = traffic_of(counted)
     dtype, moved = _dtype(counted, device, tf32), sum(traffic)
-    work = _work(counted) if moved else 0  # Python computes a call that touches no tensors, not the device
-    # Except in matrix products, a narrow dtype may be computed as f32.
+    work = _work(counted) if moved else 0  # a call without tensors is computed by Python, not by the device
+    # A kernel for a narrow dtype may compute in f32, except for matrix products.
     peak = device.peak(dtype) if counted.macs else max(device.peak(dtype), device.peak("f32"))
     compute, memory = work / peak, moved / device.bandwidth_of(moved)
     launch = device.launch if moved else 0.0
@@ -150,8 +152,7 @@ def _row(counted: Counted, device: Device, tf32: TF32) -> Row:
 
 
 def _work(counted: Counted) -> int:
-    """Return the operations to divide by the peak: the FLOPs, or 2 x MACs if that is more (quantized and integer
-    contractions)."""
+    """Return the operations that are divided by the peak: the FLOPs, or 2 x MACs if larger, as in quantized and integer contractions."""
     return max(2 * counted.macs, counted.flops)
 
 

@@ -1,6 +1,7 @@
-"""The bytes of its arguments that a call does not read: a stride above the kernel size leaves gaps, few rows leave experts unused.
+"""The bytes of a call's arguments that the call does not read.
 
-A 1 x 1 convolution with stride 2 reads a quarter of its input. Pools and resampling to a smaller size may leave gaps, too.
+If the stride is larger than the kernel, a convolution or pool skips elements: a 1 x 1 convolution with stride 2 reads a quarter of
+its input. Resampling to a smaller size may skip elements too. A grouped product with fewer rows than experts leaves experts unused.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from ..records import Call, Spec, specs_in
 
 POOLS = frozenset({"avg_pool", "max_pool", "lp_pool"})
 POOL_NAMES = ("input", "kernel_size", "stride", "padding", "dilation")
-"""The first parameters of F.max_pool2d and similar functions, whose signature torch hides."""
+"""The first parameters of functions such as F.max_pool2d, whose signature cannot be inspected."""
 OF_GRADIENTS = frozenset(
     {"avg_pool_backward", "max_pool_backward", "adaptive_avg_pool_backward", "adaptive_max_pool_backward"}
 )
-"""Ops that use their forward's input only for its sizes, and compute from the gradients and the indices of maxima."""
+"""Backward ops that need only the sizes of the forward's input. They compute from the gradients, and max pools also from the indices of maxima."""
 TAPS = {"nearest": 1, "nearest-exact": 1, "linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4}
-"""Elements per dim that an interpolation reads for each output, by mode; "area" reads all."""
+"""By interpolation mode, the elements per dim that are read for each output element. The mode "area" reads all elements."""
 
 
 def unread_bytes(call: Call) -> int:
-    """Return the bytes of a call's arguments that it need not read, e.g. since no window touches them."""
+    """Return the bytes of a call's arguments that the call does not need to read, e.g. elements outside all windows."""
     if call.op == "conv" or call.op in POOLS:
         given = _arguments(call)
         return _gaps(given, _input(given), next(specs_in(call.out), None))
@@ -39,7 +40,7 @@ def unread_bytes(call: Call) -> int:
 
 
 def _unread_groups(given: Mapping[str, Any]) -> int:
-    """Return the bytes of matrices, e.g. experts' weights, that must stay unused, since there are fewer rows than matrices."""
+    """Return the bytes of matrices, e.g. experts' weights, that are certainly unused, since there are fewer rows than matrices."""
     rows, matrices = _input(given), given.get("mat2", given.get("mat_b"))
     if not (isinstance(rows, Spec) and isinstance(matrices, Spec)) or rows.ndim != 2 or matrices.ndim != 3:
         return 0
@@ -48,7 +49,7 @@ def _unread_groups(given: Mapping[str, Any]) -> int:
 
 def _arguments(call: Call) -> dict[str, Any]:
     names = names_of(call.target) or (POOL_NAMES if call.op in POOLS else ())
-    if isinstance(call.target, type):  # a module's forward takes its input first
+    if isinstance(call.target, type):  # the input is the first argument of a module's forward
         names = ("input",)
     return {**call.settings, **dict(zip(names, call.args, strict=False)), **call.kwargs}
 
@@ -58,8 +59,10 @@ def _input(given: Mapping[str, Any]) -> Any:
 
 
 def _unread_by_gradients(given: Mapping[str, Any]) -> int:
-    """Return the unread bytes of a convolution's backward: only the weight's gradient needs the input, only the input's needs
-    the weight."""
+    """Return the unread bytes of a convolution's backward.
+
+    Only the weight's gradient needs the input; only the input's gradient needs the weight.
+    """
     whole, weight = _input(given), given.get("weight")
     to_input, to_weight, *_ = given.get("output_mask", (True, True))
     if not isinstance(whole, Spec) or not isinstance(weight, Spec):
@@ -67,12 +70,12 @@ def _unread_by_gradients(given: Mapping[str, Any]) -> int:
     unread = 0 if to_input else weight.nbytes
     if not to_weight:
         return unread + whole.nbytes
-    # If the input's gradient is computed too, it is written in full, with zeros in the gaps.
+    # If the input's gradient is also computed, all its elements are written, with zeros in the gaps.
     return unread + (0 if given.get("transposed") else _gaps(given, whole, given.get("grad_output")))
 
 
 def _gaps(given: Mapping[str, Any], whole: Any, out: Any) -> int:
-    """Return the bytes of the input ``whole`` outside all windows; ``out`` has one position per window."""
+    """Return the bytes of the input ``whole`` that are outside all windows. ``out`` has one position per window."""
     weight = given.get("weight")
     kernel = given.get("kernel_size") or (weight[2:] if isinstance(weight, Spec) else None)
     known = all(isinstance(spec, Spec) and not spec.facts for spec in (whole, out))
@@ -80,7 +83,7 @@ def _gaps(given: Mapping[str, Any], whole: Any, out: Any) -> int:
         return 0
     if given.get("transposed") or given.get("padding_mode", "zeros") != "zeros" or given.get("padding") == "same":
         return 0
-    # A pool's int kernel size applies to every pooled dim: infer from the shapes how many dims are pooled.
+    # If a pool's kernel size is an int, it applies to every pooled dim, so infer from the shapes how many dims are pooled.
     dims = len(kernel) if isinstance(kernel, tuple) else _dims_of(whole, out)
     padding = 0 if given.get("padding") == "valid" else given.get("padding") or 0
     touched = [
@@ -100,7 +103,7 @@ def _gaps(given: Mapping[str, Any], whole: Any, out: Any) -> int:
 
 
 def _dims_of(whole: Spec, out: Spec) -> int:
-    """Return the number of dims with windows, which follow the dims that are equal in both; at most 3."""
+    """Return the number of dims with windows, at most 3: all dims after the leading dims that are equal in ``whole`` and ``out``."""
     same = 0
     while same < len(whole) and whole[same] == out[same]:
         same += 1

@@ -222,9 +222,9 @@ def test_a_device_may_be_given_by_its_figures() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("bf16=400T", "it needs a peak by dtype and a bandwidth"),
-        ("bandwidth=2TB", "it needs a peak by dtype and a bandwidth"),
-        ("bf16=400T,bandwidth=2TB,size=3", "no 'size'; its figures are name, bandwidth, memory, f64"),
+        ("bf16=400T", "a peak and a bandwidth are required"),
+        ("bandwidth=2TB", "a peak and a bandwidth are required"),
+        ("bf16=400T,bandwidth=2TB,size=3", "unknown keys 'size'; expected name, bandwidth, memory, f64"),
         ("bf16=fast,bandwidth=2TB", "fast"),
     ],
 )

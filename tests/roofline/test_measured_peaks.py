@@ -44,7 +44,7 @@ def test_device_of_a_run(wanted: str | Device, place: str, name: str, is_its_own
 
 @pytest.mark.parametrize("place", ["meta", "cuda:0 (NVIDIA Unheard Of)"])
 def test_a_device_that_is_not_at_hand(place: str) -> None:
-    with pytest.raises(InputError, match='cannot be measured here: name a device, roofline\\("H100"\\)'):
+    with pytest.raises(InputError, match='cannot be measured here: name a device, as in roofline\\("H100"\\)'):
         device_for("auto", place)
 
 

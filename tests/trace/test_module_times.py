@@ -88,7 +88,7 @@ def test_what_is_unseen_is_unknown(trained: tuple[Net, torch.optim.Optimizer]) -
         ("(not observed)", 1, "what it computed was not observed")
     ]
     assert report.max_memory is None
-    with pytest.warns(UserWarning, match="no utilization is known: no operation was counted"):
+    with pytest.warns(UserWarning, match="the utilization is unknown: no operation was counted"):
         assert report.mfu() is None
     assert report.total_params == 20
     assert report.trace == "steps profiled, no operations"
