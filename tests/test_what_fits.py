@@ -344,7 +344,7 @@ def test_searched_sizes_are_the_largest(peak: Callable[[int], int], refused: Cal
     ("settings", "said"),
     [
         ({}, "give memory='16GiB', or a card, device='H100'"),
-        ({"memory": "16"}, "give it a unit"),
+        ({"memory": "16"}, "add a unit"),
         ({"memory": "lots"}, "not a number"),
         ({"memory": 1.5}, "not bytes"),
         ({"device": "H1000"}, "a card's name"),

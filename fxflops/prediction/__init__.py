@@ -1,4 +1,4 @@
-"""What a run would take on another device: seconds, and the memory that CUDA's allocator reserves."""
+"""Predict a run on another device: its seconds, and the memory that CUDA's allocator reserves."""
 
 from .allocator import Block, CachingAllocator, Segment
 from .calibration import Calibration

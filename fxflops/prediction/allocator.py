@@ -1,15 +1,15 @@
-"""A simulation of torch's caching allocator for CUDA: which addresses it returns, and how much it reserves from the driver.
+"""A simulation of torch's caching allocator for CUDA: the addresses that it returns, and the memory that it reserves.
 
-The rules are public (``c10/cuda/CUDACachingAllocator.cpp`` of torch, and the notes on CUDA semantics in its documentation).
-Memory comes from the driver in *segments*; a request takes a *block* of a segment. Freed blocks stay with the allocator and
-join free neighbors in their segment.
+The rules are public (``c10/cuda/CUDACachingAllocator.cpp`` in torch, and the notes on CUDA semantics in torch's documentation).
+Memory comes from the driver in *segments*. A request takes a *block* of a segment. Freed blocks stay with the allocator and
+are merged with free neighbors in their segment.
 
-- Sizes are rounded up to 512 bytes. Requests up to 1 MiB are the small pool's, all others the large pool's.
-- A request takes the smallest free block of its pool and stream that holds it, the one with the lowest address among
-  equals. The block is split if the rest is at least 512 bytes (small pool) or more than 1 MiB (large pool).
-- If no block holds it, a new segment comes from the driver: 2 MiB for the small pool; for the large pool 20 MiB below
-  10 MiB, else the size rounded up to 2 MiB.
-- With expandable segments a pool has one range of addresses for each stream, which grows by pages of 2 MiB or 20 MiB.
+- Sizes are rounded up to a multiple of 512 bytes. Requests up to 1 MiB use the small pool; larger requests use the large pool.
+- A request takes the smallest free block of its pool and stream that is large enough. Among blocks of equal size, it takes the one
+  with the lowest address. The block is split if the rest is at least 512 bytes (small pool) or more than 1 MiB (large pool).
+- If no block is large enough, a new segment comes from the driver. In the small pool, the segment has 2 MiB. In the large pool, it
+  has 20 MiB for requests below 10 MiB, else the size rounded up to a multiple of 2 MiB.
+- With expandable segments, a pool has one range of addresses per stream. The range grows by pages of 2 MiB or 20 MiB.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ LARGEST_SMALL_REQUEST = MIB
 SMALL_SEGMENT = 2 * MIB
 LARGE_SEGMENT = 20 * MIB
 SMALLEST_OWN_SEGMENT = 10 * MIB
-"""A request of at least this size has a segment of its own, rounded up to :data:`SMALL_SEGMENT`."""
+"""A request of at least this size gets its own segment, with the size rounded up to a multiple of :data:`SMALL_SEGMENT`."""
 FIRST_ADDRESS = 2**44
 EXPANDABLE_RANGE = 2**40
-"""Bytes of addresses that one expandable segment can grow into. They cost nothing until they are mapped."""
+"""Bytes of addresses into which one expandable segment can grow. The addresses take no memory until they are mapped."""
 
 
 class Block(NamedTuple):
@@ -41,7 +41,7 @@ class Block(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Memory from the driver: the blocks cover it, in the order of their addresses."""
+    """Memory from the driver. ``blocks`` cover the whole segment, in the order of their addresses."""
 
     address: int
     bytes: int
@@ -51,13 +51,13 @@ class Segment(NamedTuple):
 
 
 class _Pool:
-    """The free blocks of one size class and stream, sorted by size and then by address."""
+    """The free blocks of one pool ("small" or "large") and one stream, sorted by size and then by address."""
 
     def __init__(self, name: str, stream: int) -> None:
         self.name, self.stream = name, stream
         self.is_small = name == "small"
         self.free: list[tuple[int, int]] = []
-        self.requests = 0  # the clock by which garbage collection measures the age of free blocks
+        self.requests = 0  # garbage collection measures the age of a free block in requests
         self.expandable: _Segment | None = None
 
     @property
@@ -73,7 +73,7 @@ class _Segment:
 
 
 class _Block:
-    """A block with its neighbors in the segment. ``mapped`` is False for addresses without memory behind them."""
+    """A block with its neighbors in the segment. ``mapped`` is False for addresses to which no memory is mapped."""
 
     __slots__ = ("address", "allocated", "bytes", "freed_at", "mapped", "next", "previous", "segment")
 
@@ -96,20 +96,21 @@ class _Block:
 class CachingAllocator:
     """Simulate the caching allocator of one CUDA device.
 
-    The settings are those of ``PYTORCH_CUDA_ALLOC_CONF``, in torch's units:
+    The settings correspond to the options of ``PYTORCH_CUDA_ALLOC_CONF``:
 
-    - ``expandable_segments``: grow one range of addresses instead of asking for new segments.
-    - ``max_split_size``: in bytes; larger blocks are never split. None for no limit.
-    - ``roundup_power2_divisions``: round sizes up to one of so many steps between powers of two. One number for all sizes, or a mapping
-      from MiB (a power of two, or ">" for all larger) to a number, as in ``[256:1,512:2,>:8]``.
-    - ``garbage_collection_threshold``: the share of ``memory`` above which old free segments go back to the driver before
-      a new one is taken.
+    - ``expandable_segments``: whether to grow one range of addresses instead of requesting new segments.
+    - ``max_split_size``: the size in bytes from which blocks are never split. None for no limit.
+    - ``roundup_power2_divisions``: the number of steps between two powers of two; sizes are rounded up to the next step. One number
+      for all sizes, or a mapping from sizes in MiB (a power of two, or ">" for all larger sizes) to numbers, like torch's
+      ``[256:1,512:2,>:8]``.
+    - ``garbage_collection_threshold``: the share of ``memory`` above which old free segments are returned to the driver before a
+      new segment is requested.
 
-    ``memory`` is how many bytes the allocator may reserve, as ``torch.cuda.set_per_process_memory_fraction`` limits it; None
-    for no limit. A request that does not fit returns free segments to the driver, and raises MemoryError if that is not
-    enough.
+    ``memory`` is the limit of reserved bytes, like the limit that ``torch.cuda.set_per_process_memory_fraction`` sets; None for no
+    limit. If a request exceeds the limit, the allocator returns free segments to the driver. If that is not enough, it raises
+    MemoryError.
 
-    ``reserved`` and ``allocated`` are current bytes, ``peak_reserved`` and ``peak_allocated`` their maxima so far.
+    ``reserved`` and ``allocated`` are the current bytes. ``peak_reserved`` and ``peak_allocated`` are the largest values so far.
     """
 
     def __init__(
@@ -122,10 +123,12 @@ class CachingAllocator:
         memory: int | None = None,
     ) -> None:
         if max_split_size is not None and max_split_size < LARGE_SEGMENT:
-            raise InputError(f"max_split_size is {max_split_size} bytes; torch takes {LARGE_SEGMENT} (20 MiB) and more")
+            raise InputError(
+                f"max_split_size must be at least {LARGE_SEGMENT} bytes (20 MiB), as in torch, not {max_split_size}"
+            )
         if garbage_collection_threshold is not None and not 0 < garbage_collection_threshold < 1:
             raise InputError(
-                f"garbage_collection_threshold is a share between 0 and 1, not {garbage_collection_threshold}"
+                f"garbage_collection_threshold must be a share between 0 and 1, not {garbage_collection_threshold}"
             )
         self.expandable_segments = expandable_segments
         self.max_split_size = max_split_size
@@ -136,14 +139,14 @@ class CachingAllocator:
         self._pools: dict[tuple[str, int], _Pool] = {}
         self._segments: dict[int, _Segment] = {}
         self._blocks: dict[int, _Block] = {}
-        """Every block by its address, whether allocated, free or unmapped."""
+        """All blocks by address: allocated, free and unmapped ones."""
         self._unused_from = FIRST_ADDRESS
         self.reserved = self.peak_reserved = self.allocated = self.peak_allocated = 0
 
-    # What users call
+    # The public methods
 
     def allocate(self, bytes: int, stream: int = 0) -> int:
-        """Return the address of a new block of at least ``bytes`` bytes; 0 for 0 bytes, for which torch allocates nothing."""
+        """Allocate a block of at least ``bytes`` bytes and return its address. For 0 bytes, allocate nothing and return 0, like torch."""
         if bytes < 0:
             raise InputError(f"cannot allocate {bytes} bytes")
         if bytes == 0:
@@ -161,7 +164,7 @@ class CachingAllocator:
         return block.address
 
     def free(self, address: int) -> None:
-        """Give a block back to the allocator. Raises InputError for an address that is not allocated."""
+        """Return a block to the allocator. Raises InputError if no block is allocated at ``address``."""
         if address == 0:
             return
         block = self._blocks.get(address)
@@ -172,7 +175,7 @@ class CachingAllocator:
         self._add_free(self._merged(block))
 
     def empty_cache(self) -> None:
-        """Return all free memory to the driver: whole segments, and whole pages of expandable ones."""
+        """Return all free memory to the driver: segments that are free as a whole, and free pages of expandable segments."""
         for pool in list(self._pools.values()):
             for _, address in list(pool.free):
                 block = self._blocks[address]
@@ -183,7 +186,7 @@ class CachingAllocator:
 
     @property
     def segments(self) -> list[Segment]:
-        """The segments in the order of their addresses, each with its blocks."""
+        """All segments with their blocks, in the order of their addresses."""
         return [
             Segment(
                 segment.address, sum(block.bytes for block in blocks), segment.pool.stream, segment.pool.name, blocks
@@ -194,11 +197,11 @@ class CachingAllocator:
 
     @classmethod
     def from_snapshot(cls, snapshot: Mapping[str, Any], device: int = 0) -> CachingAllocator:
-        """Return the allocator as it was before the first event of a recording.
+        """Return an allocator in the state before the first event of a recording.
 
-        ``snapshot`` is the dict that ``torch.cuda.memory._snapshot()`` returns, and that ``_dump_snapshot`` pickles. Its
-        segments show the end of the recording, so the events of ``device`` are undone, last first. Blocks of
-        private pools (CUDA graphs) are treated as blocks of the shared ones.
+        ``snapshot`` is the dict that ``torch.cuda.memory._snapshot()`` returns, and that ``_dump_snapshot`` pickles. The snapshot's
+        segments show the end of the recording, so the events of ``device`` are undone, starting with the last. Blocks of
+        private pools (CUDA graphs) are treated as blocks of the shared pools.
         """
         settings = snapshot.get("allocator_settings") or snapshot.get("settings") or {}
         max_split = settings.get("max_split_size", -1)
@@ -233,7 +236,7 @@ class CachingAllocator:
     # Finding a block
 
     def _rounded(self, nbytes: int) -> int:
-        """Return the size of the block that a request takes."""
+        """Return the size of the block that a request of ``nbytes`` gets."""
         if nbytes < SMALLEST_BLOCK:
             return SMALLEST_BLOCK
         divisions = self._divisions[min(max(nbytes.bit_length() - 21, 0), len(self._divisions) - 1)]
@@ -250,14 +253,14 @@ class CachingAllocator:
         return self._pools[name, stream]
 
     def _best_fit(self, pool: _Pool, size: int) -> _Block | None:
-        """Take the smallest free block that holds ``size`` bytes out of the pool; None if there is none to take."""
+        """Remove the smallest free block of at least ``size`` bytes from the pool and return it; None if there is no such block."""
         pool.requests += 1
         place = bisect_left(pool.free, (size, 0))
         if place == len(pool.free):
             return None
         block = self._blocks[pool.free[place][1]]
         if block.segment.expandable:
-            # The last block of an expandable segment counts as large as it can grow: others are used up first.
+            # Compare blocks by the size to which they can grow, so that the last block of an expandable segment is used last.
             while place + 1 < len(pool.free):
                 following = self._blocks[pool.free[place + 1][1]]
                 if _growable(following) >= _growable(block):
@@ -281,7 +284,7 @@ class CachingAllocator:
     # Memory from the driver
 
     def _new_block(self, pool: _Pool, size: int) -> _Block:
-        """Return a free block of new memory, not yet in its pool."""
+        """Return a free block of new memory from the driver. The block is not added to its pool."""
         if self.garbage_collection_threshold is not None and self.memory is not None:
             self._collect_garbage()
         if self.expandable_segments:
@@ -298,7 +301,7 @@ class CachingAllocator:
         return block
 
     def place_segment(self, nbytes: int) -> int:
-        """Return the address of a new segment: the driver's choice, simulated as rising addresses."""
+        """Choose the address of a new segment. The driver makes this choice on a GPU; here, addresses simply increase."""
         address = self._unused_from
         self._unused_from = _up_to(address + nbytes, SMALL_SEGMENT)
         return address
@@ -311,7 +314,7 @@ class CachingAllocator:
         self.peak_reserved = max(self.peak_reserved, self.reserved)
 
     def _make_room(self, pool: _Pool, size: int, nbytes: int) -> None:
-        """Return free memory to the driver until ``nbytes`` fit: blocks too large to be split first, then all."""
+        """Return free memory to the driver until ``nbytes`` fit: first blocks that are too large to be split, then all free memory."""
         if self.max_split_size is not None:
             self._release_unsplit(pool, max(size, self.max_split_size))
         if not self._fits(nbytes):
@@ -323,7 +326,7 @@ class CachingAllocator:
             )
 
     def _release_unsplit(self, pool: _Pool, size: int) -> None:
-        """Return one free block of at least ``size`` bytes to the driver, or several that add up to it."""
+        """Return one free block of at least ``size`` bytes to the driver, or else several blocks with ``size`` bytes in total."""
         place = bisect_left(pool.free, (size, 0))
         if place < len(pool.free):
             self._release(self._blocks[pool.free[place][1]])
@@ -336,7 +339,7 @@ class CachingAllocator:
             released += nbytes
 
     def _collect_garbage(self) -> None:
-        """Return old free segments to the driver where more is reserved than the threshold allows."""
+        """Return old free segments to the driver while the reserved bytes exceed the threshold."""
         assert self.garbage_collection_threshold is not None
         assert self.memory is not None
         excess = self.reserved - self.garbage_collection_threshold * self.memory
@@ -357,7 +360,7 @@ class CachingAllocator:
                 self._release(block)
 
     def _release(self, block: _Block) -> None:
-        """Return a free block that is a whole segment to the driver."""
+        """Return a free block, which must be a whole segment, to the driver."""
         block.segment.pool.free.remove(block.key)
         del self._blocks[block.address]
         del self._segments[block.address]
@@ -366,7 +369,7 @@ class CachingAllocator:
     # Expandable segments
 
     def _expand(self, pool: _Pool, size: int) -> _Block:
-        """Return a free block of ``size`` bytes or more at the end of the pool's range, mapping pages as needed."""
+        """Return a free block of at least ``size`` bytes in the pool's expandable segment, mapping pages as needed."""
         if pool.expandable is None:
             address = self.place_segment(EXPANDABLE_RANGE)
             pool.expandable = _Segment(pool, address, EXPANDABLE_RANGE, expandable=True)
@@ -385,14 +388,14 @@ class CachingAllocator:
             else:
                 self._map(following, min(size - block.bytes, following.bytes))
             self._joined(block, following)
-        # A free mapped block after it belongs to the same block.
+        # Merge the block with the next one if that is mapped and free.
         if block.next is not None and block.next.mapped and not block.next.allocated:
             pool.free.remove(block.next.key)
             self._joined(block, block.next)
         return block
 
     def _room_to_grow(self, segment: _Segment, size: int) -> _Block:
-        """Return the first of several adjacent free or unmapped blocks that have ``size`` bytes together."""
+        """Find adjacent free or unmapped blocks with ``size`` bytes in total; return the first of these blocks."""
         for start in self._chain(segment):
             if start.mapped:
                 continue
@@ -405,10 +408,10 @@ class CachingAllocator:
                 block = block.next
             if room >= size:
                 return start
-        raise MemoryError(f"{size:,} bytes do not fit into an expandable segment of {EXPANDABLE_RANGE:,}")
+        raise MemoryError(f"{size:,} bytes do not fit into an expandable segment of {EXPANDABLE_RANGE:,} bytes")
 
     def _map(self, block: _Block, nbytes: int) -> None:
-        """Put memory behind the first ``nbytes`` bytes of an unmapped block, in whole pages; the rest stays unmapped."""
+        """Map memory to the first ``nbytes`` bytes of an unmapped block, in whole pages. The rest of the block stays unmapped."""
         segment = block.segment
         page = segment.pool.page
         begin = segment.address + (block.address - segment.address) // page * page
@@ -446,11 +449,11 @@ class CachingAllocator:
     # Splitting and joining
 
     def _split(self, block: _Block, size: int) -> None:
-        """Shrink a block to ``size`` bytes, and put the rest into its pool."""
+        """Shrink a block to ``size`` bytes, and add the rest to the pool as a free block."""
         self._add_free(self._cut(block, size))
 
     def _cut(self, block: _Block, size: int) -> _Block:
-        """Shrink a block to ``size`` bytes; return the rest as a new block, linked as its next."""
+        """Shrink a block to ``size`` bytes. Return the rest as a new block, which is the next neighbor of the first."""
         rest = _Block(block.segment, block.address + size, block.bytes - size, block.mapped)
         block.bytes = size
         rest.previous, rest.next = block, block.next
@@ -461,7 +464,7 @@ class CachingAllocator:
         return rest
 
     def _joined(self, block: _Block, following: _Block) -> _Block:
-        """Return the first of two neighbors, with the bytes of both."""
+        """Merge two neighboring blocks; return the first, which now has the bytes of both."""
         block.bytes += following.bytes
         block.next = following.next
         if block.next is not None:
@@ -470,7 +473,7 @@ class CachingAllocator:
         return block
 
     def _merged(self, block: _Block) -> _Block:
-        """Return a block joined with its free neighbors, which leave the pool."""
+        """Merge a block with its free neighbors and return it. The neighbors are removed from the pool."""
         for neighbor in (block.previous, block.next):
             if neighbor is not None and neighbor.mapped and not neighbor.allocated:
                 neighbor.segment.pool.free.remove(neighbor.key)
@@ -484,7 +487,7 @@ class CachingAllocator:
     # Reading and restoring
 
     def _restore(self, regions: Mapping[int, _Region], taken: Mapping[int, int]) -> None:
-        """Fill an empty allocator: with the blocks ``taken`` in ``regions`` of memory, and free blocks between them."""
+        """Fill an empty allocator with ``regions`` of memory. The blocks in ``taken`` are allocated; the memory between them is free."""
         addresses = sorted(taken)
         for start, region in sorted(regions.items()):
             pool, end = self._pool(region.pool, region.stream), start + region.bytes
@@ -524,7 +527,7 @@ class CachingAllocator:
         self.peak_allocated = self.allocated
 
     def _append(self, last: _Block | None, segment: _Segment, nbytes: int, mapped: bool = True) -> _Block:
-        """Return a new block after the last one of a segment."""
+        """Add a block after the last block of a segment; return it."""
         block = _Block(segment, segment.address if last is None else last.address + last.bytes, nbytes, mapped)
         self._blocks[block.address] = block
         if last is not None:
@@ -550,7 +553,7 @@ class CachingAllocator:
 
 
 class _Region(NamedTuple):
-    """Memory that a snapshot shows as one segment."""
+    """A range of memory that a snapshot shows as one segment."""
 
     bytes: int
     stream: int
@@ -558,12 +561,12 @@ class _Region(NamedTuple):
 
 
 class _Past:
-    """The memory of an allocator at an earlier moment: starts at the end of a recording, whose events are then undone."""
+    """The memory of an allocator at an earlier moment. It starts with the end of a recording; events are then undone one by one."""
 
     def __init__(self) -> None:
         self.regions: dict[int, _Region] = {}
         self.taken: dict[int, int] = {}
-        """The bytes of the allocated blocks by address."""
+        """The bytes of each allocated block, by address."""
         self._addresses: list[int] = []
 
     def add_segment(self, recorded: Mapping[str, Any]) -> None:
@@ -581,20 +584,21 @@ class _Past:
         insort(self._addresses, address)
 
     def undo_allocation(self, address: int) -> None:
-        """Free a block, and extend the allocated block before it up to this one.
+        """Free the block at ``address``, and extend the allocated block before it up to ``address``.
 
-        A free block begins where an allocated one ends. This shows the size of a block that kept a rest too small to split.
+        A free block begins where the allocated block before it ends. So this address shows the true size of an allocated block whose
+        rest was too small to be split off.
         """
         place = bisect_left(self._addresses, address)
         if place == len(self._addresses) or self._addresses[place] != address:
-            raise InputError(f"the snapshot has no block at {address}, where the recording allocated one")
+            raise InputError(f"the snapshot has no block at address {address}, where the recording allocates a block")
         del self._addresses[place], self.taken[address]
         before = self._addresses[place - 1] if place else None
         if before is not None and before >= self._region_of(address):
             self.taken[before] = address - before
 
     def give_back(self, address: int, nbytes: int) -> None:
-        """Unmap addresses; those before and after them in their region stay mapped."""
+        """Unmap ``nbytes`` bytes from ``address`` on. The other addresses of their region stay mapped."""
         start = self._region_of(address)
         region = self.regions.pop(start)
         if address > start:
@@ -607,12 +611,12 @@ class _Past:
         """Return the start of the region that contains an address."""
         start = max((start for start in self.regions if start <= address), default=None)
         if start is None or address >= start + self.regions[start].bytes:
-            raise InputError(f"the snapshot has no segment at {address}, where the recording has one")
+            raise InputError(f"the snapshot has no segment at address {address}, where the recording has a segment")
         return start
 
 
 def _segment_bytes(size: int) -> int:
-    """Return the bytes to request from the driver for a block of this size."""
+    """Return the bytes of a new segment that is requested from the driver for a block of ``size`` bytes."""
     if size <= LARGEST_SMALL_REQUEST:
         return SMALL_SEGMENT
     if size < SMALLEST_OWN_SEGMENT:
@@ -621,7 +625,7 @@ def _segment_bytes(size: int) -> int:
 
 
 def _growable(block: _Block) -> int:
-    """Return the bytes that a free block of an expandable segment can grow to."""
+    """Return the bytes to which a free block of an expandable segment can grow."""
     following = block.next
     return block.bytes + (following.bytes if following is not None and not following.mapped else 0)
 
@@ -632,7 +636,7 @@ def _up_to(number: int, step: int) -> int:
 
 
 def _divisions_by_power(divisions: int | Mapping[Any, int] | None) -> list[int]:
-    """Return the divisions for sizes from 1 MiB (and below), 2 MiB, 4 MiB and so on to 32 GiB (and above)."""
+    """Return ``roundup_power2_divisions`` as a list: for sizes of 1 MiB and below, 2 MiB, 4 MiB and so on to 32 GiB and above."""
     if not isinstance(divisions, Mapping):
         divisions = {">": divisions or 0}
     by_power = [0] * 16
@@ -640,7 +644,7 @@ def _divisions_by_power(divisions: int | Mapping[Any, int] | None) -> list[int]:
     rest_from = 0
     for limit, number in divisions.items():
         if number and number & (number - 1):
-            raise InputError(f"roundup_power2_divisions are powers of two, not {number}")
+            raise InputError(f"roundup_power2_divisions must be powers of two, not {number}")
         if limit == ">":
             by_power[rest_from:] = [number] * (len(by_power) - rest_from)
             continue

@@ -1,9 +1,11 @@
-"""How long fused attention takes: blocks of query rows, each over the keys it may look at.
+"""A formula for the time of fused attention.
 
-The query rows of all heads that share a key head are packed together, in blocks of :data:`BLOCK` rows. With a causal mask a
-block sees the keys up to its own last row. Blocks have unequal lengths, so the multiprocessors share the work evenly only
-if there are many: the time is their average load plus a share of the longest block. A block costs a constant, and each
-tile of keys a constant plus its two products.
+The kernel divides the query rows into blocks of :data:`BLOCK` rows. Rows of all heads that share a key head are packed
+together. A block processes tiles of the keys that it may attend to: all keys or, with a causal mask, the keys up to its own last row.
+
+The time of a block is a constant plus the times of its tiles. The time of a tile is a constant plus its two matrix products.
+Blocks take unequal times, so multiprocessors share the work evenly only if there are many blocks. The total time is the average load
+of a multiprocessor plus a share of the longest block.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from torch import Tensor
 from .hardware import Card
 
 FEATURES = ("sequences", "queries", "keys", "heads", "key_heads", "head_size", "causal", "element_bytes")
-"""Attention of ``queries`` tokens to ``keys`` tokens in each of ``sequences``; with ``causal`` 1 the last query sees all keys and each
-query before it one key less, with 0 each sees all."""
+"""``queries`` tokens attend to ``keys`` tokens in each of ``sequences`` sequences. If ``causal`` is 0, each query sees all keys. If it
+is 1, the last query sees all keys, and every other query sees one key less than the next query."""
 NUMBERS = {
     "peak": 0.7,
     "bandwidth": 0.8,
@@ -26,8 +28,8 @@ NUMBERS = {
     "longest": 0.5,
     "overlap": 1.0,
 }
-"""The numbers of a card. ``other_work`` is the softmax's cost per tile, in products of head size 64; ``longest`` is the share of
-the longest block that is waited for."""
+"""The formula's numbers, which are fitted for each card. ``other_work`` is the softmax's cost per tile, in units of the products at head
+size 64. ``longest`` is the share of the longest block's time that is added to the average load."""
 BLOCK = 128
 TILE = 64
 
@@ -37,7 +39,7 @@ def seconds(numbers: dict[str, Tensor], card: Card, dtype: str, features: Tensor
     sequences, queries, keys, heads, key_heads, head_size, causal, element = features.unbind(1)
     group = heads / key_heads
     blocks = torch.ceil(queries * group / BLOCK) * key_heads * sequences
-    # A causal block sees the keys of its last row.
+    # With a causal mask, a block processes all keys that its last row sees.
     hidden = causal * torch.clamp(queries - BLOCK / group, min=0) / 2
     seen = torch.clamp(keys - hidden, min=1)
     flops = card.peak(dtype) * numbers["peak"] / card.multiprocessors

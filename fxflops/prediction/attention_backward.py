@@ -1,6 +1,6 @@
-"""How long the backward pass of fused attention takes: as the forward pass, with five products per tile instead of two.
+"""A formula for the time of fused attention's backward pass: the forward's formula, with five products per tile instead of two.
 
-It recomputes the scores, and then computes the gradients of queries, keys, values and scores.
+The backward pass recomputes the scores, and then computes the gradients of queries, keys, values and scores.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .hardware import Card
 
 FEATURES = attention.FEATURES
 NUMBERS = attention.NUMBERS
-"""The numbers of a card, as for the forward pass."""
+"""The formula's numbers, which are fitted for each card; the forward pass has the same numbers."""
 PRODUCTS = 5 / 2
 
 

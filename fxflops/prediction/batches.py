@@ -1,8 +1,8 @@
-"""Search for the largest batch that fits, with as few counts as possible.
+"""Search for the largest batch that fits into memory, with as few counts as possible.
 
-If the bytes of each storage grow linearly, two counts give the bytes of all sizes, and so the answer, which two more counts check. Otherwise
-memory still grows almost linearly with the batch, so two peaks give a line, and the line the next size to try. The returned size was counted
-and fits; the next one was counted and does not.
+If the bytes of each storage grow linearly with the batch, two counts predict the bytes of all batch sizes. Two more counts check the
+predicted answer. Otherwise the peak still grows almost linearly, so the line through two peaks gives the next size to try. The returned
+size was counted and fits. The next larger size was counted and does not fit.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from collections.abc import Callable
 from ..errors import InputError, RunError
 
 FIRST = 1, 2, 3, 4, 8, 16, 32
-"""Candidates for the first size: batch norms cannot train on one sample, and some models take only multiples."""
+"""Batch sizes to try first. Several are tried because batch norms cannot train on one sample, and some models take only multiples of a size."""
 MOST = 2**40
-"""A batch that no device holds: if this one fits, memory does not grow with the batch."""
+"""A batch that is too large for any device. If this batch fits, memory does not grow with the batch."""
 BEYOND = 8
-"""Sizes above the answer to try if memory does not grow linearly, since it may fall again: rows may be padded."""
+"""The number of sizes to try above the answer if memory does not grow linearly: a larger size may need less, e.g. with less padding."""
 STRAIGHT = 0.01
-"""The share by which peaks may be off the line."""
+"""The relative distance from the line up to which a peak is taken to be on the line."""
 
 
 Guess = Callable[[int], int | None]
-"""Estimates the bytes of a size from two counted sizes; None where these say nothing about it."""
+"""A function that estimates the bytes of a batch size; None for a size that it cannot estimate."""
 
 
 def largest_batch(
     take: Callable[[int], int], memory: int, guesses: Callable[[int, int], Guess | None] = lambda size, larger: None
 ) -> int:
-    """Return the largest batch that fits, 0 if the smallest possible one does not; ``take`` counts a batch of a size and returns its peak
-    bytes.
+    """Return the largest batch that fits into ``memory`` bytes; 0 if the smallest possible batch does not fit.
 
-    ``guesses(size, larger)`` are made from two counted sizes: if counts of the answer and of the size after it confirm them, the search ends.
-    Otherwise it bisects.
+    ``take(size)`` counts a run with this batch size and returns its peak bytes. It raises RunError for a size that the model rejects. If the
+    model rejects all sizes in :data:`FIRST`, the error of the first is raised. If the model takes only multiples of a size, only these
+    multiples are searched.
 
-    ``take`` raises RunError for a size that the model rejects; if it rejects every one of :data:`FIRST`, the error of the first is
-    raised. If only multiples of a size are possible, these are searched. Raises InputError if memory does not grow with the batch.
+    ``guesses(size, larger)`` returns a guess from two counted sizes. The guess gives an answer. If counts of this answer and of the next
+    larger size confirm the guess, the search ends; otherwise it bisects. Raises InputError if memory does not grow with the batch.
     """
     sizes = _Sizes(take, memory)
     least = next((batch for batch in FIRST if sizes.is_possible(batch)), None)
@@ -43,7 +43,7 @@ def largest_batch(
         raise sizes.errors[FIRST[0]]
     if not sizes.fits(least):
         return 0
-    # A model that takes 4 and not 5 takes multiples of 4; one that takes 2 and 3 takes every size from 2.
+    # If the model takes 4 but not 5, assume that it takes multiples of 4. If it takes 2 and 3, assume that it takes all sizes from 2 on.
     unit = 1 if least == 1 or sizes.is_possible(least + 1) else least
     fits, above = least, least + unit
     while sizes.fits(above):
@@ -52,12 +52,12 @@ def largest_batch(
         fits, above = above, sizes.crossing(fits, above, memory, unit)
         if above > MOST:
             raise InputError(
-                f"memory does not grow with the batch, {sizes.taken[fits]:,} bytes for {fits} and "
-                f"{sizes.taken[least]:,} for {least}: make_inputs(batch) must return inputs of this batch size"
+                f"memory does not grow with the batch size: {sizes.taken[least]:,} bytes for batch {least}, "
+                f"{sizes.taken[fits]:,} bytes for batch {fits}; make_inputs(batch) must return inputs of this batch size"
             )
     if (guessed := sizes.guessed(fits, above, unit, guesses)) is not None:
         return guessed
-    # The line's guess is nearly always right, as the size next to it confirms. In case it is not, every second try is the middle.
+    # The size on the line is nearly always the answer; counting its neighbor confirms this. In case it is not, every second step bisects.
     by_line = True
     while above - fits > unit:
         looked_at = [fits + (above - fits) // (2 * unit) * unit]
@@ -74,7 +74,7 @@ def largest_batch(
 
 
 class _Sizes:
-    """The sizes tried: the bytes of each, or the error that it raised."""
+    """The batch sizes that were tried, each with its peak bytes or its error."""
 
     def __init__(self, take: Callable[[int], int], memory: int) -> None:
         self._take = take
@@ -94,7 +94,7 @@ class _Sizes:
         return self.is_possible(batch) and self.taken[batch] <= self._memory
 
     def guessed(self, size: int, larger: int, unit: int, guesses: Callable[[int, int], Guess | None]) -> int | None:
-        """Return the largest size that fits by the guesses from two sizes; None without guesses, or if counts contradict them."""
+        """Return the largest size that fits by the guess from two counted sizes; None if there is no guess, or counts contradict the guess."""
         if size not in self.taken or larger not in self.taken or (guess := guesses(size, larger)) is None:
             return None
 
@@ -115,7 +115,8 @@ class _Sizes:
         return found if right and self.fits(found) and not self.fits(found + unit) else None
 
     def crossing(self, lower: int, upper: int, memory: int, unit: int) -> int:
-        """Return the first size at which the line through two that fit is above the memory; a far larger size if it never is."""
+        """Extrapolate from two sizes that fit; return the first size on the line above the memory. If the line does not rise, return a far
+        larger size."""
         rise = self.taken[upper] - self.taken[lower]
         if rise <= 0:
             return upper * 16
@@ -123,7 +124,7 @@ class _Sizes:
         return int(max(met // unit * unit, upper) + unit)
 
     def on_line(self, fits: int, above: int, memory: int, unit: int) -> int:
-        """Return the last size at which the line through one that fits and one that does not is within the memory."""
+        """Interpolate between a size that fits and one that does not; return the last size on the line within the memory."""
         rise = self.taken[above] - self.taken[fits] if above in self.taken else 0
         if rise <= 0:
             return fits + (above - fits) // (2 * unit) * unit
@@ -131,7 +132,7 @@ class _Sizes:
         return min(max(met // unit * unit, fits + unit), above - unit)
 
     def are_on_a_line(self) -> bool:
-        """Return whether all peaks lie on the line through the first and the last."""
+        """Return whether all counted peaks are close to the line through the first peak and the last."""
         first, last = min(self.taken), max(self.taken)
         start = self.taken[first]
         slope = (self.taken[last] - start) / max(last - first, 1)

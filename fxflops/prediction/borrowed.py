@@ -1,8 +1,8 @@
-"""Families of kernels that were not measured on a card: borrowed from the most similar cards, or from another dtype.
+"""Borrow the numbers of kernels that were not measured on a card, from the most similar cards or from another dtype.
 
-A family's numbers are shares of the card's own peaks and bandwidth, so they can serve another card. Predictions from several cards are
-combined by their geometric mean. The error of borrowing is measured by leaving cards out (``python -m benchmarks.prediction``), and
-stated as the family's error.
+A family is a group of kernels with one formula, such as the kernels of linear layers. Its numbers are shares of the card's own peaks
+and bandwidth, so they can be used for another card. Predictions from several cards are combined by their geometric mean.
+``python -m benchmarks.prediction`` measures the error of borrowing by leaving cards out; this error is stated as the family's error.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from .chips import CHIPS, relatives
 from .hardware import Card
 
 ALIKE, NEAR, FAR, DTYPE = "same architecture", "nearest architecture", "any card", "other dtype"
-"""Sources of a borrowed family: cards of the same architecture, cards of the nearest one, any card, or kernels of another dtype."""
+"""The sources of a borrowed family: cards of the same architecture, cards of the nearest other architecture, any card, or another dtype."""
 BY_BYTES = ("elementwise", "norm", "softmax")
-"""Families whose time depends on their bytes, not on the dtype."""
+"""Families of kernels whose time depends on the bytes that they move, not on the dtype."""
 KIN = {"batched": "linear", "channel_norm": "norm"}
-"""Substitutes for families that were not measured."""
+"""By family, the family that is used instead if the first was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Borrowed:
-    """A family of kernels with borrowed numbers: from ``cards``, in the dtype that ``family`` names ("norm f32").
+    """A family of kernels with numbers borrowed from ``cards``. ``family`` is the name of the borrowed family and its dtype ("norm f32").
 
-    ``error`` is the measured mean error of such predictions, ``held_out`` the number of cards left out to measure it; None and 0 if it
-    could not be measured.
+    ``error`` is the measured mean error of such predictions; None if it could not be measured. ``held_out`` is the number of cards that
+    were left out to measure the error.
     """
 
     family: str
@@ -50,21 +50,21 @@ class Borrowed:
         return torch.stack(each).log().mean(0).exp()
 
     def note(self) -> str:
-        """Describe what it was fitted to, and how well such predictions do."""
+        """Describe the measurements that the family was fitted to, and the error of such predictions."""
         kernels = ", ".join(sorted({f"{each.kernels} ({each.source})" for each in self.cards.values()}))
         known = "error unknown"
         if self.error is not None:
             cards = "card" if self.held_out == 1 else "cards"
             known = f"{self.error:.1%} mean error on {self.held_out} held-out {cards}"
-        return f"not measured on this card: {self.family} of {', '.join(self.cards)}, fitted to {kernels}; {known}"
+        return f"not measured on this card: uses {self.family} of {', '.join(self.cards)}, fitted to {kernels}; {known}"
 
 
 def family_of(device: Device, name: str, dtype: str, without: Collection[str] = ()) -> Family | Borrowed | None:
-    """Return a family of a card: its own, else a borrowed one; None if there is none to borrow.
+    """Return the family ``name`` for a card: the card's own, else a borrowed family; None if no family can be borrowed.
 
-    The card's own kernels in another dtype are preferred to other cards'. Calibrations of cards named in ``without`` are not used.
-    Collectives are not borrowed: their speed depends on the links between cards, which differ within an architecture (H100 PCIe has
-    none of the H100 SXM's NVLinks).
+    The card's own kernels in another dtype are preferred to kernels of other cards. Calibrations of cards in ``without`` are not used.
+    Collectives are not borrowed: their speed depends on the links between cards, which differ within an architecture. For example,
+    the H100 PCIe lacks the NVLinks of the H100 SXM.
     """
     known = {each.device: each for each in shipped() if each.device not in without}
     own = calibration_of(device)
@@ -82,13 +82,13 @@ def family_of(device: Device, name: str, dtype: str, without: Collection[str] = 
         cards, alike = relatives(device.name, having)
         if cards:
             return _of_cards({card: known[card] for card in cards}, name, dtype, ALIKE if alike else NEAR)
-    # The family was measured on few cards: any of them says more than a bound.
+    # The family was measured on few cards, but a prediction from any card is better than a bound.
     others = {card: each for card, each in known.items() if _named(each, name, dtype, True)}
     return _of_cards(others, name, dtype, FAR) if others else None
 
 
 def _of_cards(cards: Mapping[str, Calibration], name: str, dtype: str, how: str) -> Borrowed | None:
-    """Return a family borrowed from all these cards; None if they have no substitute for it."""
+    """Return the family ``name`` borrowed from all these cards; None if the cards have neither this family nor a substitute."""
     exactly = all(_named(each, name, dtype, True) for each in cards.values())
     keys = {card: _named(each, name, dtype, exactly) for card, each in cards.items()}
     key = next(iter(keys.values()))
@@ -107,7 +107,7 @@ def _of_cards(cards: Mapping[str, Calibration], name: str, dtype: str, how: str)
 
 
 def _named(calibration: Calibration, name: str, dtype: str, exactly: bool) -> str | None:
-    """Return the name of a card's family: the requested one or, unless ``exactly``, a substitute."""
+    """Return the name under which a card has the requested family or, unless ``exactly``, a substitute; None if it has neither."""
     same = {"bf16": ("bf16", "f16"), "f16": ("f16", "bf16")}.get(dtype, (dtype,))
     kin = name if exactly else KIN.get(name, name)
     names = [f"{kin} {each}" for each in same]
@@ -120,7 +120,7 @@ def _named(calibration: Calibration, name: str, dtype: str, exactly: bool) -> st
 
 @cache
 def errors() -> Mapping[str, Mapping[str, tuple[float, int]]]:
-    """Return the mean errors of borrowed families, by family and by how they are borrowed, each with the number of cards left out."""
+    """Return the mean error of each borrowed family by the source of its numbers, with the number of cards that were left out to measure it."""
     data = json.loads((files(__package__) / "borrowed.json").read_text(encoding="utf8"))
     return {
         name: {how: (float(error), int(cards)) for how, (error, cards) in each.items()} for name, each in data.items()

@@ -1,7 +1,7 @@
-"""The calibration of a card: for each family of kernels the numbers of its formula, with their error.
+"""The calibration of a card: for each family of kernels, the numbers of the family's formula, and the error of predictions.
 
-A calibration is fitted to measured times of operations. The calibrations shipped with fxflops are files in ``cards/``, fitted by
-``python -m benchmarks.prediction`` to public measurements.
+A calibration is fitted to measured times of operations. fxflops comes with calibrations in ``cards/``, which
+``python -m benchmarks.prediction`` fitted to public measurements.
 """
 
 from __future__ import annotations
@@ -39,18 +39,23 @@ FORMULAS: dict[str, ModuleType] = {
     "reduce_scatter": collectives,
     "all_to_all": collectives,
 }
-"""The formula of each family: products with one weight (linear layers), products of batches of matrices, convolutions,
-depthwise convolutions, fused attention, kernels that move bytes, and collectives."""
+"""The module with the formula of each family. "linear" are matrix products with one weight, "batched" are products of batches of
+matrices. Kernels whose time depends on the bytes that they move have the formula in ``vectors``."""
 SAME_SPEED = {"f16": "bf16", "bf16": "f16"}
-"""Dtypes that a card computes equally fast."""
+"""By dtype, another dtype that cards compute equally fast."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """A family of kernels on a card, in one dtype.
 
-    ``error`` is the mean error, as a share, on ``held_out`` rows that the fit did not use; ``kernels`` says whose kernels were
-    measured, and ``source`` where the measurements are from.
+    - ``numbers``: the fitted numbers of the formula.
+    - ``residuals``: corrections to the formula by the kernel's shape; None for no corrections.
+    - ``rows``: the number of measurements.
+    - ``held_out``: the number of measurements that the fit did not use.
+    - ``error``: the mean error on the held-out measurements, as a share.
+    - ``kernels``: the library whose kernels were measured.
+    - ``source``: where the measurements come from.
     """
 
     numbers: Mapping[str, float]
@@ -62,11 +67,11 @@ class Family:
     source: str
 
     def note(self) -> str:
-        """Describe what it was fitted to, and how well it predicts."""
+        """Describe the measurements that the family was fitted to, and its error."""
         return f"fitted to {self.kernels} ({self.source}); {self.error:.1%} mean error on {self.tested_on()}"
 
     def tested_on(self) -> str:
-        """Say which rows the error was measured on: held-out rows, or all rows if each was left out in turn."""
+        """Return which measurements the error is for, in words: held-out rows, or all rows if each was left out of a fit in turn."""
         if self.held_out == self.rows:
             return f"{self.rows} rows (leave-one-out)"
         return f"{self.held_out} held-out measurements"
@@ -81,9 +86,9 @@ class Family:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Calibration:
-    """The calibrated families of a card's kernels, by name and dtype ("linear bf16").
+    """The calibration of a card. ``families`` are the calibrated families of kernels, by name and dtype ("linear bf16").
 
-    ``host_seconds`` is the host's time per call, after which ``predict(launch="eager")`` starts a kernel; None if unknown.
+    ``host_seconds`` is the time that the host needs per call, for ``predict(launch="eager")``; None if unknown.
     """
 
     device: str
@@ -94,17 +99,17 @@ class Calibration:
 
     def __repr__(self) -> str:
         families = f"{len(self.families)} famil{'y' if len(self.families) == 1 else 'ies'} of kernels"
-        host = "" if self.host_seconds is None else f"; the host takes {1e6 * self.host_seconds:.1f} us for a call"
+        host = "" if self.host_seconds is None else f"; the host takes {1e6 * self.host_seconds:.1f} us per call"
         lines = [f"{name}: {family.note()}" for name, family in self.families.items()]
         return "\n".join([f"calibration of {self.device}: {families}{host}", *lines])
 
     def family(self, name: str, dtype: str) -> Family | None:
-        """Return a family in a dtype, or in an equally fast one; None if there is none."""
+        """Return the family ``name`` in ``dtype``, or else in an equally fast dtype; None if neither is calibrated."""
         found = self.families.get(f"{name} {dtype}")
         return found or self.families.get(f"{name} {SAME_SPEED.get(dtype, dtype)}")
 
     def card(self, device: Device | None = None) -> Card:
-        """Return the card, with the ceilings of ``device`` (by default those of the table)."""
+        """Return the card for the formulas, with the peaks and bandwidth of ``device``; by default, the listed device's."""
         return Card(device or find_device(self.device), self.multiprocessors, self.l2_bytes)
 
     def save(self, path: str | Path) -> None:
@@ -113,11 +118,11 @@ class Calibration:
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
-        """Load a calibration from a file; InputError if it has none."""
+        """Load a calibration from a JSON file; raise InputError if the file does not contain a calibration."""
         return cls.from_data(json.loads(Path(path).read_text(encoding="utf8")))
 
     def as_data(self) -> dict[str, Any]:
-        """Return the calibration as data for JSON."""
+        """Return the calibration as a dict that JSON can store."""
         return {
             "device": self.device,
             "multiprocessors": self.multiprocessors,
@@ -139,7 +144,7 @@ class Calibration:
 
     @classmethod
     def from_data(cls, data: Any) -> Calibration:
-        """Return the calibration from the data of :meth:`as_data`; InputError for anything else."""
+        """Return the calibration from a dict made by :meth:`as_data`; raise InputError for other data."""
         try:
             families = {
                 name: Family(
@@ -153,13 +158,13 @@ class Calibration:
 
 
 def calibration_of(device: Device) -> Calibration | None:
-    """Return the calibration shipped with fxflops for a device of the table; None if there is none."""
+    """Return the calibration that fxflops ships for a listed device; None if fxflops has no calibration for it."""
     return next((found for found in shipped() if device.is_called(found.device)), None)
 
 
 @cache
 def shipped() -> tuple[Calibration, ...]:
-    """Return the calibrations shipped with fxflops."""
+    """Return all calibrations that fxflops ships."""
     folder = files(__package__) / "cards"
     texts = [file.read_text(encoding="utf8") for file in folder.iterdir() if file.name.endswith(".json")]
     return tuple(Calibration.from_data(json.loads(text)) for text in sorted(texts))

@@ -1,4 +1,4 @@
-"""Map a counted call to its family of kernels, and to the features that the family's formula takes."""
+"""Map a counted call to its family of kernels, and compute the features that the family's formula needs."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from ..records.pairs import ATTENTION
 from ..roofline.traffic import compute_dtype, traffic_of
 
 NORMS = ("norm", "welford")
-"""Substrings of the names of ops that reduce and scale a row."""
+"""Substrings in the names of normalization ops, most of which reduce and scale each row."""
 OF_CHANNELS = ("batch_norm", "group_norm", "instance_norm")
-"""Prefixes of the names of ops that reduce each channel over all positions instead, with other kernels."""
+"""Prefixes in the names of normalization ops that reduce each channel over all positions. They have different kernels."""
 
 
 ATTENTION_BACKWARD = "attention_backward"
 PRODUCTS_OF_BACKWARD = 4
-"""Matrix products that count() charges to the backward pass of attention: the gradients' own, without the recomputed scores."""
+"""The matrix products that count() counts in attention's backward pass: the products for gradients, without the recomputed scores."""
 
 
 NCCL = "nccl"
-"""Stands in for the dtype of collectives, whose time does not depend on it."""
+"""The name that takes the place of a dtype for collectives, because their time depends only on the bytes."""
 
 
 DECODED_ROWS = 128
-"""Up to so many packed query rows (one block of a kernel) attention to more keys than queries is as fast as its bytes: kernels split
-the keys, so that all multiprocessors read the cache (https://pytorch.org/blog/flash-decoding/). On an H800 the formula of prefills is
-222 to 292% off, bytes are 6 to 19% off (alibaba/InferSim f2293dab6d23, bench_data/mha/decode, no row of which was fitted)."""
+"""The most packed query rows (one block of a kernel) for which attention is predicted from its bytes, if there are more keys than queries.
+Kernels then split the keys, so that all multiprocessors read the KV cache (https://pytorch.org/blog/flash-decoding/). For such attention on
+an H800, the formula of prefills is 222 to 292% off; predictions from bytes are 6 to 19% off. These errors are for measurements that were not
+used in the fit (alibaba/InferSim f2293dab6d23, bench_data/mha/decode)."""
 
 
 class Kernel(NamedTuple):
-    """A call as a formula sees it: its family, its dtype, and the family's features."""
+    """The facts about a kernel that its formula needs: the family of kernels, the dtype, and the family's features."""
 
     family: str
     dtype: str
@@ -42,7 +43,7 @@ class Kernel(NamedTuple):
 
 
 def kernels_of(counted: Counted) -> tuple[Kernel, ...]:
-    """Return the kernels of a call; none if no family has them, or it moves no bytes."""
+    """Return the kernels of a call. The result is empty if the call moves no bytes, or no family describes its kernels."""
     if counted.macs and counted.call.op.startswith("conv"):
         return _convolutions(counted)
     kernel = _kernel_of(counted)
@@ -73,13 +74,13 @@ def _kernel_of(counted: Counted) -> Kernel | None:
 
 
 def _has_statistics(call: Call) -> bool:
-    """Return whether a batch norm uses given statistics, as in eval mode, and so reduces nothing."""
+    """Return whether a batch norm uses its running statistics, as in eval mode, and so computes no statistics."""
     given = {**call.settings, **call.kwargs}
     return call.op == "batch_norm" and given.get("training") is False and given.get("track_running_stats") is not False
 
 
 def _collective(counted: Counted) -> Kernel | None:
-    """Return the kernel of a collective within a node; None if its bytes or its group are unknown, or it has a single process."""
+    """Return the kernel of a collective within a node; None if its bytes or its group are unknown, or if the group has one process."""
     [row] = collectives([counted])
     return (
         None
@@ -89,14 +90,14 @@ def _collective(counted: Counted) -> Kernel | None:
 
 
 def collective_of(op: str, ranks: int | None, nbytes: int) -> Kernel | None:
-    """Return the kernel of a collective of ``ranks`` processes in which each sends ``nbytes``."""
+    """Return the kernel of a collective in which each of ``ranks`` processes sends ``nbytes``; None for fewer than two processes or 0 bytes."""
     return None if ranks is None or ranks < 2 or not nbytes else Kernel(op, NCCL, (ranks, nbytes))
 
 
 def _product(counted: Counted, out: Spec, dtype: str) -> Kernel | None:
-    """Return the kernel of a matrix product; its inner dimension is the multiply-accumulates per element of the result."""
+    """Return the kernel of a matrix product. Its inner dimension is the number of multiply-accumulates per element of the result."""
     if counted.macs % out.numel():
-        return None  # several products in one call, such as a recurrent layer
+        return None  # the call consists of several products, e.g. a recurrent layer
     inner = counted.macs // out.numel()
     element = out.dtype.itemsize
     operands = _operands(counted)
@@ -111,10 +112,11 @@ def _operands(counted: Counted) -> list[Spec]:
 
 
 def _convolutions(counted: Counted) -> tuple[Kernel, ...]:
-    """Return the kernels of a convolution, or of its backward pass: one for each tensor that it computes; none for other layouts of weights.
+    """Return the kernels of a convolution or of its backward pass, one for each tensor that the call computes.
 
-    With weights[o, i, *k] the input has ``groups`` x i channels and the output o; a transposed convolution swaps them. For each group,
-    each of the three tensors is a matrix product of the other two.
+    The weights are [o, i, *k]: the input has ``groups`` x i channels and the output has o channels. A transposed convolution swaps
+    input and output. For each group, each of the three tensors is a matrix product of the other two. For weights in another layout,
+    the result is empty.
     """
     call, dtype = counted.call, compute_dtype(counted.call)
     tensors = _operands(counted)
@@ -133,7 +135,10 @@ def _convolutions(counted: Counted) -> tuple[Kernel, ...]:
 
 
 def convolution(input: Spec, weight: Spec, output: Spec, dtype: str, computed: Iterable[str]) -> tuple[Kernel, ...]:
-    """Return the kernels that compute the named ones of input[*, g*i, *n], weight[o, i, *k] and output[*, o, *m]; none for other shapes."""
+    """Return the kernels that compute the tensors in ``computed``: "output", or the gradients of "input" and "weight".
+
+    The shapes are input[*, g*i, *n], weight[o, i, *k] and output[*, o, *m]. For other shapes, the result is empty.
+    """
     channel = 1 - len(weight)
     groups = input[channel] // weight[1]
     if not groups or output[channel] != weight[0] or input[channel] != groups * weight[1]:
@@ -144,7 +149,7 @@ def convolution(input: Spec, weight: Spec, output: Spec, dtype: str, computed: I
         "weight": (weight[0] // groups, weight[1] * taps, places),
         "input": (input_places, weight[1], places * weight.numel() / input.numel()),
     }
-    if places * taps <= input_places:  # patches do not overlap: one product gives them directly
+    if places * taps <= input_places:  # patches do not overlap, so one product computes the input's gradient directly
         shapes["input"] = (places, weight[1] * taps, weight[0] // groups)
     element = weight.dtype.itemsize
     nbytes = element * (input.numel() + weight.numel() + output.numel())
@@ -154,7 +159,7 @@ def convolution(input: Spec, weight: Spec, output: Spec, dtype: str, computed: I
 
 
 def _attention(counted: Counted, dtype: str) -> Kernel | None:
-    """Return the kernel of fused attention; None with a mask other than the causal one."""
+    """Return the kernel of fused attention; None for a call with a mask tensor."""
     call = counted.call
     tensors = [spec for spec in call.inputs() if len(spec) >= 3]
     if len(tensors) != 3:
@@ -176,14 +181,14 @@ def _attention(counted: Counted, dtype: str) -> Kernel | None:
 
 
 def heads_first(tensor: Spec) -> Spec:
-    """Return the shape [batch, heads, length, width] of a FlashAttention tensor, [batch, length, heads, width] or packed."""
+    """Return the shape [batch, heads, length, width] of a FlashAttention tensor, which has [batch, length, heads, width], or no batch if packed."""
     return Spec((*(tensor[:-3] or (1,)), tensor[-2], tensor[-3], tensor[-1]), tensor.dtype)
 
 
 def _attention_backward(counted: Counted, dtype: str) -> Kernel | None:
-    """Return the kernel of fused attention's backward pass, whose arguments begin with the gradient, query, key and value.
+    """Return the kernel of fused attention's backward pass. The call's first arguments are the gradient, query, key and value.
 
-    Kernels take the causal flag in different places, so it is inferred from the counted pairs.
+    The position of the causal flag among the arguments differs between kernels, so the flag is inferred from the counted pairs.
     """
     tensors = [spec for spec in counted.call.inputs() if len(spec) == 4]
     if len(tensors) < 4:

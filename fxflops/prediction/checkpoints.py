@@ -1,12 +1,14 @@
-"""Which modules to checkpoint, so that a step fits and recomputes the least.
+"""Choose the modules to checkpoint, so that a step fits into memory and recomputes as few FLOPs as possible.
 
-A few modules are each counted once with their forward checkpointed; of many modules, those that are not nested are counted
-together, so a model needs about as many counts as its modules are deep. Compared call by call with the run without
-checkpoints, these runs show by how much a module lowers the live bytes at each
-moment, and how high they rise while it is recomputed. For modules that are not nested these changes add up, which gives the
-peak of any set. This is exact unless two of them hold the same tensor, so the chosen set is always counted itself.
+First, the effect of checkpointing each module is measured by counts. If there are few modules, each is checkpointed and counted
+alone. If there are many, modules that are not nested are checkpointed and counted together, so the number of counts is about the depth
+of the model. Each count is compared, call by call, with a count without checkpoints. The comparison shows how much a module lowers the live
+bytes at each moment, and how high the live bytes rise while the module is recomputed.
 
-A module inside a checkpointed one has an effect only while the outer one is recomputed, and is then recomputed once more.
+Then the peak of any set of modules is estimated: for modules that are not nested, these changes add up. The estimate is exact unless two
+modules hold the same tensor, so the chosen set is always counted too.
+
+A module inside another checkpointed module has an effect only while the outer module is recomputed, and is then recomputed a second time.
 """
 
 from __future__ import annotations
@@ -26,39 +28,45 @@ import torch
 from ..meters.history import History, triples
 
 SMALL = 12
-"""Up to so many modules each is counted alone and all 4,096 sets are compared. Larger models are counted by groups of similar modules."""
+"""The most modules for which each module is counted alone and all sets (up to 4,096) are compared. With more modules, groups of similar
+modules are counted."""
 MANY = 100
-"""With more modules sets are grown in one way only: several ways would take longer than the counts."""
+"""The most modules for which sets are grown in several ways. With more modules, trying several ways would take longer than the counts."""
 GROUPS = 24
-"""Groups to count at most; those that hold the most at the peak come first."""
+"""The most groups to count. The groups that hold the most bytes at the peak come first."""
 SLACK = 1.05
-"""Sets estimated at up to this share of the memory are counted though they may not fit: estimates add up tensors that two modules hold."""
+"""Sets are counted if their estimated peak is at most this share of the memory. The share is above 1 because estimates can be too high if two
+modules hold the same tensor."""
 DOUBTFUL_ABOVE = 1.01
-"""The same for estimates that are corrected by a similar counted set."""
+"""Like :data:`SLACK`, for estimates that are corrected by the count of a similar set."""
 TRIFLE = 0.01
-"""Modules below this share of a plan's recomputation are dropped first, if the plan then fits."""
+"""Modules with less than this share of a plan's recomputation are dropped first, if the plan fits without them."""
 TOGETHER = 512
-"""Most modules that are counted together."""
+"""The most modules to count together."""
 DOUBTFUL = 24
-"""Most sets to count though their estimates do not fit; next, most counts of a search in all, after those of the groups."""
+"""The most sets to count although their estimated peaks do not fit. ``MOST_COUNTS`` is the most counts in a search after the counts of groups."""
 MOST_COUNTS = 40
 AT_ONCE = 512
-"""Sets whose levels are compared in one batch."""
+"""The number of sets that are compared in one batch."""
 ALIKE, MOST_TRIED = 8, 512
-"""Most sets whose peak is estimated in one exchange: with the same FLOPs, and in all."""
+"""The most sets to estimate when looking for a cheaper set: with the same FLOPs, and in total."""
 NEARBY = (1.08, 1.06, 1.04, 1.02, 1.0, 0.98, 0.96)
-"""Shares of the memory to which sets are grown if none fits."""
+"""If no set fits, sets are grown until they fit into these shares of the memory."""
 HALVINGS = 8
-"""Bisection steps to find the smallest peak."""
+"""The number of bisection steps in the search for the smallest peak."""
 WORTHWHILE = 0.001
-"""The share of a set's FLOPs that an exchange must save."""
+"""The least share of a set's FLOPs that a change of the set must save."""
 NEVER = -(2**62)
-"""A level that is below any other."""
+"""A number of bytes below any other, for a maximum that must ignore it."""
 
 
 class Ticks(NamedTuple):
-    """The calls of a run that change the live bytes, in order: each with a key that identifies it in other runs (phase, path, operator,
-    occurrence), its peak of live bytes, and the live bytes after it."""
+    """The calls of a run that change the live bytes (ticks), in order.
+
+    - ``keys``: for each call, a key that identifies the same call in other runs: phase, path, operator, occurrence.
+    - ``peaks``: the peak of live bytes during each call.
+    - ``after``: the live bytes after each call.
+    """
 
     keys: Sequence[tuple[str, str, str, int]]
     peaks: Sequence[int]
@@ -66,7 +74,7 @@ class Ticks(NamedTuple):
 
 
 def ticks_of(history: History) -> Ticks:
-    """Return the calls of a run that change the live bytes."""
+    """Return the calls in a history that change the live bytes."""
     peaks, after = dict[int, int](), dict[int, int]()
     live = 0
     for _, nbytes, number in triples(history.changes):
@@ -85,8 +93,13 @@ def ticks_of(history: History) -> Ticks:
 
 
 class Trial(NamedTuple):
-    """A counted step with modules checkpointed: its peak in bytes, the FLOPs that it recomputes, in all and by module path, and its
-    calls that change the live bytes."""
+    """A counted step in which ``modules`` are checkpointed.
+
+    - ``peak``: the peak in bytes.
+    - ``recompute_flops``: the FLOPs that the step recomputes.
+    - ``recomputed``: the recomputed FLOPs by module path.
+    - ``ticks``: the calls that change the live bytes.
+    """
 
     modules: tuple[str, ...]
     peak: int
@@ -96,12 +109,12 @@ class Trial(NamedTuple):
 
     @property
     def allocated(self) -> int:
-        """The peak of the live bytes of tensors alone."""
+        """The peak of the live bytes in tensors, without the allocator's unused memory."""
         return max(self.ticks.peaks, default=0)
 
 
 class Point(NamedTuple):
-    """A point of the curve: the peak in bytes, and the FLOPs that are recomputed with these modules checkpointed."""
+    """A point of the curve of peak memory and recomputation: the peak in bytes and the recomputed FLOPs if ``modules`` are checkpointed."""
 
     peak: int
     recompute_flops: int
@@ -110,10 +123,14 @@ class Point(NamedTuple):
 
 @dataclass
 class Effect:
-    """The effect of checkpointing one module: the change of live bytes at each tick of the step, and the peaks while it is recomputed.
+    """The effect of checkpointing one module.
 
-    ``recomputed`` are pairs of a tick and the peak of the recomputation just before it, with this module checkpointed alone. It is first
-    recomputed before the tick ``starts``: from there on modules inside it have their effect.
+    - ``flops``: the FLOPs that are recomputed.
+    - ``change``: the change of live bytes at each tick of the step.
+    - ``recomputed``: pairs of a tick and the peak of live bytes while the module is recomputed just before this tick, if only this
+      module is checkpointed.
+    - ``starts``: the tick before which the module is first recomputed. Checkpointing modules inside this module has an effect from
+      this tick on.
     """
 
     name: str
@@ -124,7 +141,7 @@ class Effect:
 
 
 class NothingFits(Exception):
-    """No set of modules fits; ``least`` is the trial with the smallest peak."""
+    """Raised if no set of modules fits. ``least`` is the trial with the smallest peak."""
 
     def __init__(self, least: Trial) -> None:
         super().__init__(least)
@@ -132,12 +149,15 @@ class NothingFits(Exception):
 
 
 class Search:
-    """The search for a set of modules: ``count`` counts a step with a set checkpointed, None if that is impossible.
+    """The search for the best set of modules to checkpoint.
 
-    ``names`` are the modules that may be checkpointed, in the order in which the forward calls them; ``calls`` are their numbers of calls,
-    ``held`` the bytes of activations made in each, without submodules, that are alive at the step's peak. The
-    effects of modules are counted for the first memory into which the step does not fit, and then reused.
-    ``as_others`` maps modules that are not checkpointed to a similar one that cannot be.
+    - ``count``: a function that counts a step with a set of modules checkpointed. It returns None if they cannot be checkpointed.
+    - ``names``: the modules that may be checkpointed, in the order in which the forward calls them.
+    - ``calls``: the number of calls of each module.
+    - ``held``: by module, the bytes of activations that the module itself, without submodules, makes and that are alive at the step's peak.
+    - ``as_others``: modules that are not checkpointed because a similar module cannot be checkpointed, mapped to this similar module.
+
+    The effects of modules are counted at the first search with a memory into which the step does not fit, and then reused.
     """
 
     def __init__(
@@ -161,7 +181,7 @@ class Search:
 
     @cached_property
     def effects(self) -> list[Effect]:
-        """The effects of the modules that lower the live bytes at some time."""
+        """The effects of all modules whose checkpoints lower the live bytes at any time."""
         self._timeline = _Timeline(self.base)
         found = list[Effect]()
         for together in self._counted_together(self._groups(self._names)):
@@ -173,7 +193,7 @@ class Search:
         return _Levels(self._timeline.peaks, self.effects)
 
     def least_recomputation(self, memory: int) -> Trial:
-        """Return the trial that fits into ``memory`` bytes and recomputes the least; raise NothingFits if none fits."""
+        """Return the trial with the least recomputation that fits into ``memory`` bytes; raise NothingFits if no trial fits."""
         self._limit = memory
         # Reserved bytes exceed allocated ones by about the same amount for every set.
         self._memory = memory - (self.base.peak - self.base.allocated)
@@ -200,7 +220,7 @@ class Search:
         return self.trials[key]
 
     def _groups(self, names: Sequence[str]) -> list[list[str]]:
-        """Group the modules whose effects to count: each alone if they are few, else by names that differ only in numbers."""
+        """Group the modules whose effects are counted. Few modules form one group each; many are grouped by names that differ only in numbers."""
         if len(names) <= SMALL:
             return [[name] for name in names]
         groups = dict[str, list[str]]()
@@ -214,11 +234,11 @@ class Search:
         return [group for group in by_bytes if bytes_of(group)][:GROUPS]
 
     def _kind(self, name: str) -> str:
-        """Return a key that similar modules share; a module that is called more than once shares it with none."""
+        """Return a key that similar modules share. A module that is called more than once has its own key."""
         return re.sub(r"\d+", "*", name) + ("" if self._calls[name] == 1 else name)
 
     def _counted_together(self, groups: Sequence[list[str]]) -> list[list[str]]:
-        """Merge groups to count them together, so that no module of a merged group is inside another."""
+        """Merge groups that can be counted together: no module of a merged group may be inside another one."""
         merged = list[list[str]]()
         for group in groups:
             alone = len(self._names) <= SMALL or any(self._calls[name] > 1 for name in group)
@@ -238,9 +258,9 @@ class Search:
         )
 
     def _effects_of(self, group: list[str]) -> list[Effect]:
-        """Return the effects of modules that are not nested, from one count if they can all be checkpointed.
+        """Return the effects of modules that are not nested. One count is enough if all of them can be checkpointed.
 
-        If not, one of each kind is tried, and stands for the others of its kind.
+        Otherwise one module of each kind is tried alone. If it cannot be checkpointed, all modules of this kind are left out.
         """
         trial = self._trial(group)
         if trial is not None:
@@ -258,12 +278,12 @@ class Search:
                 possible += [first, *others]
         if len(possible) < len(group):
             return self._effects_of(possible) if possible else []
-        # The first module of each kind can be checkpointed, so one of the others cannot.
+        # The first module of each kind can be checkpointed, so some other module cannot be. Look for it by halving the group.
         half = len(group) // 2
         return [*self._effects_of(group[:half]), *self._effects_of(group[half:])]
 
     def _by_all_sets(self) -> Trial | None:
-        """Return the best of all sets of few modules, counting them in order of recomputed FLOPs."""
+        """Compare all sets of a few modules and return the best trial. Sets are counted in order of their recomputed FLOPs."""
         doubtful = 0
         numbers = range(len(self.effects))
         sets = [chosen for size in range(1, len(self.effects) + 1) for chosen in combinations(numbers, size)]
@@ -288,7 +308,7 @@ class Search:
         return best
 
     def _by_steps(self) -> Trial | None:
-        """Return a set of many modules: grown by the module that lowers the excess most per FLOP, then improved by exchanges."""
+        """Return a trial for many modules. Its set is grown by adding the modules that lower the excess most per FLOP, and then improved."""
         memory, best = self._memory, None
         for _ in range(MOST_COUNTS // 4):
             chosen = self._chosen(memory)
@@ -300,7 +320,7 @@ class Search:
             if self._fits(trial):
                 best = trial
                 break
-            # The estimate was too low by this much, or more of the reserved memory is unused: aim lower.
+            # The set takes this much too much: the estimate was too low, or more of the reserved memory is unused. Aim lower.
             too_much = max(trial.allocated - self._memory, trial.peak - self._limit, 1)
             memory = min(memory, self._levels.peak(chosen)) - too_much
         return self._with_fewer(best) if best is not None else None
@@ -314,23 +334,23 @@ class Search:
         return min(found, key=levels.flops, default=None)
 
     def _with_fewer(self, trial: Trial) -> Trial:
-        """Return the trial without the modules that it does not need, though by the estimates it does."""
+        """Return a trial with fewer modules that still fits. Counts show that it fits, even if its estimated peak is too high."""
         number_of = {effect.name: number for number, effect in enumerate(self.effects)}
         chosen, smaller = [number_of[name] for name in trial.modules if name in number_of], list[list[int]]()
-        # How much more than its estimate, of tensors alone, such a set takes.
+        # The estimate is for tensors only. Assume that similar sets exceed their estimates by as much as this set.
         above = trial.peak - self._levels.peak(chosen)
         highest = max(self._limit * DOUBTFUL_ABOVE, trial.peak)
 
         def may_fit(numbers: Sequence[int]) -> bool:
             return self._levels.peak(numbers) + above <= highest
 
-        # First drop all modules that recompute next to nothing: the others may save the same bytes.
+        # First drop all modules that recompute very little, since the other modules may save the same bytes.
         needed = [number for number in chosen if self._levels.flops([number]) > TRIFLE * trial.recompute_flops]
         if 0 < len(needed) < len(chosen) and may_fit(needed):
             without = self._trial(self.effects[number].name for number in needed)
             if without is not None and self._fits(without):
                 trial, chosen = without, needed
-        # Then drop one after the other. Peaks rise along the way, so few of these sets need be counted.
+        # Then drop the other modules one after the other. Peaks rise with every drop, so bisection needs to count only a few of these sets.
         while len(smaller) < DOUBTFUL:
             sets = [[other for other in chosen if other != number] for number in chosen]
             likely = [each for each in sets if may_fit(each)]
@@ -351,7 +371,7 @@ class Search:
         return trial
 
     def _smallest(self) -> Trial:
-        """Return the trial with the smallest peak, of those that were counted and the sets with the smallest estimates."""
+        """Count the sets with the smallest estimated peaks. Return the trial with the smallest peak, among these and all earlier trials."""
         levels = self._levels
         if len(self.effects) <= SMALL:
             numbers = range(len(self.effects))
@@ -363,7 +383,7 @@ class Search:
         else:
             for chosen in levels.smallest():
                 self._trial(self.effects[number].name for number in chosen)
-            # A card's segments may take less for a set whose tensors take more.
+            # A set with more bytes in tensors may need fewer bytes in the allocator's segments.
             for share in NEARBY:
                 chosen = levels.grown(int(share * self._memory), 1.0) or ()
                 self._trial(self.effects[number].name for number in chosen)
@@ -372,8 +392,10 @@ class Search:
 
 
 def curve(trials: Iterable[Trial | None], best: Trial) -> tuple[Point, ...]:
-    """Return the Pareto front of trials in peak and recomputation, the highest peak first. The best trial is among them, though another
-    that recomputes as little, with more modules, may have a lower peak."""
+    """Return the Pareto front of the trials by peak and recomputation, the highest peak first.
+
+    The front always contains the best trial, even if a trial with more modules and equal recomputation has a lower peak.
+    """
     points = list[Point]()
     counted = [trial for trial in trials if trial is not None]
     for trial in sorted(
@@ -385,18 +407,18 @@ def curve(trials: Iterable[Trial | None], best: Trial) -> tuple[Point, ...]:
 
 
 class _Timeline:
-    """The live bytes of a step without checkpoints: ``peaks`` within each of its calls that changes them (a tick)."""
+    """The live bytes of a step without checkpoints. A tick is a call that changes the live bytes; ``peaks`` has the peak of each tick."""
 
     def __init__(self, trial: Trial) -> None:
         keys, self.peaks, self._after = trial.ticks
         self._ticks = {key: tick for tick, key in enumerate(keys)}
         self._paths = [path for _, path, _, _ in keys]
         self._phases = [phase for phase, _, _, _ in keys]
-        # Where the backward begins.
+        # The tick at which the backward begins.
         self._turn = next((tick for tick, phase in enumerate(self._phases) if phase == "backward"), len(keys))
 
     def effects(self, trial: Trial, group: list[str]) -> list[Effect]:
-        """Return the effects of modules that were checkpointed together: each gets the changes from its own calls to the next module's."""
+        """Return the effect of each module in a trial where the modules in ``group`` were checkpointed together."""
         change, left = [0] * len(self.peaks), [0] * len(self.peaks)
         seen = [False] * len(self.peaks)
         extra = list[tuple[str, int, int]]()
@@ -427,12 +449,14 @@ class _Timeline:
         extra: list[tuple[str, int, int]],
         flops: dict[str, int],
     ) -> list[Effect]:
-        """Split the changes of several modules into their effects: in the forward each module adds to the changes before it, in the
-        backward they end in reverse order. ``change`` holds the changes at the peaks of the ticks, ``left`` those after them: bytes
-        that a module's last call frees at its end belong to the module.
+        """Split the changes of live bytes in a common trial of several modules into the effects of the single modules.
 
-        A module's saving may grow when the forward ends: autocast keeps its copies of weights until then. The backward, where
-        changes end one by one, shows by how much.
+        ``change`` has the changes at the peaks of the ticks, ``left`` the changes after the ticks. In the forward, the change between the
+        first call of a module and the first call of the next module belongs to the module, including the bytes that its last call
+        frees at its end. In the backward, these changes end in reverse order.
+
+        A module's saving may grow when the forward ends, since autocast keeps its copies of weights until then. The backward shows
+        how large the final saving is.
         """
         first, back = dict[str, int](), dict[str, int]()
         for tick, (path, phase) in enumerate(zip(self._paths, self._phases, strict=True)):
@@ -463,7 +487,7 @@ class _Timeline:
 
 
 class _Levels:
-    """The estimated peaks of sets of modules, which are given as indices of ``effects``."""
+    """Estimate the peaks of sets of modules. A set is a sequence of indices of ``effects``. Levels are live bytes."""
 
     def __init__(self, peaks: Sequence[int], effects: Sequence[Effect]) -> None:
         self._effects = effects
@@ -476,8 +500,8 @@ class _Levels:
         self._inside = [
             {other for other in range(len(names)) if number in self._around[other]} for number in range(len(names))
         ]
-        # Ticks with the same changes for all modules share a column, at their highest level. Columns keep the order of the modules'
-        # first recomputations, from which on the modules inside them count.
+        # Ticks at which every module has the same change share a column, with the highest level of these ticks. Ticks before and after a
+        # module's first recomputation never share a column, because the modules inside it have an effect only afterwards.
         starts = sorted({effect.starts for effect in effects})
         columns, column_of, base = dict[tuple[int, ...], int](), list[int](), list[int]()
         for tick, row in enumerate(zip(*(effect.change for effect in effects), strict=True)):
@@ -491,7 +515,7 @@ class _Levels:
         self._change = torch.tensor([key[1:] for key in columns], dtype=torch.int64).reshape(len(base), len(effects)).T
         self._start = [column_of[effect.starts] if effect.starts < len(column_of) else len(base) for effect in effects]
         self._least = [int(row.min()) for row in self._change]
-        # The columns in which modules are recomputed, and the peaks there: all modules one after the other.
+        # For all modules, one after the other: the columns in which the module is recomputed, and the peaks in these columns.
         recomputed = list[dict[int, int]]()
         for effect in effects:
             highest = dict[int, int]()
@@ -508,21 +532,21 @@ class _Levels:
         return sum(self._cost[number] for number in chosen)
 
     def peak(self, chosen: Iterable[int]) -> int:
-        """Return the estimated peak with these modules checkpointed."""
+        """Return the estimated peak if these modules are checkpointed."""
         return int(self._levels([*chosen]).max())
 
     def _levels(self, chosen: Sequence[int]) -> torch.Tensor:
-        """Return the live bytes of each column, then those while modules are recomputed."""
+        """Return the live bytes in each column, followed by the live bytes while modules are recomputed."""
         rows = self._rows(chosen)
         change = rows.sum(0)
         return torch.cat([self._base + change, self._recomputed(chosen, rows, change)[1]])
 
     def _begins(self, number: int, chosen: Iterable[int]) -> int:
-        """Return the column from which a module has an effect: where the last chosen module around it is first recomputed."""
+        """Return the first column in which a module has an effect: by then, the recomputation of all chosen modules around it has begun."""
         return max((self._start[other] for other in self._around[number].intersection(chosen)), default=0)
 
     def _rows(self, chosen: Sequence[int]) -> torch.Tensor:
-        """Return the changes of each of these modules, at all columns."""
+        """Return the change of live bytes by each of these modules, in each column."""
         rows = self._change[[*chosen]]
         for place, number in enumerate(chosen):
             if begins := self._begins(number, chosen):
@@ -532,9 +556,9 @@ class _Levels:
     def _recomputed(
         self, chosen: Sequence[int], rows: torch.Tensor, change: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, list[slice]]:
-        """Return the columns where chosen modules are recomputed, the live bytes in each, and each module's slice of both.
+        """Return the columns in which chosen modules are recomputed, the live bytes in these columns, and each module's slice of the two.
 
-        ``rows`` are the changes of each of the modules, ``change`` is their sum.
+        ``rows`` are the changes by each of the modules, ``change`` is the sum of ``rows``.
         """
         own = [self._own[number] for number in chosen]
         numbers = [each.stop - each.start for each in own]
@@ -545,7 +569,7 @@ class _Levels:
         places = [slice(end - size, end) for size, end in zip(numbers, accumulate(numbers), strict=True)]
         for place, number in zip(places, chosen, strict=True):
             for inner in self._inside[number].intersection(chosen):
-                # While the outer one is recomputed, the inner one saves nothing.
+                # While the outer module is recomputed, the inner module lowers the level by its largest saving.
                 levels[place] += self._least[inner] - rows[chosen.index(inner), columns[place]]
             for around in self._around[number].intersection(chosen):
                 levels[place] -= rows[chosen.index(around), columns[place]]
@@ -555,10 +579,11 @@ class _Levels:
         return int((self._levels(chosen) - memory).clamp(min=0).sum())
 
     def _levels_with_each(self, chosen: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the levels of :meth:`_with`\\ (chosen, number) for all modules at once, a row each: at the columns, then while
-        chosen modules are recomputed; and in one row, by :attr:`_owners`, while the added module itself is recomputed.
+        """Return the levels of the sets :meth:`_with`\\ (chosen, number), for all modules ``number`` at once.
 
-        The rows of modules that are already chosen are meaningless.
+        The first two results have one row per module: the levels in the columns, and the levels while chosen modules are recomputed. The
+        third result has the levels while the added module itself is recomputed, for all modules one after the other (see
+        :attr:`_owners`). Ignore the rows of modules that are already chosen.
         """
         rows = self._rows(chosen)
         change = rows.sum(0)
@@ -598,8 +623,11 @@ class _Levels:
         return [int(peak) for peak in peaks]
 
     def grown(self, memory: int, weight: float) -> tuple[int, ...] | None:
-        """Return modules that fit by the estimate, None if none do: added in turn, by the excess that they remove per FLOPs to the power
-        of ``weight``. Several modules with equal FLOPs are added at once, as long as half of the excess is left."""
+        """Add modules one by one until the estimated peak fits into ``memory``. Return the modules; None if no such set is found.
+
+        The next module is the one that removes the most excess (live bytes above ``memory``) per FLOPs to the power of ``weight``. Modules
+        with equal FLOPs are added in one step, as long as they remove at most half of the excess together.
+        """
         if self._floor() > memory:
             return None
         chosen = list[int]()
@@ -612,7 +640,7 @@ class _Levels:
                     by_worth.append((-(excess - left) / price**weight, number, excess - left))
             if not by_worth:
                 return None
-            by_worth.sort()  # the most worthwhile first, of equals the first module
+            by_worth.sort()  # the module that saves most per FLOP first; if equal, by index
             _, best, taken = by_worth[0]
             chosen = some = self._with(chosen, best)
             for _, number, saved in by_worth[1:]:
@@ -625,15 +653,15 @@ class _Levels:
         return tuple(chosen)
 
     def _is_nested(self, number: int, chosen: Iterable[int]) -> bool:
-        """Return whether a module is inside one of the chosen ones, or around one."""
+        """Return whether a module is inside a chosen module or contains a chosen module."""
         return not (self._inside[number].isdisjoint(chosen) and self._around[number].isdisjoint(chosen))
 
     def _with(self, chosen: Sequence[int], number: int) -> list[int]:
-        """Return the modules with one more, which replaces those inside it."""
+        """Return the chosen modules plus module ``number``, without the modules inside it."""
         return [other for other in chosen if number not in self._around[other]] + [number]
 
     def improved(self, chosen: Sequence[int], memory: int) -> tuple[int, ...]:
-        """Return modules that fit and recompute less, by dropping one or two at a time or exchanging them for another one."""
+        """Improve a set that fits, so that it recomputes less: repeatedly drop one or two modules, or replace them by another module."""
         better: Sequence[int] | None = chosen
         while better is not None:
             chosen = self._needed(better, memory)
@@ -641,7 +669,7 @@ class _Levels:
         return tuple(chosen)
 
     def _needed(self, chosen: Sequence[int], memory: int) -> list[int]:
-        """Return the modules that are needed: each is dropped if the others fit without it, the costliest first."""
+        """Return the modules that are needed. Modules are tried from the costliest on, and dropped if the rest fits without them."""
         needed = [*chosen]
         for number in sorted(chosen, key=self._cost.__getitem__, reverse=True):
             others = [other for other in needed if other != number]
@@ -650,26 +678,26 @@ class _Levels:
         return needed
 
     def _cheaper(self, chosen: Sequence[int], memory: int) -> Sequence[int] | None:
-        """Return the set with the fewest FLOPs that fits with one or two of the chosen modules dropped and at most one added.
+        """Drop one or two of the chosen modules and add at most one. Return the set with the fewest FLOPs that fits.
 
-        It saves at least :data:`WORTHWHILE` of the FLOPs; None if no set does.
+        Return None if no such set saves at least :data:`WORTHWHILE` of the FLOPs.
         """
         cost, flops = torch.tensor(self._cost), self.flops(chosen)
         least = max(int(WORTHWHILE * flops), 1)
         outs = [out for size in (1, 2) for out in combinations(chosen, size) if self.flops(out) >= least]
         levels = self._base + self._change[[*chosen]].sum(0)
-        # Without an outer module the modules inside it take effect earlier: the levels alone do not show whether such a set fits.
+        # If an outer module is dropped, the modules inside it have an effect earlier. ``levels`` ignores this, so use the exact rows.
         exact = dict(zip(chosen, self._rows(chosen), strict=True))
         highest = self._base + sum(exact.values(), torch.zeros_like(self._base))
         is_around = {number for number in chosen if self._inside[number].intersection(chosen)}
-        # Sorted by FLOPs, then place: the modules that are left, alone or with another one.
+        # Each tuple has the set's FLOPs (the sort key), the index of the dropped modules in ``outs``, the added module or -1, and the set.
         sets = list[tuple[int, int, int, list[int]]]()
         for begin in range(0, len(outs), AT_ONCE):
             some = outs[begin : begin + AT_ONCE]
             left = torch.stack([levels - self._change[[*out]].sum(0) for out in some])
             saved = torch.tensor([self.flops(out) for out in some])
             most, where = left.max(1)
-            # A module that does not lower the highest level enough is useless; only the few others need all levels compared.
+            # A module that does not lower the highest level enough is useless. Compare all levels only for the few other modules.
             may = ((memory - most)[:, None] >= self._change[:, where].T) & (cost <= saved[:, None] - least)
             may[:, [*chosen]] = False
             place, other = may.nonzero(as_tuple=True)
@@ -685,7 +713,7 @@ class _Levels:
                 rest = [number for number in chosen if number not in out]
                 sets.append((flops - int(saved[at]), begin + at, -1, rest))
         sets.sort()
-        # Among identical layers, thousands of sets have the same FLOPs; either all of them fit or none does.
+        # With identical layers, thousands of sets have the same FLOPs. Usually all of them fit or none of them fits, so try only a few.
         alike = Counter[int]()
         tried = 0
         for cost_of_set, _, _, after in sets:
@@ -700,11 +728,11 @@ class _Levels:
         return None
 
     def _floor(self) -> int:
-        """Return a lower bound of the peaks of all sets: the peak if every module saved what it saves alone."""
+        """Return a lower bound of the peaks of all sets: the peak if all modules were checkpointed and their savings added up."""
         return int((self._base + self._change.clamp(max=0).sum(0)).max())
 
     def smallest(self) -> list[tuple[int, ...]]:
-        """Return sets with low estimated peaks: modules added in turn while one lowers it, and sets grown to memories found by bisection."""
+        """Return sets with low estimated peaks: the set of :meth:`_lowest`, and sets grown to memory limits that bisection chooses."""
         found = [self._lowest()]
         low, high = self._floor(), self.peak(found[0])
         for _ in range(HALVINGS):
@@ -718,7 +746,7 @@ class _Levels:
         return found
 
     def _lowest(self) -> tuple[int, ...]:
-        """Return modules, added in turn while one lowers the estimated peak."""
+        """Add modules one by one as long as a module lowers the estimated peak; return the modules."""
         chosen = list[int]()
         while True:
             sets = list[tuple[int, list[int]]]()
@@ -734,12 +762,12 @@ class _Levels:
 
 
 def _around(name: str) -> Iterator[str]:
-    """Yield the names of the modules around a module."""
+    """Yield the names of all modules that contain a module, except the root."""
     parts = name.split(".")
     for end in range(1, len(parts)):
         yield ".".join(parts[:end])
 
 
 def _is_in(path: str, name: str) -> bool:
-    """Return whether a path is a module's, or that of a module inside it."""
+    """Return whether ``path`` is the path of module ``name`` or of a module inside it."""
     return path == name or path.startswith(f"{name}.")

@@ -1,4 +1,4 @@
-"""Which cards are similar: architecture, multiprocessors and L2 cache, so that a card can use another's calibration."""
+"""The architecture, multiprocessors and L2 cache of cards, and which cards are similar enough to share a calibration."""
 
 from __future__ import annotations
 
@@ -23,24 +23,26 @@ NEAREST = {
     "hopper": ("ampere + blackwell",),
     "blackwell": ("hopper", "ampere"),
 }
-"""For each architecture the most similar ones, the nearest first; "+" joins equally near ones.
+"""For each architecture, the most similar architectures, the nearest first. "+" joins architectures that are equally near.
 
-Graphics cards (GDDR memory, few f64 units) are separate from data center cards, and 75 W cards from both: these seldom reach
-their datasheet's clock, so their shares of its peaks say nothing about other cards. The order is the one that predicts the
-measured cards, each left out, the best (benchmarks/results/prediction.md)."""
+Graphics cards (GDDR memory, few f64 units) are separate from data center cards. 75 W cards are separate from all others, because
+they seldom reach their datasheet's clock, so the shares of peaks that they reach do not carry over to other cards. The order is the
+one with the smallest errors when each measured card is predicted from the others (benchmarks/results/prediction.md)."""
 
 
 class Chip(NamedTuple):
-    """A card's architecture, its multiprocessors, and MiB of L2 cache.
+    """A card's architecture, its number of multiprocessors, and the MiB of its L2 cache.
 
-    Sources are NVIDIA's architecture whitepapers (P100, V100, Turing, A100, GA102, Ada, H100, RTX Blackwell, whose appendices have both for
-    GeForce cards), and the datasheets' CUDA cores divided by the cores of a multiprocessor. Other sources:
+    The numbers come from NVIDIA's architecture whitepapers (P100, V100, Turing, A100, GA102, Ada, H100, RTX Blackwell, with GeForce cards in
+    their appendices). Some numbers of multiprocessors are a datasheet's CUDA cores divided by the cores per multiprocessor. Other sources:
 
     - A10G, H200: ``torch.cuda.get_device_properties`` in public logs (80 multiprocessors and 6 MiB; 132 and 60 MiB).
-    - Hopper has 10 MiB of L2 for each stack of its memory: 50 with five (H100 SXM), 60 with six (H200). H20, H100 NVL, H200 NVL and GH200 have six, so 60
-      are assumed; that the last three have H200's 132 multiprocessors is inferred from their peaks. No public device properties of these were found.
-    - B200: 148 (chipsandcheese.com/p/nvidias-b200-keeping-the-cuda-juggernaut) and 126 MB (NVIDIA's Blackwell tuning guide). B300 has 148, but
-      GB200 and GB300 152, by the device properties in public kernel tests and tuning notes (FlashInfer, among others); their L2 is assumed to be B200's.
+    - Hopper has 10 MiB of L2 per memory stack: 50 MiB with five stacks (H100 SXM), 60 MiB with six (H200). H20, H100 NVL, H200 NVL and
+      GH200 have six stacks, so 60 MiB are assumed. No public device properties of these four were found. H100 NVL, H200 NVL and GH200 are
+      assumed to have the H200's 132 multiprocessors, because their peaks imply it.
+    - B200: 148 multiprocessors (chipsandcheese.com/p/nvidias-b200-keeping-the-cuda-juggernaut) and 126 MB of L2 (NVIDIA's Blackwell tuning
+      guide). B300 has 148 multiprocessors, GB200 and GB300 have 152, by device properties in public kernel tests and tuning notes (FlashInfer,
+      among others). Their L2 is assumed to be as large as the B200's.
     """
 
     architecture: str
@@ -119,17 +121,17 @@ CHIPS = {
     "GB200": Chip("blackwell", 152, 126),
     "GB300": Chip("blackwell", 152, 126),
 }
-"""The chips of the devices in the table, by their names there. Other devices can borrow no calibration."""
+"""The chips of listed devices, by the device's name. Devices that are not in this mapping cannot borrow a calibration."""
 
 
 def card_of(device: Device) -> Card | None:
-    """Return a device of the table with its multiprocessors and L2 cache; None if these are unknown."""
+    """Return a device together with its multiprocessors and L2 cache; None if these are unknown."""
     chip = CHIPS.get(device.name)
     return None if chip is None else Card(device, chip.multiprocessors, int(chip.l2_mebibytes * MIB))
 
 
 def relatives(name: str, others: Iterable[str]) -> tuple[list[str], bool]:
-    """Return the ``others`` that are most similar to the card ``name``, and whether they share its architecture."""
+    """Return the cards among ``others`` that are most similar to the card ``name``, and whether they have the same architecture."""
     own = CHIPS[name].architecture
     cards = {other: CHIPS[other].architecture for other in others if other in CHIPS and other != name}
     for alike in (own, *NEAREST[own]):

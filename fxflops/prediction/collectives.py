@@ -1,7 +1,8 @@
-"""How long an NCCL collective takes within a node: the faster of two protocols, each a latency plus bytes over bandwidth.
+"""A formula for the time of an NCCL collective within a node: the time of the faster of two protocols.
 
-NCCL sends small messages by a low-latency protocol, which halves the bandwidth, and large ones by another; it chooses by a similar
-model (https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc). The numbers depend on the number of GPUs.
+The time of a protocol is its latency plus the bytes divided by its bandwidth. NCCL sends small messages with a low-latency protocol
+that halves the bandwidth, and large messages with another protocol. NCCL itself chooses the protocol by a similar model
+(https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc). Latencies and bandwidths depend on the number of GPUs.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from torch import Tensor
 from .hardware import Card
 
 FEATURES = ("ranks", "bytes")
-"""How many GPUs take part, and the bytes that each sends: (n-1)/n of all, twice that for an all_reduce."""
+"""The number n of GPUs, and the bytes that each GPU sends: (n-1)/n of the tensor's bytes; for an all_reduce, twice as many."""
 SIZES = (2, 4, 8)
-"""Numbers of GPUs that were measured."""
+"""The numbers of GPUs for which collectives were measured."""
 START = {"quick_us": 8.0, "quick_gbs": 40.0, "wide_us": 25.0, "wide_gbs": 300.0}
 NUMBERS = {f"{number}_{ranks}": start for ranks in SIZES for number, start in START.items()}
-"""The numbers of a card: for each number of GPUs the latency and bandwidth (microseconds, GB/s) of the protocol for short messages, and of
-the one for long messages."""
+"""The formula's numbers, which are fitted for each card. For each number of GPUs, they are the latency (us) and the bandwidth (GB/s) of the
+protocol for short messages ("quick") and of the protocol for long messages ("wide")."""
 
 
 def seconds(numbers: dict[str, Tensor], card: Card, dtype: str, features: Tensor) -> Tensor:
     """Return the seconds of collectives: ``features[collectives, 2] -> seconds[collectives]``.
 
-    Between measured numbers of GPUs the logarithm is interpolated. For more GPUs than were measured the seconds are unknown: NaN.
+    Between measured numbers of GPUs, the logarithm of the seconds is interpolated. For more GPUs than were measured, the result is NaN.
     """
     ranks, moved = features.unbind(1)
     sizes = [size for size in SIZES if f"wide_us_{size}" in numbers]

@@ -1,7 +1,7 @@
-"""How long a convolution takes: as its matrix product, with the bytes of its own tensors.
+"""A formula for the time of a convolution: the time of the equivalent matrix product, with the bytes of the convolution's own tensors.
 
-cuDNN computes it without writing the matrix of patches, so only the tensors are moved. Channels are padded to 16 bytes; with few channels, such
-as an image's three, kernels make little use of the tensor cores.
+cuDNN does not write the matrix of patches to memory, so only the convolution's own tensors are moved. Channels are padded to a multiple of
+16 bytes. With few channels, such as an image's three, kernels make little use of the tensor cores.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from . import products
 from .hardware import Card
 
 FEATURES = (*products.FEATURES, "bytes", "channels")
-"""The features of products, for each group: [m, k] are the patches, [k, n] the weights. ``bytes`` are all tensors' bytes, ``channels`` the input's channels
-in a group."""
+"""The features of a matrix product for each group, where [m, k] are the patches and [k, n] the weights. ``bytes`` are the bytes of all
+tensors. ``channels`` is the number of input channels per group."""
 NUMBERS = {
     "peak": 0.57,
     "bandwidth": 0.89,
@@ -28,13 +28,14 @@ NUMBERS = {
     "overlap": 1.9,
     "few_channels": 4.0,
 }
-"""The numbers of a card, with a fit's starting values: those of products (bf16 on an H100), and how much longer few channels take."""
+"""The formula's numbers, which are fitted for each card, with starting values for the fit. They start at the fitted numbers of products
+(bf16 on an H100). ``few_channels`` is how much slower a kernel is with few channels."""
 FREE = ("peak", "floor_us", "few_channels")
-"""The numbers that a fit to few measurements changes."""
+"""The numbers that a fit changes. The other numbers keep their starting values, because there are few measurements."""
 PADDED = 16
 """Channels are padded to a multiple of this many bytes."""
 FEW = 8
-"""Fewer channels than this are few."""
+"""The formula treats fewer channels than this as few channels."""
 
 
 def seconds(numbers: dict[str, Tensor], card: Card, dtype: str, features: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""How long a depthwise convolution takes: it moves its tensors, and computes without tensor cores."""
+"""A formula for the time of a depthwise convolution, which moves its tensors and computes without tensor cores."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .hardware import Card
 
 FEATURES = ("bytes", "flops")
 NUMBERS = {"bandwidth": 0.85, "peak": 0.2, "floor_us": 3.0}
-"""The numbers of a card: shares of its bandwidth and of its f32 peak, and the least time of a kernel. Both times overlap in part: they
-are added as the root of a sum of squares."""
+"""The formula's numbers, which are fitted for each card: the shares of bandwidth and f32 peak that kernels reach, and a kernel's least time.
+Moving and computing overlap partly, so their times are combined as the root of the sum of squares."""
 FREE = ("peak", "floor_us")
-"""The numbers that a fit to few measurements changes."""
+"""The numbers that a fit changes. The other numbers keep their starting values, because there are few measurements."""
 
 
 def seconds(numbers: dict[str, Tensor], card: Card, dtype: str, features: Tensor) -> Tensor:

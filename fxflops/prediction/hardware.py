@@ -1,4 +1,4 @@
-"""What the formulas of kernels need to know about a card."""
+"""The properties of a card that the formulas for kernel times need."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Card:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes/s of its memory."""
+        """The bytes/s of the card's memory."""
         return self.device.bandwidth
 
     def peak(self, dtype: str) -> float:
-        """FLOP/s in a dtype ("f32", "bf16" ...)."""
+        """Return the card's peak FLOP/s in a dtype ("f32", "bf16" ...)."""
         return self.device.peak(dtype)

@@ -1,4 +1,4 @@
-"""The memory history of a batch that was not counted, from two that were: the bytes of each storage are linear in the batch."""
+"""Predict the memory history of a run at any batch size from the histories at two counted sizes. Each storage's bytes must grow linearly."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from ..meters.history import History, triples
 
 
 def histories_on_lines(one: tuple[int, History], other: tuple[int, History]) -> Callable[[int], History | None] | None:
-    """Return a function from a batch to its history, from the histories of two batches; None if these do not run alike.
+    """Return a function that predicts the memory history for a batch size, from the histories of two counted batch sizes.
 
-    They run alike if the same calls make and free the same storages in the same order. Each change in bytes is then assumed to be linear
-    in the batch; a batch with a change that is not a whole number of bytes gives None. To be sure of a batch, count it.
+    The two runs must be alike: the same calls make and free the same storages in the same order. If the runs are not alike, return None. Each
+    change in bytes is assumed to be linear in the batch size. The returned function gives None for a size where a predicted change is not
+    a whole number of bytes. The prediction can be wrong; only a count of the batch makes sure.
     """
     (batch, history), (batch2, history2) = one, other
     if not _run_alike(history, history2):
@@ -34,7 +35,7 @@ def histories_on_lines(one: tuple[int, History], other: tuple[int, History]) -> 
 
 
 def _run_alike(one: History, other: History) -> bool:
-    """Return whether two runs make and free the same storages in the same calls."""
+    """Return whether two runs make and free the same storages in the same calls and the same order."""
     if len(one.changes) != len(other.changes) or len(one.calls) != len(other.calls):
         return False
     calls = zip(one.calls, other.calls, strict=True)

@@ -1,4 +1,4 @@
-"""A prediction of memory: what CUDA's allocator reserves on a device, what the process takes beside it, and whether that fits."""
+"""A prediction of device memory: the memory that CUDA's allocator reserves, the process's other memory, and whether all of it fits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .chips import CHIPS
 
 GIB = 2**30
 TOP = 6
-"""Rows of the printed table."""
+"""The number of rows in the printed table."""
 COLUMNS = (
     Column("pool", "pool"),
     Column("segment_bytes", "segment", "B"),
@@ -31,10 +31,11 @@ COLUMNS = (
 
 
 class Pool(NamedTuple):
-    """The segments of one pool and size: their number, and the bytes in all of them.
+    """The segments of one pool and one size: their number, and the total of their bytes.
 
-    ``pool`` is "small" for segments of requests up to 1 MiB, and "large". ``free`` bytes are reserved but hold no tensor; the largest free
-    block has ``largest_free``.
+    - ``pool``: "small" for requests up to 1 MiB, "large" for larger requests.
+    - ``free``: bytes that are reserved but not used by a tensor.
+    - ``largest_free``: the bytes of the largest free block.
     """
 
     pool: str
@@ -50,21 +51,21 @@ class Pool(NamedTuple):
 class Reserved(Tabular):
     """The memory that a run takes on a device, in bytes.
 
-    - ``allocated``: the peak of bytes in used blocks, as ``torch.cuda.max_memory_allocated()``: tensors, rounded up, and
-      ``workspaces`` of cuBLAS.
-    - ``reserved``: the most that the allocator holds, as ``torch.cuda.max_memory_reserved()``.
-    - ``context`` and ``nccl``: memory of the process outside the allocator (:mod:`fxflops.prediction.reserved` has the sources).
-    - ``total``: ``reserved`` with these, as ``nvidia-smi`` shows it.
-    - ``fits``: whether that is within the device's ``memory``, if necessary after free segments went back to the driver; None if
+    - ``allocated``: the peak bytes of used blocks, like ``torch.cuda.max_memory_allocated()``. The blocks hold tensors, with rounded-up
+      sizes, and cuBLAS's ``workspaces``.
+    - ``reserved``: the peak bytes that the allocator reserves, like ``torch.cuda.max_memory_reserved()``.
+    - ``context``, ``nccl``: memory of the process outside the allocator (:mod:`fxflops.prediction.reserved` has the sources).
+    - ``total``: the sum of ``reserved``, ``context`` and ``nccl``, like the memory that ``nvidia-smi`` shows.
+    - ``fits``: whether ``total`` fits into the device's ``memory``, if necessary after returning free segments to the driver; None if
       the device's memory is unknown.
-    - ``segments``: the allocator's segments when it reserved the most, with their blocks.
-    - ``counted_for``: the type of device that the run was counted for: "cuda", or another, whose tensors differ from a GPU's.
-    - ``missing``: calls without a formula. Their results are included, temporary buffers of their kernels are not.
-    - ``convolutions``: calls for which cuDNN may take a buffer that is not included.
-    - ``state``: the peak bytes of weights, buffers, gradients and optimizer state together, which a smaller batch does not lower.
+    - ``segments``: the allocator's segments at the peak of ``reserved``, with their blocks.
+    - ``counted_for``: the type of device that the run was counted for. For types other than "cuda", tensors differ from a GPU's.
+    - ``missing``: the number of calls without a formula. Their results are included; temporary buffers of their kernels are not.
+    - ``convolutions``: the number of calls for which cuDNN may need a buffer. These buffers are not included.
+    - ``state``: the peak bytes of weights, buffers, gradients and optimizer state together. A smaller batch does not lower them.
     - ``trains``: whether the run has a backward pass.
 
-    Iterating it, or :meth:`to_csv`, gives the segments by pool and size (:class:`Pool`).
+    Iterating over a Reserved, or :meth:`to_csv`, gives the segments by pool and size (:class:`Pool`).
     """
 
     device: Device
@@ -84,22 +85,22 @@ class Reserved(Tabular):
 
     @property
     def memory(self) -> int | None:
-        """The device memory that a process can have, in bytes; None if unknown."""
+        """The bytes of the device that a process can use; None if unknown."""
         return self.device.memory
 
     @property
     def total(self) -> int:
-        """Bytes of the device that the process takes: ``reserved``, ``context`` and ``nccl``."""
+        """The bytes of device memory that the process takes: the sum of ``reserved``, ``context`` and ``nccl``."""
         return self.reserved + self.context + self.nccl
 
     @property
     def fragmentation(self) -> float:
-        """The share of the reserved bytes that no tensor ever needed: free blocks of unsuitable sizes, and rounding."""
+        """The share of the peak reserved bytes above the peak allocated bytes, e.g. free blocks of unsuitable sizes."""
         return 1 - self.allocated / self.reserved if self.reserved else 0.0
 
     @property
     def pools(self) -> tuple[Pool, ...]:
-        """The segments by pool and size, most bytes first."""
+        """The segments grouped by pool and size, the group with the most bytes first."""
         groups: dict[tuple[str, int], list[Segment]] = {}
         for segment in self.segments:
             groups.setdefault((segment.pool, segment.bytes), []).append(segment)
@@ -119,25 +120,28 @@ class Reserved(Tabular):
 
 
 def limit_of(memory: str | int | None) -> int | None:
-    """Return a limit in bytes, given as a number or as "80GiB"; None for None. Raises InputError for anything else."""
+    """Return a memory limit as a number of bytes. ``memory`` is a number, a size such as "80GiB", or None for no limit.
+
+    Raises InputError for any other value.
+    """
     if memory is None:
         return None
     try:
         limit = read_size(memory) if isinstance(memory, str) else operator.index(memory)
     except (ValueError, TypeError) as error:
-        said = f": {error}" if isinstance(memory, str) else ", not bytes or a size such as '80GiB'"
+        said = f": {error}" if isinstance(memory, str) else ": expected a number of bytes or a size such as '80GiB'"
         raise InputError(f"memory {memory!r}{said}") from None
     if isinstance(memory, bool) or limit < 0:
-        raise InputError(f"memory {memory!r}: give bytes, or a size such as '80GiB'")
+        raise InputError(f"memory {memory!r}: expected a number of bytes or a size such as '80GiB'")
     if isinstance(memory, str) and limit < 2**10:
-        raise InputError(f"memory {memory!r} is in bytes: give it a unit, such as '{limit}GiB'")
+        raise InputError(f"memory {memory!r} is in bytes; add a unit, such as '{limit}GiB'")
     return limit
 
 
 def verdict(memory: Reserved) -> str:
-    """Return the verdict in a line: "fits: 61.9 of 79.2 GiB (61.2 reserved, 0.7 CUDA context)"."""
+    """Return one line that says whether the run fits: "fits: 61.9 of 79.2 GiB (61.2 reserved, 0.7 CUDA context)"."""
     digits = 1
-    # "1.2 of 1.2 GiB" would not show why it does not fit.
+    # Add digits until the two sizes differ: "does not fit: 1.2 of 1.2 GiB" would be confusing.
     while digits < 4 and memory.memory is not None and memory.memory != memory.total:
         if f"{memory.total / GIB:.{digits}f}" != f"{memory.memory / GIB:.{digits}f}":
             break
@@ -146,7 +150,7 @@ def verdict(memory: Reserved) -> str:
     parts += f", {memory.nccl / GIB:.1f} NCCL" if memory.nccl else ""
     total = f"{memory.total / GIB:.{digits}f}"
     if memory.memory is None:
-        return f"{total} GiB ({parts}); the memory of {memory.device.name} is not known"
+        return f"{total} GiB ({parts}); the memory size of {memory.device.name} is unknown"
     has = f"{memory.memory / GIB:.{digits}f} GiB"
     if memory.fits and memory.total > memory.memory:
         return f"barely fits: needs {total}, has {has}; the allocator waits to free segments ({parts})"
@@ -154,42 +158,43 @@ def verdict(memory: Reserved) -> str:
 
 
 def text(memory: Reserved, advised: Iterable[str]) -> str:
-    """Return all lines as text, the advice last."""
+    """Return the whole text of a prediction; the advice is at the end."""
     lines = [wrapped(line, terminal_width(), 4) for line in [*summary(memory), *notes(memory), *advised]]
     rows, shown = memory.pools, memory.select(top=TOP)
-    title = "the allocator's segments when it reserves the most"
+    title = "the allocator's segments at the peak of reserved memory"
     if len(rows) > TOP:
         share = percent(sum(pool.reserved for pool in rows[:TOP]), memory.reserved) or 0
-        title += f", {TOP} of {len(rows)} sizes: {share:.0f}% of reserved"
+        title += f" ({TOP} of {len(rows)} sizes, with {share:.0f}% of the bytes)"
     return "\n".join([*lines[:2], f"{title}:", printable(str(shown)), *lines[2:]])
 
 
 BATCH, CHECKPOINTS = (
-    "fxflops.largest_batch finds the batch that fits",
-    "fxflops.plan_checkpoints the modules to checkpoint",
+    "fxflops.largest_batch finds the largest batch that fits",
+    "fxflops.plan_checkpoints finds modules to checkpoint",
 )
 
 
 def advice(memory: Reserved, batch: str = BATCH, checkpoints: str = CHECKPOINTS) -> list[str]:
-    """Return the lines that say what to do about a run that does not fit; none if it fits. ``batch`` and ``checkpoints`` name the calls."""
+    """Return lines with advice for a run that does not fit; an empty list if the run fits.
+
+    ``batch`` and ``checkpoints`` are the phrases that name the calls for finding a batch size and modules to checkpoint.
+    """
     if memory.fits is not False or memory.memory is None:
         return []
-    return no_batch_fits(memory) or [f"what fits: {', '.join([batch, *[checkpoints] * memory.trains])}"]
+    return no_batch_fits(memory) or [f"to make it fit: {', '.join([batch, *[checkpoints] * memory.trains])}"]
 
 
 def no_batch_fits(memory: Reserved) -> list[str]:
-    """Return the line for a run whose weights alone, in training with gradients and optimizer state, do not fit; none if they do."""
+    """Return a line if the weights alone do not fit (in training: weights, gradients and optimizer state); else an empty list."""
     if memory.memory is None or memory.state + memory.context + memory.nccl <= memory.memory:
         return []
     what = "weights, gradients and the optimizer's state" if memory.trains else "weights"
     others = "another optimizer, fewer trainable weights" if memory.trains else "a larger card"
-    return [
-        f"{what} alone take {size(memory.state)}, whatever the batch: a smaller dtype, {others} or several cards are needed"
-    ]
+    return [f"{what} alone take {size(memory.state)} at any batch size; use a smaller dtype, {others} or several cards"]
 
 
 def summary(memory: Reserved) -> list[str]:
-    """Return the lines above the table: the verdict, and its parts."""
+    """Return the lines above the table: whether the run fits, and the parts of its memory."""
     workspaces = f", including {size(memory.workspaces)} of cuBLAS workspaces" if memory.workspaces else ""
     return [
         f"{memory.device.name}: {verdict(memory)}",
@@ -201,11 +206,12 @@ NO_BUFFERS = "not included: cuDNN's buffers (unknown size); leave some room"
 
 
 def notes(memory: Reserved) -> list[str]:
-    """Return the lines below the table: what the figures lack."""
+    """Return the lines below the table: the limits of the prediction, e.g. memory that is not included."""
     lines = []
     if memory.fits and memory.memory is not None and memory.total > memory.memory:
         lines.append(
-            f"it fits only by giving free segments back to the driver, which stalls the device: else it takes {size(memory.total)}"
+            "the run fits only if the allocator returns free segments to the driver, which stalls the device; "
+            f"otherwise the run takes {size(memory.total)}"
         )
     if memory.counted_for != "cuda":
         lines.append(counted_for_another(memory.counted_for))
@@ -213,7 +219,7 @@ def notes(memory: Reserved) -> list[str]:
         lines.append(f"{NO_BUFFERS} ({memory.convolutions:,} convolution{'s' * (memory.convolutions != 1)})")
     if memory.device.name not in CHIPS and listed(memory.device.name) is not None:
         lines.append(
-            f"allocator, context and workspaces are those measured with CUDA; nothing was measured on {memory.device.name}"
+            f"allocator, context and workspaces are as measured with CUDA; nothing was measured on {memory.device.name}"
         )
     if memory.missing:
         lines.append(f"{memory.missing} calls have no formula: buffers of their kernels are not included")
@@ -221,8 +227,8 @@ def notes(memory: Reserved) -> list[str]:
 
 
 def counted_for_another(counted_for: str) -> str:
-    """Return the sentence for a report that was not counted for a GPU."""
-    return f'counted for {counted_for}, which runs other kernels than a GPU: count(..., device="cuda") counts for this device'
+    """Return the note for a report that was not counted for a GPU."""
+    return f'counted for {counted_for}, which runs other kernels than a GPU; to count for a GPU, use count(..., device="cuda")'
 
 
 def _pool(name: str, nbytes: int, segments: list[Segment]) -> Pool:

@@ -21,10 +21,10 @@ def fitted_numbers(
     seconds: Tensor,
     fixed: Collection[str] = (),
 ) -> dict[str, float]:
-    """Return the numbers that minimise the mean error of the logarithm, by Adam from the formula's own start.
+    """Return the numbers of ``formula`` that minimise the mean absolute error of the seconds' logarithm.
 
-    ``features[rows, ...]`` and ``seconds[rows]`` are measured; numbers that are ``fixed``, or not among the formula's ``FREE`` ones, keep
-    their starting values.
+    ``features[rows, ...]`` and ``seconds[rows]`` are the measurements. Adam starts from the values in ``formula.NUMBERS``. Numbers in
+    ``fixed`` keep these values. If the formula has ``FREE``, numbers that are not in ``FREE`` keep them too.
     """
     start = torch.tensor([*formula.NUMBERS.values()], dtype=torch.float64, device="cpu")
     fitted = {*getattr(formula, "FREE", formula.NUMBERS)} - {*fixed}

@@ -1,4 +1,4 @@
-"""Predict how long a device takes for counted calls: each by its family's formula, or by its bound."""
+"""Predict the seconds that a device takes for counted calls, from the formula of each call's family of kernels, or else from its bound."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .result import BOUND, Prediction, Row
 
 LAUNCHES = ("graph", "eager")
 HOST_SECONDS = 15e-6
-"""Seconds that Python and torch take per call on an unknown host: 12 to 17 us on the host of an H100 (torch 2.11), by the latencies in
-benchmarks/results/gpu/times.md of models whose kernels end sooner than the host launches them."""
+"""Seconds that Python and torch are assumed to take per call on an unknown host. On the host of an H100 (torch 2.11), they take 12 to 17 us:
+see the latencies in benchmarks/results/gpu/times.md of models whose kernels are faster than the host can launch them."""
 
 
 def predict(
@@ -32,14 +32,14 @@ def predict(
     launch: str = "graph",
     without: Collection[str] = (),
 ) -> Prediction:
-    """Return the seconds of calls on a device; ``rooflines`` have their bounds there, phase by phase.
+    """Return the predicted seconds of calls on a device. ``rooflines`` have the bounds of the calls on this device, one roofline per phase.
 
-    Without a ``calibration`` the shipped ones are used: the card's own, else those of the most similar cards, except cards named in
-    ``without``. Where a formula gives less than the bound, which comes from the device's ceilings, the bound is used.
-    With ``launch="eager"`` a kernel starts once the host has launched it. Raises InputError for another ``launch``.
+    Without ``calibration``, the calibrations shipped with fxflops are used: the card's own, else those of the most similar cards, except
+    cards in ``without``. If a formula gives less than a call's bound, the bound is used.
+    With ``launch="eager"``, a kernel starts when the host has launched it. Raises InputError if ``launch`` is neither "graph" nor "eager".
     """
     if launch not in LAUNCHES:
-        raise InputError(f"launch={launch!r}: one of {', '.join(map(repr, LAUNCHES))}")
+        raise InputError(f"launch={launch!r}; expected one of {', '.join(map(repr, LAUNCHES))}")
     device = rooflines[0].device if rooflines else find_device(device)
     bounds = {
         part: iter_of for roofline in rooflines for iter_of in [iter(roofline.rows)] for part in PARTS[roofline.phase]
@@ -66,20 +66,22 @@ def predict(
 
 
 def _computed_in(dtype: str, kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    """Return the kernels in tf32 if torch lets tensor cores compute f32 in tf32, as cuDNN's convolutions do by default; depthwise
-    convolutions use no tensor cores."""
+    """Return the kernels with dtype tf32 if ``dtype``, the dtype of the call's roofline row, is tf32; else return them unchanged.
+
+    Depthwise convolutions stay f32, because they use no tensor cores.
+    """
     if dtype != "tf32" or any(kernel.family == "depthwise" for kernel in kernels):
         return kernels
     return tuple(kernel._replace(dtype=dtype) for kernel in kernels)
 
 
 def _named(family: str, dtype: str) -> str:
-    """Return the name of a family of kernels in a dtype; integers of other than 8 bits share one name."""
+    """Return the name of a family of kernels in a dtype. All integer dtypes except 8-bit ones share the name "int"."""
     return f"{family} {dtype or 'int'}"
 
 
 def _launched(rows: Sequence[Row], host_seconds: float) -> list[Row]:
-    """Add to each row the seconds that the device waits for the host, which takes ``host_seconds`` per call."""
+    """Add to each row the seconds that the device waits for the host. The host takes ``host_seconds`` per call."""
     host = device = 0.0
     launched = []
     for row in rows:
@@ -96,7 +98,7 @@ def seconds_of(
     calibration: Calibration | None = None,
     without: Collection[str] = (),
 ) -> tuple[list[float | None], dict[str, Family | Borrowed]]:
-    """Return the seconds of each kernel, None where no family has it; and the families used."""
+    """Return the seconds of each kernel, and the families that were used. The seconds are None if no family covers the kernel."""
     seconds: list[float | None] = [None] * len(kernels)
     used: dict[str, Family | Borrowed] = {}
     card = card_of(device) if calibration is None else calibration.card(device)
@@ -113,7 +115,7 @@ def seconds_of(
         if family is None:
             continue
         used[_named(name, dtype)] = family
-        with torch.device("cpu"), torch.no_grad():  # whatever default device the caller has set
+        with torch.device("cpu"), torch.no_grad():  # override a default device of the caller
             features = torch.tensor([kernel.features for kernel in members], dtype=torch.float64)
             values = family.seconds(name, card, dtype, features).tolist()
         for kernel, value in zip(members, values, strict=True):

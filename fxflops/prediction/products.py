@@ -1,16 +1,18 @@
-"""How long a matrix product takes: tiles of the output in waves over the multiprocessors, or the memory's traffic.
+"""A formula for the time of a matrix product, from the time to compute, the time to read memory and the time to read the L2 cache.
 
 A library such as cuBLAS cuts the output into tiles, and a long inner dimension into parts, so that every multiprocessor has
-work. Each of a few tile sizes and numbers of parts is tried, and the fastest taken, as a library's heuristic does:
+work. One tile and one part are computed by one block. The formula tries a few tile sizes and numbers of parts, and takes the fastest
+combination, as a library's heuristic does:
 
-- Blocks run in waves: as many at a time as there are multiprocessors. The last wave takes as long as a full one.
-- A block starts up, and then computes 2 x tile x inner dimension at the multiprocessor's share of the peak. A small
-  tile is slower for each FLOP.
-- The operands are read once from memory, faster where they fit into the L2 cache, and again for each tile from L2. Few
-  blocks do not keep the memory busy.
-- Parts of the inner dimension are added up in another kernel.
+- Compute: blocks run in waves, with one block per multiprocessor. The last wave takes as long as a full wave. After a constant
+  start-up time, a block computes 2 x tile x inner dimension FLOPs at the multiprocessor's share of the peak. Small tiles need more time
+  per FLOP.
+- Memory: the operands are read once from memory, and faster if they fit into the L2 cache. With few blocks, the memory is not busy all
+  the time.
+- L2 cache: each tile reads its rows and columns of the operands from L2.
+- Another kernel adds up the parts of the inner dimension.
 
-The three times overlap: their sum is a p-norm, between their maximum and their sum.
+The first three times overlap. They are combined by a p-norm, which lies between their maximum and their sum.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from .hardware import Card
 
 NAME = "products"
 FEATURES = ("batch", "m", "n", "k", "element_bytes")
-"""batch products of [m, k] @ [k, n], with elements of ``element_bytes`` bytes."""
+"""A call computes ``batch`` products [m, k] @ [k, n]. An element has ``element_bytes`` bytes."""
 NUMBERS = {
     "peak": 0.85,
     "bandwidth": 0.85,
@@ -35,15 +37,20 @@ NUMBERS = {
     "reduce_us": 1.0,
     "overlap": 1.0,
 }
-"""The numbers of a card, with a fit's starting values. ``peak`` and the bandwidths are shares of the datasheet's figures
-(``l2_bandwidth`` of the memory's); ``l2_gain`` is how much faster memory is for operands that take no room in L2;
-``fill`` is how many blocks on each multiprocessor keep the memory busy, inversely; ``overlap`` + 1 is the exponent of the norm."""
+"""The formula's numbers, which are fitted for each card, with starting values for the fit.
+
+- ``peak``, ``bandwidth``: shares of the datasheet's peak and memory bandwidth. ``l2_bandwidth`` is a multiple of the memory bandwidth.
+- ``l2_gain``: how much faster tiny operands are read than operands that do not fit into L2, e.g. 1 for twice as fast.
+- ``fill``: how much each block per multiprocessor keeps the memory busy. The busy share is 1 - exp(-``fill`` x blocks / multiprocessors).
+- ``floor_us``, ``start_us``, ``reduce_us``: the least time of a kernel, and the constant times of a wave and of adding up parts, in us.
+- ``small_tiles``: how much slower small tiles are per FLOP.
+- ``overlap``: the p-norm's exponent minus 1."""
 
 SIDES = (16, 32, 64, 128, 256)
 TILES = [(rows, columns) for rows in SIDES for columns in SIDES[1:] if rows * columns >= 1024]
 PARTS = [1, 2, 3, 4, 6, 8, 12, 16, 24]
 STEP = 64
-"""Elements of the inner dimension in a step."""
+"""The elements of the inner dimension that a block multiplies in one step; the inner dimension is rounded up to whole steps."""
 
 
 def seconds(numbers: dict[str, Tensor], card: Card, dtype: str, features: Tensor) -> Tensor:
@@ -75,9 +82,9 @@ def seconds_moving(numbers: dict[str, Tensor], card: Card, dtype: str, features:
 
     exponent = 1 + numbers["overlap"]
     together = (compute**exponent + memory**exponent + l2**exponent) ** (1 / exponent)
-    # The parts' sums are written in f32, and read again.
+    # The results of the parts are written in f32, and read again to be added up.
     adding = numbers["reduce_us"] * 1e-6 + 8 * parts * result / bandwidth
     times = together + torch.where(parts > 1, adding, torch.zeros_like(adding))
-    # Parts without work do not count.
+    # Skip numbers of parts for which a part would have no work.
     times = torch.where((inner * (parts - 1) < k) | (parts == 1), times, torch.full_like(times, torch.inf))
     return numbers["floor_us"] * 1e-6 + times.flatten(1).min(1).values

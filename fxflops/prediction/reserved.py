@@ -1,14 +1,15 @@
-"""How much memory CUDA's caching allocator reserves for a counted run, and whether it fits on a device.
+"""Predict the memory that CUDA's caching allocator reserves for a counted run, and whether the run fits on a device.
 
-The storages of the run are requested from :class:`~fxflops.prediction.allocator.CachingAllocator` in the order in which the run makes
-and frees them. Added to them is memory outside of tensors, with its sources:
+The run's storages are requested from :class:`~fxflops.prediction.allocator.CachingAllocator` in the order in which the run makes
+and frees them. Memory that is not in tensors is added:
 
-- cuBLAS's workspace, one for each thread that multiplies matrices: the one that runs the forward, and autograd's. It is 8,519,680 bytes,
-  from Hopper on 32 MiB (``aten/src/ATen/cuda/CublasHandlePool.cpp`` of torch; ``Device.workspace``); cuBLASLt, which
-  adds a bias, has another of 1 MiB. The 48 runs of ``benchmarks/results/gpu/snapshots.jsonl.gz`` have these sizes.
-- The CUDA context with torch's kernels, and NCCL's buffers, which do not come from the allocator: :data:`CONTEXT` and :data:`NCCL`.
+- cuBLAS's workspaces. Each thread that multiplies matrices has one: the thread of the forward, and autograd's thread. A workspace has
+  8,519,680 bytes, or 32 MiB from Hopper on (``aten/src/ATen/cuda/CublasHandlePool.cpp`` of torch; ``Device.workspace``). cuBLASLt, which
+  computes products with a bias, has another workspace of 1 MiB. The 48 runs in ``benchmarks/results/gpu/snapshots.jsonl.gz`` have these sizes.
+- The CUDA context with torch's kernels, and NCCL's buffers: :data:`CONTEXT` and :data:`NCCL`. They do not come from the allocator.
 
-Temporary buffers of kernels, such as cuDNN's for a convolution, depend on the chosen algorithm and are unknown.
+Temporary buffers of kernels are not included, because their sizes are unknown. For example, the buffer of cuDNN's convolutions depends on
+the algorithm that cuDNN chooses.
 """
 
 from __future__ import annotations
@@ -25,22 +26,27 @@ from .allocator import MIB, CachingAllocator
 from .memory import Reserved
 
 STEPS = 2
-"""Steps to simulate: the first has no optimizer state until its end, and leaves its segments to the later ones, which are all the same."""
+"""The number of steps to simulate. The first step has no optimizer state until its end. Its segments are reused by the second step, and all
+later steps are like the second."""
 BIAS_WORKSPACE = MIB
-"""Bytes that cuBLASLt keeps for a thread that adds biases to products."""
+"""The bytes of cuBLASLt's workspace in each thread that computes products with a bias."""
 CONTEXT = 676 * MIB
-"""Bytes of the CUDA context with torch's kernels: on an H100 with torch 2.11 a process used 730.00 MiB, 54.00 MiB of them reserved by the
-allocator (benchmarks/results/gpu/failures.md). ai-dynamo/aiconfigurator, systems/h100_sxm.yaml (095f58a51c4c), had 551 MB."""
+"""The bytes of the CUDA context with torch's kernels. On an H100 with torch 2.11, a process used 730.00 MiB, of which the allocator had
+reserved 54.00 MiB (benchmarks/results/gpu/failures.md). ai-dynamo/aiconfigurator states 551 MB (systems/h100_sxm.yaml, 095f58a51c4c)."""
 NCCL = {1: 0, 2: 342 * MIB, 4: 392 * MIB}
-"""Bytes of NCCL's buffers in a job of at least so many GPUs: ``nccl_mem`` of ai-dynamo/aiconfigurator, systems/*.yaml (095f58a51c4c)."""
+"""The bytes of NCCL's buffers, by the least number of GPUs in the job: ``nccl_mem`` in ai-dynamo/aiconfigurator, systems/*.yaml
+(095f58a51c4c)."""
 
 
 STATE = ("params", "buffers", "gradients", "optimizer")
-"""Categories of storages that do not depend on the batch."""
+"""The categories of storages whose sizes do not depend on the batch."""
 
 
 class Request(NamedTuple):
-    """A request to the allocator: ``bytes`` for the block of this number, or 0 to free it. Workspaces have numbers below 0."""
+    """A request to the allocator: to allocate ``bytes`` for the block with number ``block``, or, with 0 bytes, to free this block.
+
+    Workspaces have negative numbers.
+    """
 
     block: int
     bytes: int
@@ -55,21 +61,22 @@ def reserved(
     gpus: int = 1,
     allocator: CachingAllocator | None = None,
 ) -> Reserved:
-    """Return what the allocator of ``device`` reserves for a run; ``counted`` are its calls with their MACs.
+    """Return the memory that the allocator of ``device`` reserves for a run. ``counted`` are the run's calls with their MACs.
 
-    ``allocator`` has the settings, and ends in the state after the run. Raises InputError if the run's single allocations are not known.
+    ``allocator`` is an allocator with the settings to use; at the end, it is in the state after the run. Raises InputError if ``history`` is
+    not a History, as in a report that was read from a file.
     """
     if device in ("cpu", "meta"):
-        raise InputError(f"{device} has no caching allocator: report.max_memory is the peak of tensors there")
+        raise InputError(f"{device} has no caching allocator: report.max_memory is the peak memory of its tensors")
     device = find_device(device)
     allocator = allocator or CachingAllocator()
     if not isinstance(history, History):
         raise InputError(
-            "this report does not hold single allocations, only the memory after each call: "
-            "ask the report that count(), analyze() or profile() returned, not one read from a file"
+            "this report has no record of single allocations, only the memory after each call; "
+            "use the report that count(), analyze() or profile() returned, not a report read from a file"
         )
     if gpus < 1:
-        raise InputError(f"gpus is the number of GPUs of the job, at least 1, not {gpus}")
+        raise InputError(f"gpus must be the number of GPUs in the job, at least 1, not {gpus}")
     requests = [*requests_of(history, workspaces_of(counted, device))]
     last_growth = replay(requests, allocator)
     fullest = _like(allocator)
@@ -92,15 +99,17 @@ def reserved(
 
 
 def total(history: History, counted: Sequence[Counted], device: Device) -> int:
-    """Return only :attr:`Reserved.total` of a run on one GPU, which searches need many times."""
+    """Return :attr:`Reserved.total` of a run on one GPU. It is faster than :func:`reserved`, for searches that need it many times."""
     allocator = CachingAllocator()
     replay(requests_of(history, workspaces_of(counted, device)), allocator)
     return allocator.peak_reserved + CONTEXT
 
 
 def most_state(history: History) -> int:
-    """Return the peak bytes of weights, buffers, gradients and optimizer state together, which neither a smaller batch nor checkpoints
-    lower."""
+    """Return the peak bytes of weights, buffers, gradients and optimizer state together.
+
+    Neither a smaller batch nor checkpoints lower this peak.
+    """
     now = most = 0
     for storage, nbytes, _ in triples(history.changes):
         if history.category(storage) in STATE:
@@ -110,12 +119,12 @@ def most_state(history: History) -> int:
 
 
 def beside(gpus: int) -> int:
-    """Return the bytes that a process takes outside the allocator: the context, and NCCL's buffers in a job of ``gpus`` GPUs."""
+    """Return the bytes that a process takes outside the allocator: the CUDA context, and NCCL's buffers in a job of ``gpus`` GPUs."""
     return CONTEXT + next(size for least, size in reversed(NCCL.items()) if gpus >= least)
 
 
 def replay(requests: Iterable[Request], allocator: CachingAllocator) -> int:
-    """Replay the requests; return the number of the last one that raised the peak of reserved bytes."""
+    """Send the requests to the allocator; return the index of the last request that raised the peak of reserved bytes."""
     addresses, last, most = dict[int, int](), 0, allocator.peak_reserved
     for number, (block, nbytes) in enumerate(requests):
         if nbytes:
@@ -128,10 +137,11 @@ def replay(requests: Iterable[Request], allocator: CachingAllocator) -> int:
 
 
 def requests_of(history: History, workspaces: dict[int, dict[int, int]]) -> Iterator[Request]:
-    """Yield the requests for what a run holds at its start, and for :data:`STEPS` steps.
+    """Yield the requests for the storages that exist when a run starts, and for :data:`STEPS` steps.
 
-    ``workspaces`` has the workspaces that a call needs, their bytes by number. Optimizer state is made when the optimizer first
-    steps; everything made in a step, outputs and gradients too, is freed before the next.
+    ``workspaces`` has, for each call, the bytes of the workspaces that the call needs, by the workspace's number. Optimizer state is
+    allocated when the optimizer first steps. Everything else that a step allocates is freed before the next step, including outputs and
+    gradients.
     """
     changes = list(triples(history.changes))
     before = [(storage, nbytes) for storage, nbytes, call in changes if call < 0]
@@ -140,7 +150,7 @@ def requests_of(history: History, workspaces: dict[int, dict[int, int]]) -> Iter
     for storage, nbytes in before:
         if (storage, nbytes) not in state:
             yield from held.change(storage, nbytes)
-    # torch keeps the optimizer's numbers, such as a count of steps, on the CPU.
+    # Leave out state without dimensions, such as the optimizer's count of steps: torch keeps it on the CPU.
     state = [(storage, nbytes) for storage, nbytes in state if history.entries.specs[storage]]
     permanent, known = {storage for storage, _ in before}, set[int]()
     replaced = _replaced_state(history, changes)
@@ -165,14 +175,14 @@ def requests_of(history: History, workspaces: dict[int, dict[int, int]]) -> Iter
 
 
 class _Held:
-    """The blocks of the storages that are alive."""
+    """The blocks of all storages that are alive, by the storage's number."""
 
     def __init__(self) -> None:
         self.blocks: dict[int, Request] = {}
         self._made = 0
 
     def change(self, storage: int, nbytes: int) -> Iterator[Request]:
-        """Yield the requests for a storage that grows or shrinks by ``nbytes``: a resized one is allocated anew."""
+        """Yield the requests for a storage that grows or shrinks by ``nbytes``. To resize a storage, free its block and allocate a new one."""
         before = self.blocks.pop(storage, Request(0, 0))
         if before.bytes:
             yield Request(before.block, 0)
@@ -183,7 +193,7 @@ class _Held:
 
 
 def _replaced_state(history: History, changes: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """Return the storages of optimizer state that a step frees, each with the one that replaces it."""
+    """Return the storages of optimizer state that a step frees, each with the storage that replaces it."""
     freed, made = dict[str, list[int]](), dict[str, list[int]]()
     for storage, nbytes, number in changes:
         if number >= 0 and history.category(storage) == "optimizer":
@@ -193,7 +203,7 @@ def _replaced_state(history: History, changes: Sequence[tuple[int, int, int]]) -
 
 
 def workspaces_of(counted: Sequence[Counted], device: Device) -> dict[int, dict[int, int]]:
-    """Return the workspaces that each call with matrix products needs, by its number: bytes by a workspace's number, below 0."""
+    """Return, by call number, the workspaces that the call's matrix products need: their bytes by the workspace's (negative) number."""
     if not device.workspace:
         return {}
     found = dict[int, dict[int, int]]()
@@ -209,7 +219,7 @@ def workspaces_of(counted: Sequence[Counted], device: Device) -> dict[int, dict[
 
 
 def _adds_bias(counted: Counted) -> bool:
-    """Return whether a product adds a bias: cuBLASLt does both in one kernel."""
+    """Return whether a matrix product also adds a bias, so that cuBLASLt computes it."""
     call = counted.call
     if call.op == "addmm":
         return len(next(iter(call.inputs()), ())) == 1
@@ -217,7 +227,7 @@ def _adds_bias(counted: Counted) -> bool:
 
 
 def _fits(requests: Sequence[Request], allocator: CachingAllocator, device: Device, taken: int) -> bool | None:
-    """Return whether the run fits, if necessary with free segments given back to the driver; None if unknown."""
+    """Return whether the run fits, if necessary after returning free segments to the driver; None if the device's memory is unknown."""
     if device.memory is None:
         return None
     if allocator.peak_reserved + taken <= device.memory:

@@ -1,4 +1,4 @@
-"""Corrections to a formula of kernels, by the kernel's shape: a grid over the logarithms of its features."""
+"""Corrections to a formula for kernel times. They depend on the kernel's shape, and are a grid over the logarithms of its features."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Residuals:
-    """The logarithm of measured over predicted seconds, at knots, in thousandths.
+    """A grid of corrections. Each value is log(measured / predicted seconds) at a knot of the grid, in thousandths.
 
-    ``axes`` has for each feature that matters the base-2 logarithms of its knots, ascending. Between the knots the values are
-    interpolated linearly; beyond them the last one holds.
+    ``axes`` has, for each feature in the grid, the base-2 logarithms of the feature's knots, ascending. Between knots, values are
+    interpolated linearly. Outside the grid, the value of the nearest knot is used.
     """
 
     axes: Mapping[str, tuple[float, ...]]
     thousandths: tuple[int, ...]
 
     def factor(self, names: Sequence[str], features: Tensor) -> Tensor:
-        """Return the factors of predicted seconds: ``features[kernels, names] -> factor[kernels]``."""
+        """Return the factors by which predicted seconds are multiplied: ``features[kernels, names] -> factor[kernels]``."""
         shares = features.new_ones(len(features), 1)
         for name, knots in self.axes.items():
             weights = knot_weights(features[:, names.index(name)], features.new_tensor(knots))
@@ -38,7 +38,7 @@ class Residuals:
 
 
 def knot_weights(feature: Tensor, knots: Tensor) -> Tensor:
-    """Return the weights of the knots for each value: ``[kernels, knots]``, of which two neighbors are not 0."""
+    """Return the weight of each knot in a linear interpolation: ``weights[kernels, knots]``. In each row, at most two neighbors are not 0."""
     at = torch.log2(torch.clamp(feature, min=1)).clamp(knots[0], knots[-1])
     below = (torch.searchsorted(knots, at, right=True) - 1).clamp(0, len(knots) - 2)
     share = (at - knots[below]) / (knots[below + 1] - knots[below])

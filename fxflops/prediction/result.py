@@ -1,4 +1,4 @@
-"""A prediction: for each call, the seconds that a device is expected to take, with its bound and its measured time."""
+"""A prediction: the seconds that a device is expected to take for each call, with the call's bound and measured time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .calibration import Family
 from .memory import counted_for_another
 
 BOUND = "bound"
-"""The basis of a call without a calibrated family: it is predicted to take its bound."""
+"""The basis of a call without a calibrated family. The predicted time of such a call is its bound."""
 TOP = 12
 SHOWN = (
     Column("op", "op"),
@@ -45,9 +45,13 @@ COLUMNS = (
 class Row(NamedTuple):
     """One call, or the sum of several.
 
-    ``seconds`` are predicted; ``basis`` is the calibrated family they come from, or "bound" without one, joined by
-    "+" for several. ``bound_only_seconds`` is the part of ``seconds`` that is only a bound. ``measured_seconds`` is the time in
-    the run, on whatever device it ran, or None. ``waiting_seconds`` is the part of ``seconds`` in which the device waits for the host.
+    - ``seconds``: the predicted seconds.
+    - ``bound_seconds``: the least seconds that the device's ceilings allow.
+    - ``basis``: the calibrated family from which ``seconds`` are predicted, or "bound" if there is no such family. The sum of several
+      calls has all of them, joined by "+".
+    - ``bound_only_seconds``: the part of ``seconds`` that is only a lower bound.
+    - ``measured_seconds``: the measured time in the run, possibly on another device, or None.
+    - ``waiting_seconds``: the part of ``seconds`` in which the device waits for the host.
     """
 
     op: str
@@ -64,13 +68,15 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Prediction(Tabular):
-    """The seconds that a device is expected to take for the calls of a report, one after the other: as in a CUDA graph, or with
-    ``launch`` "eager" as the host launches them.
+    """The seconds that a device is expected to take for the calls of a report, one after the other.
 
-    ``families`` are the calibrated families used, with their errors, by name and dtype. ``missing`` is the number of
-    calls without a formula, of which only the bytes are known: ``seconds`` is then a lower bound. ``counted_for`` is the type of device
-    that the report was counted for; other types than "cuda" choose other kernels, e.g. for attention. ``steps`` is the number of steps
-    of a profiled block, 0 for another report; ``loading_seconds`` is its waiting time for data where it was profiled.
+    - ``launch``: "graph" if kernels start as in a CUDA graph, "eager" if each kernel starts when the host has launched it.
+    - ``families``: the calibrated families that were used, with their errors, by name and dtype.
+    - ``missing``: the number of calls without a formula. Only their bytes are known, so ``seconds`` is then a lower bound.
+    - ``counted_for``: the type of device that the report was counted for. Types other than "cuda" use other kernels, e.g. for
+      attention.
+    - ``steps``: the number of steps in a profiled block; 0 for other reports.
+    - ``loading_seconds``: the seconds that a profiled block waited for data, on the machine where it was profiled.
     """
 
     device: Device
@@ -85,7 +91,7 @@ class Prediction(Tabular):
 
     @property
     def seconds(self) -> float:
-        """Seconds of the device for all calls."""
+        """The predicted seconds of all calls."""
         return self.total.seconds
 
     @property
@@ -95,7 +101,7 @@ class Prediction(Tabular):
 
     @property
     def share_of_bounds(self) -> float:
-        """The share of ``seconds`` that is only a bound, of calls without a calibrated family."""
+        """The share of ``seconds`` that is only a lower bound, because the calls have no calibrated family."""
         return self.total.bound_only_seconds / self.seconds if self.seconds else 0.0
 
     @property
@@ -105,9 +111,9 @@ class Prediction(Tabular):
 
     @property
     def error(self) -> float | None:
-        """The mean error of the families used, weighted by their seconds; None if no family with a known error was used.
+        """The mean error of the families that were used, weighted by their seconds; None if no such family has a known error.
 
-        It is the error on single operations held out of the fits. Over a whole model the errors partly cancel.
+        This is the error for single operations that were not used in the fits. Over a whole model, errors partly cancel.
         """
         weights = self._seconds_with_error()
         total = sum(weights.values())
@@ -128,18 +134,18 @@ class Prediction(Tabular):
         return _together("all", "", "", self.rows)
 
     def by_operator(self) -> Rows[Row]:
-        """Return the sums of each operator's calls, the longest first."""
+        """Return the sums of each operator's calls, the slowest operator first."""
         groups = _grouped((row.op, row) for row in self.rows)
         sums = {op: _together(op, "", "", rows) for op, rows in groups.items()}
         return self._as_rows(dict(sorted(sums.items(), key=lambda item: -item[1].seconds)), "operators")
 
     def by_module(self) -> Rows[Row]:
-        """Return the sums of the calls within each module, by its path; "" is the model."""
+        """Return the sums of the calls within each module, by the module's path; "" is the whole model."""
         groups = _grouped((path, row) for row in self.rows for path in prefixes(row.path))
         return self._as_rows({path: _together("all", path, "", rows) for path, rows in groups.items()}, "modules")
 
     def by_phase(self) -> Rows[Row]:
-        """Return the sums of the calls of each phase."""
+        """Return the sums of each phase's calls."""
         groups = _grouped((row.phase, row) for row in self.rows)
         return self._as_rows({phase: _together("all", "", phase, rows) for phase, rows in groups.items()}, "phases")
 
@@ -153,8 +159,11 @@ class Prediction(Tabular):
         units: str | None = "auto",
         tablefmt: str = "simple",
     ) -> str:
-        """Return the rows as text, ``by`` "call", "kind" (the calls of an operator in modules whose paths differ only in
-        numbers), "operator", "module" or "phase". The other arguments are as for :func:`~fxflops.render.table.grid`."""
+        """Return the rows as text.
+
+        ``by`` is "call", "operator", "module", "phase", or "kind", which sums the calls of an operator in modules whose paths differ only
+        in numbers. The other arguments are as for :func:`~fxflops.render.table.grid`.
+        """
         from ..render.table import grid
 
         cells = [
@@ -195,7 +204,7 @@ class Prediction(Tabular):
             return [_together(rows[0].op, place_of(row.path for row in rows), "", rows) for rows in groups.values()]
         sums = {"operator": self.by_operator, "module": self.by_module, "phase": self.by_phase}
         if by not in sums:
-            raise InputError(f"cannot sum by {by!r}: one of 'call', 'kind', {', '.join(map(repr, sums))}")
+            raise InputError(f"cannot sum by {by!r}; expected one of 'call', 'kind', {', '.join(map(repr, sums))}")
         return sums[by]().values()
 
     def _as_rows(self, rows: Mapping[str, Row], name: str) -> Rows[Row]:
@@ -217,26 +226,26 @@ class Prediction(Tabular):
 
 
 def summary(prediction: Prediction) -> list[str]:
-    """Return the lines above the table: what is expected, the bound, and how far to trust it."""
+    """Return the lines above the table: the predicted time, its lower bound, and its error."""
     error = prediction.error
     trust = "no calibration: bounds only"
     if error is not None:
         trust = f"{error:.1%} on average for operations like these"
     elif prediction.families:
-        trust = "unknown, nothing like these operations was measured"
+        trust = "unknown, because no similar operations were measured"
     eager = prediction.launch == "eager"
     how = (
-        f"predicted, {prediction.share_of_waiting:.0%} of it waiting for the host"
+        f"predicted, including {prediction.share_of_waiting:.0%} waiting for the host"
         if eager
         else "predicted on the device"
     )
     name = prediction.device.name
     if not prediction.families and not eager:
-        # Printing the bound as a prediction, too, would promise more than is known.
+        # Only bounds are known, so print no predicted time beside the bound.
         return [
-            f"{name}: {duration(prediction)}, its lower bound",
-            f"bounds only: no calibration is known for {name}; fxflops.calibrate() measures one where the device is, "
-            "for report.predict(..., calibration=)",
+            f"{name}: {duration(prediction)} (lower bound)",
+            f"bounds only: no calibration is known for {name}; run fxflops.calibrate() on a machine with this device, "
+            "and pass the result to report.predict(..., calibration=...)",
         ]
     bounds = prediction.share_of_bounds
     known = sum(prediction._seconds_with_error().values())
@@ -267,22 +276,23 @@ def duration(prediction: Prediction) -> str:
 
 
 def _of_loop(prediction: Prediction) -> list[str]:
-    """Return the lines on what the prediction of a profiled loop leaves out; none for another report."""
+    """Return the lines about times that the prediction of a profiled loop does not include; an empty list for other reports."""
     lines = []
     if waited := prediction.loading_seconds:
         share = waited / (waited + prediction.seconds)
         lines.append(
-            f"data loading: {in_seconds(waited)} where this was profiled; if it takes as long there, it is {share:.0%} of the time"
+            f"data loading took {in_seconds(waited)} in the profiled loop; if it takes as long with {prediction.device.name}, "
+            f"it is {share:.0%} of the time"
         )
     if prediction.steps and prediction.launch == "graph":
         lines.append(
-            'the host\'s time is not included; launch="eager" adds it, for a loop that launches kernel by kernel'
+            'the host\'s time is not included; launch="eager" adds it, for a loop that launches its kernels one by one'
         )
     return lines
 
 
 def notes(prediction: Prediction) -> list[str]:
-    """Return the lines below the table: which measurements the families were fitted to."""
+    """Return the lines below the table: the measurements that the families were fitted to, and the limits of the prediction."""
     lines = [f"{name}: {family.note()}" for name, family in prediction.families.items()]
     if prediction.counted_for != "cuda" and listed(prediction.device.name) is not None:
         lines.append(counted_for_another(prediction.counted_for))

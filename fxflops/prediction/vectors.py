@@ -1,4 +1,4 @@
-"""How long a memory-bound kernel takes, which reads its tensors, computes little, and writes: elementwise, norms, softmax, lookups."""
+"""A formula for the time of memory-bound kernels, which read and write tensors and compute little: elementwise ops, norms, softmax, lookups."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from torch import Tensor
 from .hardware import Card
 
 FEATURES = ("bytes", "length")
-"""Bytes read and written, and the elements of a reduced row (1 if none is reduced)."""
+"""The bytes read and written, and the number of elements in a reduced row (1 if the kernel reduces nothing)."""
 NUMBERS = {"bandwidth": 0.85, "l2_gain": 0.1, "floor_us": 2.0, "short_rows": 0.01, "long_rows": 0.01}
-"""The numbers of a card. ``l2_gain`` is the gain in speed for tensors that fit into the L2 cache; ``short_rows`` and ``long_rows``
-are the slowdown for each halving of a row below :data:`MIDDLE` elements, and for each doubling above."""
+"""The formula's numbers, which are fitted for each card. ``l2_gain`` is the gain in speed for tensors that fit into the L2 cache.
+``short_rows`` is the slowdown for each halving of a row's length below :data:`MIDDLE` elements, ``long_rows`` the slowdown for each
+doubling above."""
 MIDDLE = 1024
 
 

@@ -134,7 +134,7 @@ def test_what_is_not_in_a_table() -> None:
         rank_meshes(build, [{"dp": 2}], device="Z9")
     with pytest.raises(InputError, match="memory 'much'"):
         rank_meshes(build, [{"dp": 2}], memory="much")
-    with pytest.raises(InputError, match="memory '80' is in bytes: give it a unit, such as '80GiB'"):
+    with pytest.raises(InputError, match="memory '80' is in bytes; add a unit, such as '80GiB'"):
         rank_meshes(build, [{"dp": 2}], memory="80")
     with pytest.raises(InputError, match=r"meshes must be a list of meshes, such as \[\{'dp': 2\}\]"):
         rank_meshes(build, {"dp": 2})  # type: ignore[arg-type]

@@ -217,7 +217,7 @@ def test_eager_waits_for_the_host_where_it_is_slower() -> None:
     assert sum(row.seconds for row in eager.by_operator().values()) == pytest.approx(eager.seconds)
     graph = large.predict("H100 SXM").seconds
     assert large.predict("H100 SXM", launch="eager").seconds == pytest.approx(graph, rel=1e-3)
-    with pytest.raises(InputError, match="launch='lazy': one of 'graph', 'eager'"):
+    with pytest.raises(InputError, match="launch='lazy'; expected one of 'graph', 'eager'"):
         small.predict("H100 SXM", launch="lazy")
 
 

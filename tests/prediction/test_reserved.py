@@ -140,7 +140,7 @@ def test_it_fits_where_it_does() -> None:
     assert "does not fit: 1.2 of 0.4 GiB (0.5 reserved, 0.7 CUDA context)" in str(
         counted.reserved(device(int(0.4 * 2**30)))
     )
-    assert "memory of mine is not known" in str(counted.reserved(device(None)))
+    assert "memory size of mine is unknown" in str(counted.reserved(device(None)))
 
 
 def test_what_does_not_fit_names_the_next_call() -> None:
@@ -190,7 +190,7 @@ def test_free_segments_go_back_to_the_driver_before_it_does_not_fit() -> None:
     found = counted.reserved(tight)
     assert found.total > tight.memory  # type: ignore[operator]
     assert found.fits is True
-    assert "only by giving free segments back" in str(found)
+    assert "only if the allocator returns free segments" in str(found)
 
 
 def test_settings_of_the_allocator() -> None:
@@ -225,7 +225,10 @@ def test_a_report_counted_for_another_device_says_so() -> None:
     with torch.device("meta"):
         for_cpu = count(Mlp(), torch.empty(8, 512))
     for found in (for_cpu.reserved("H100"), for_cpu.predict("H100")):
-        assert 'counted for cpu, which runs other kernels than a GPU: count(..., device="cuda")' in str(found)
+        assert (
+            'counted for cpu, which runs other kernels than a GPU; to count for a GPU, use count(..., device="cuda")'
+            in str(found)
+        )
         assert found.counted_for == "cpu"
     for found in (report().reserved("H100"), report().predict("H100")):
         assert "counted for" not in str(found)
