@@ -21,9 +21,9 @@ from .result import RankKind, Simulation
 class StepBound(NamedTuple):
     """The least seconds of one rank's step: ``compute`` follows from the device's roofline, ``communication`` from its links.
 
-    ``binds`` names what limits the step. If communication takes longer, ``binds`` is the slowest collective with its mesh
-    dimension. Otherwise ``binds`` is "compute", or "launch" if most of the compute time goes to kernels so small that their launch
-    takes longest.
+    ``binds`` names what limits the step. If communication takes longer than computing, ``binds`` is the slowest collective and its
+    mesh dimension. If computing takes longer, ``binds`` is "compute", or "launch" if most of the computing time goes to kernels
+    that are limited by their launch time.
     """
 
     compute: float
@@ -44,7 +44,7 @@ class StepBound(NamedTuple):
 def step_bound(simulation: Simulation, device: str | Device = "H100", links: Links | None = None) -> StepBound:
     """Return the bound of the slowest rank.
 
-    ``device`` is a Device, or the name of a listed device. ``links`` are the device's links, by default the listed links. Ranks
+    ``device`` is a Device, or the name of a device in the table. ``links`` are the device's links, by default from the table. Ranks
     fill nodes in order: the last dimension of the mesh is innermost. A mask tensor has no values on a simulated rank, so attention
     with a mask tensor adds only its bytes to the bound. Raises InputError for a device or links
     that are not in a table, and if the bytes of a collective are not known.

@@ -63,11 +63,11 @@ def training_step(
 ) -> Build:
     """Return a ``build`` function for :func:`simulate`: a transformers causal language model on a mesh of "dp" and "tp".
 
-    A step consists of ``accumulate`` passes, forward and backward, and then the optimizer's step. ``step(8)`` runs 8 passes
-    instead. In each pass, a data-parallel rank processes ``batch`` sequences of ``tokens`` tokens, or its share of ``global_batch``.
+    A step consists of ``accumulate`` passes, forward and backward, and then the optimizer's step. ``step(8)`` runs 8 passes instead of
+    ``accumulate``. In each pass, a data-parallel rank processes ``batch`` sequences of ``tokens`` tokens, or its share of ``global_batch``.
 
-    ``fully_shard`` shards weights, gradients and AdamW's state over "dp", layer by layer. They are f32; weights are gathered in
-    bf16. Every pass gathers the weights, and reduces and scatters the gradients, as in torchtitan: the step does not call
+    ``fully_shard`` shards weights, gradients and AdamW's state over "dp", layer by layer. All of these are stored in f32;
+    weights are gathered in bf16. Every pass gathers the weights, and reduces and scatters the gradients, as in torchtitan: the step does not call
     ``set_requires_gradient_sync(False)``. "tp" follows the model's ``tp_plan``. With ``checkpointing`` each layer keeps only its
     input. Attention is ``scaled_dot_product_attention`` with ``is_causal`` and without a mask.
 
@@ -120,7 +120,7 @@ def layers_of(model: Any) -> int | None:
 
 
 def _shortened(config: Any, layers: int | None) -> Any:
-    """Return a copy of a config with only the first ``layers`` layers; with None, all layers."""
+    """Return a copy of a config with only the first ``layers`` layers. If ``layers`` is None, the copy has all layers."""
     made = copy.deepcopy(config)
     if layers is not None:
         for name, value in vars(config).items():

@@ -67,8 +67,8 @@ def may_fork() -> bool:
     - With a single core, copies save no time.
     - If another Python thread holds a lock, the lock is never released in the copy.
     - A daemonic process may not have child processes.
-    - Autograd raises in a copy if the original process has autograd threads for accelerators. The first backward pass starts them,
-      also for the accelerators that fake tensors pretend to be on.
+    - Autograd raises in a copy if the original process has autograd threads for accelerators. The first backward pass starts such
+      threads, also for accelerators that exist only as the device of fake tensors.
     """
     return (
         sys.platform == "linux"

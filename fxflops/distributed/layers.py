@@ -42,7 +42,7 @@ def depths(layers: int, step: int, number: int) -> Sequence[int]:
 
 
 def deeper(reports: Sequence[Report], times: int) -> Deeper | None:
-    """Return how to extrapolate from the last of some shallow models to the deep model; None if the models do not grow evenly.
+    """Return how to extrapolate from the deepest of the shallow models to the deep model; None if the models do not grow evenly.
 
     The difference between the last two models is added ``times`` times. Work, collectives and parameters must grow linearly with the
     number of layers; checking this takes three models. The live bytes at each call's peak must also change evenly from layer to
@@ -118,7 +118,7 @@ def _growing_lists(reports: Sequence[Report]) -> list[dict[tuple[str, ...], int]
 def _by_place(reports: Sequence[Report]) -> Sequence[Figures] | None:
     """Return the live bytes by category at the peak of each call in the first and last layers, for each report.
 
-    Calls are identified by their layer, counted from the nearer end. Outside layers, repeated calls are numbered the same way instead.
+    Calls are identified by their layer, counted from the nearer end. Repeated calls outside the layers are numbered in the same way.
     Return None if the bytes do not change evenly through the layers in the middle.
     """
     rows = [_rows(report, sizes) for report, sizes in zip(reports, _growing_lists(reports), strict=True)]

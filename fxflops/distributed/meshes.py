@@ -47,7 +47,8 @@ SHOWN = {
     "activations": "activations",
     "binds": "limited by",
 }
-"""The columns of the printed table with their headers. Exports have more columns; here a range is one column, with the better end first."""
+"""The columns of the printed table with their headers. The printed table shows a range in one column, with the better end first; exports have
+a column for each end."""
 RANGES = (
     "ranges: from full overlap (all communication runs while the device computes) to no overlap; sorted by full overlap"
 )
@@ -131,7 +132,7 @@ class Meshes(Tabular):
         return f"error: {error}; the error of a whole step is unknown: idle time, congestion and network latency are not included{left}"
 
     def _layers_of(self, simulation: Simulation) -> list[str]:
-        """Return "checkpointed" or "kept", for the mesh's activations; nothing if this was not chosen mesh by mesh."""
+        """Return whether the mesh's activations are "checkpointed" or "kept"; an empty list if this was not chosen mesh by mesh."""
         if self.checkpointed is None:
             return []
         return ["checkpointed" if simulation.mesh in self.checkpointed else "kept"]
@@ -178,7 +179,7 @@ class Meshes(Tabular):
         yield from (f"{mesh}: {reason}" for mesh, reason in self.failed.items())
 
     def _even_with(self) -> str:
-        """Return which memory savings were tried on the meshes that are too large: one sequence per pass, checkpoints."""
+        """Return the memory savings that were tried on the meshes that are too large, in words."""
         tried = []
         if self.batches and all(self.batches[mesh_name(each.mesh)] == 1 for each in self.too_large):
             tried.append("one sequence per pass")

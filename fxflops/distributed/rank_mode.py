@@ -48,7 +48,7 @@ class Rank(DispatchMode):
         self.constants: Constants | None = None
 
     def build(self, make: Callable[..., T], *args: Any) -> T:
-        """Return ``make(*args)``. While it runs, tensors computed from constants have readable values; during the step they do not."""
+        """Return ``make(*args)``. While ``make`` runs, tensors computed from constants have values; during the step, no tensors have values."""
         self.constants = Constants(self.results.mode)
         made = make(*args)
         self.constants = None
@@ -90,7 +90,7 @@ class Rank(DispatchMode):
 
 
 def _tells_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether DistributedDataParallel is computing numbers for other ranks now. These are integers; other dtypes are gradient buckets."""
+    """Return whether DistributedDataParallel is computing numbers for other ranks now. The numbers are integers, unlike gradient buckets."""
     called = (str(frame.f_globals.get("__name__")) for frame in frames() if not is_own(frame))
     caller = next(name for name in called if name != OPERATORS)
     if caller == ENGINE:  # the backward pass exchanges which parameters were used

@@ -67,7 +67,7 @@ def simulate(
         layers: the model's number of layers, if ``build(device_mesh, layers)`` can make the model with any number of layers. Then only
             models with 4, 5 and 6 layers are run (with a pipeline of n ranks: at least 4 n layers). The work, the collectives and the
             memory of the other layers are extrapolated. If the models do not grow evenly, the model with all layers is run instead.
-            ``simulate`` does not check that deeper layers are like the first layers; :func:`rank_meshes` does.
+            ``simulate`` does not check that deeper layers are like the first layers; :func:`rank_meshes` checks this.
         processes: the number of ranks that are simulated at the same time, each in a copy of this process. Changes that ``build``
             or the step make outside the model are lost with the copy. Where copies are not safe, one process is used: on systems
             other than Linux, with an accelerator, with other threads, or after a first backward pass on fake tensors.
@@ -90,8 +90,8 @@ def simulated(
 ) -> Simulation:
     """Do the work of :func:`simulate`, with more options.
 
-    With ``layers``, ``shallow`` is the number of models with fewer layers to extrapolate from: two models do not show whether work
-    grows linearly; with 0, ``build`` makes the model with all layers.
+    With ``layers``, ``shallow`` is the number of models with fewer layers to extrapolate from. With two models, there is no check that
+    work grows linearly. If ``shallow`` is 0, the model with all layers is run.
 
     With ``passes``, the step that ``build`` returns takes a number of passes, forward and backward, whose gradients it sums. For
     more than two passes, only a step with one pass and a step with two passes are run.

@@ -58,22 +58,22 @@ def train_meshes(
     Args:
         model: a transformers causal language model; it may be on the meta device.
         gpus: the number of devices.
-        device: a Device, or the name of a listed device.
+        device: a Device, or the name of a device in the table.
         seq: the number of tokens per sequence.
         batch: the sequences per pass (forward and backward) of each data-parallel rank. By default one; with ``global_batch``, as
             many as fit.
         global_batch: the sequences per step on all ranks. If a rank's share does not fit at once, the rank takes several passes and
             sums their gradients before the optimizer's step. The size of a pass is the largest that fits, with all activations or with
             checkpoints, whichever is predicted to be faster. Gradients are reduced after each pass.
-        checkpoint: whether each layer keeps only its input; by default, only on meshes that need it.
+        checkpoint: whether layers are checkpointed, so that each keeps only its input. By default, only meshes that need it do this.
         memory: the memory for tensors on each device, in bytes or as "70GiB". By default the card's memory minus CUDA's context and
             NCCL's buffers. If the card's memory is unknown, there is no limit.
-        links: the speeds of the links, in bytes per second and direction; by default the listed links of the device.
+        links: the speeds of the links, in bytes per second and direction; by default the device's links in the table.
         processes: the number of meshes that are simulated at the same time, each in a copy of this process.
         done: called after each simulation.
 
-    The memory of a pass grows nearly linearly with its sequences, so a few simulations find the largest pass that fits. The chosen
-    pass is always simulated itself. Two passes are simulated; further passes add the same work and no memory.
+    The memory of a pass grows nearly linearly with its number of sequences, so a few simulations find the largest pass that fits. The
+    chosen size is always simulated too. Two passes are simulated; further passes add the same work and no memory.
 
     Raises InputError if the model is not a causal language model, if the links of the device are unknown, or if ``global_batch``
     cannot be divided evenly on any mesh.

@@ -29,7 +29,7 @@ SMALLEST_OWN_SEGMENT = 10 * MIB
 """A request of at least this size gets its own segment, with the size rounded up to a multiple of :data:`SMALL_SEGMENT`."""
 FIRST_ADDRESS = 2**44
 EXPANDABLE_RANGE = 2**40
-"""Bytes of addresses into which one expandable segment can grow. The addresses take no memory until they are mapped."""
+"""The size of the address range into which one expandable segment can grow. Addresses take no memory until they are mapped."""
 
 
 class Block(NamedTuple):

@@ -16,8 +16,8 @@ from torch import Tensor
 from .hardware import Card
 
 FEATURES = ("sequences", "queries", "keys", "heads", "key_heads", "head_size", "causal", "element_bytes")
-"""``queries`` tokens attend to ``keys`` tokens in each of ``sequences`` sequences. If ``causal`` is 0, each query sees all keys. If it
-is 1, the last query sees all keys, and every other query sees one key less than the next query."""
+"""``queries`` tokens attend to ``keys`` tokens in each of ``sequences`` sequences. If ``causal`` is 0, each query sees all keys. If
+``causal`` is 1, the last query sees all keys, and every other query sees one key less than the next query."""
 NUMBERS = {
     "peak": 0.7,
     "bandwidth": 0.8,

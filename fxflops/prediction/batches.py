@@ -18,7 +18,7 @@ MOST = 2**40
 BEYOND = 8
 """The number of sizes to try above the answer if memory does not grow linearly: a larger size may need less, e.g. with less padding."""
 STRAIGHT = 0.01
-"""The relative distance from the line up to which a peak is taken to be on the line."""
+"""Peaks within this relative distance of the line are treated as being on the line."""
 
 
 Guess = Callable[[int], int | None]
@@ -30,12 +30,12 @@ def largest_batch(
 ) -> int:
     """Return the largest batch that fits into ``memory`` bytes; 0 if the smallest possible batch does not fit.
 
-    ``take(size)`` counts a run with this batch size and returns its peak bytes. It raises RunError for a size that the model rejects. If the
-    model rejects all sizes in :data:`FIRST`, the error of the first is raised. If the model takes only multiples of a size, only these
-    multiples are searched.
+    ``take(size)`` counts a run with this batch size and returns its peak bytes. ``take`` raises RunError for a size that the model rejects. If
+    the model rejects all sizes in :data:`FIRST`, the error for the first size is raised. If the model takes only multiples of a size, only
+    these multiples are searched.
 
-    ``guesses(size, larger)`` returns a guess from two counted sizes. The guess gives an answer. If counts of this answer and of the next
-    larger size confirm the guess, the search ends; otherwise it bisects. Raises InputError if memory does not grow with the batch.
+    ``guesses(size, larger)`` returns a function that estimates the bytes of other sizes from two counted sizes. If counts confirm the
+    largest batch by these estimates, the search ends; otherwise the search bisects. Raises InputError if memory does not grow with the batch.
     """
     sizes = _Sizes(take, memory)
     least = next((batch for batch in FIRST if sizes.is_possible(batch)), None)
@@ -57,7 +57,7 @@ def largest_batch(
             )
     if (guessed := sizes.guessed(fits, above, unit, guesses)) is not None:
         return guessed
-    # The size on the line is nearly always the answer; counting its neighbor confirms this. In case it is not, every second step bisects.
+    # The size on the line is nearly always the answer; counting its neighbor confirms this. In case the line is wrong, every second step bisects.
     by_line = True
     while above - fits > unit:
         looked_at = [fits + (above - fits) // (2 * unit) * unit]

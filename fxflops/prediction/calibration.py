@@ -109,7 +109,7 @@ class Calibration:
         return found or self.families.get(f"{name} {SAME_SPEED.get(dtype, dtype)}")
 
     def card(self, device: Device | None = None) -> Card:
-        """Return the card for the formulas, with the peaks and bandwidth of ``device``; by default, the listed device's."""
+        """Return the card for the formulas, with the peaks and bandwidth of ``device``, by default of the device in the table."""
         return Card(device or find_device(self.device), self.multiprocessors, self.l2_bytes)
 
     def save(self, path: str | Path) -> None:
@@ -158,7 +158,7 @@ class Calibration:
 
 
 def calibration_of(device: Device) -> Calibration | None:
-    """Return the calibration that fxflops ships for a listed device; None if fxflops has no calibration for it."""
+    """Return the calibration that fxflops ships for a device; None if fxflops has no calibration for this device."""
     return next((found for found in shipped() if device.is_called(found.device)), None)
 
 

@@ -13,14 +13,14 @@ from ..records.pairs import ATTENTION
 from ..roofline.traffic import compute_dtype, traffic_of
 
 NORMS = ("norm", "welford")
-"""Substrings in the names of normalization ops, most of which reduce and scale each row."""
+"""Substrings of the names of normalization ops, most of which reduce and scale each row."""
 OF_CHANNELS = ("batch_norm", "group_norm", "instance_norm")
-"""Prefixes in the names of normalization ops that reduce each channel over all positions. They have different kernels."""
+"""Prefixes of the names of normalization ops that reduce each channel over all positions. These ops have different kernels."""
 
 
 ATTENTION_BACKWARD = "attention_backward"
 PRODUCTS_OF_BACKWARD = 4
-"""The matrix products that count() counts in attention's backward pass: the products for gradients, without the recomputed scores."""
+"""The number of matrix products that count() counts in attention's backward pass. The product that recomputes the scores is not counted."""
 
 
 NCCL = "nccl"
@@ -28,8 +28,8 @@ NCCL = "nccl"
 
 
 DECODED_ROWS = 128
-"""The most packed query rows (one block of a kernel) for which attention is predicted from its bytes, if there are more keys than queries.
-Kernels then split the keys, so that all multiprocessors read the KV cache (https://pytorch.org/blog/flash-decoding/). For such attention on
+"""If there are more keys than queries, attention with at most this number of packed query rows (one block of a kernel) is predicted from its
+bytes. Kernels then split the keys, so that all multiprocessors read the KV cache (https://pytorch.org/blog/flash-decoding/). For such attention on
 an H800, the formula of prefills is 222 to 292% off; predictions from bytes are 6 to 19% off. These errors are for measurements that were not
 used in the fit (alibaba/InferSim f2293dab6d23, bench_data/mha/decode)."""
 

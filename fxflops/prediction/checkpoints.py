@@ -28,12 +28,12 @@ import torch
 from ..meters.history import History, triples
 
 SMALL = 12
-"""The most modules for which each module is counted alone and all sets (up to 4,096) are compared. With more modules, groups of similar
-modules are counted."""
+"""The largest number of modules for which each module is counted alone and all sets (up to 4,096) are compared. With more modules, groups of
+similar modules are counted."""
 MANY = 100
-"""The most modules for which sets are grown in several ways. With more modules, trying several ways would take longer than the counts."""
+"""The largest number of modules for which sets are grown in several ways. With more modules, several ways would take longer than the counts."""
 GROUPS = 24
-"""The most groups to count. The groups that hold the most bytes at the peak come first."""
+"""The largest number of groups to count. The groups that hold the most bytes at the peak come first."""
 SLACK = 1.05
 """Sets are counted if their estimated peak is at most this share of the memory. The share is above 1 because estimates can be too high if two
 modules hold the same tensor."""
@@ -42,14 +42,15 @@ DOUBTFUL_ABOVE = 1.01
 TRIFLE = 0.01
 """Modules with less than this share of a plan's recomputation are dropped first, if the plan fits without them."""
 TOGETHER = 512
-"""The most modules to count together."""
+"""The largest number of modules to count together."""
 DOUBTFUL = 24
-"""The most sets to count although their estimated peaks do not fit. ``MOST_COUNTS`` is the most counts in a search after the counts of groups."""
+"""The largest number of sets to count although their estimated peaks do not fit. ``MOST_COUNTS`` is the largest number of counts in a search,
+without the counts of groups."""
 MOST_COUNTS = 40
 AT_ONCE = 512
 """The number of sets that are compared in one batch."""
 ALIKE, MOST_TRIED = 8, 512
-"""The most sets to estimate when looking for a cheaper set: with the same FLOPs, and in total."""
+"""The largest numbers of sets to estimate when looking for a cheaper set: sets with the same FLOPs, and sets in total."""
 NEARBY = (1.08, 1.06, 1.04, 1.02, 1.0, 0.98, 0.96)
 """If no set fits, sets are grown until they fit into these shares of the memory."""
 HALVINGS = 8
@@ -220,7 +221,8 @@ class Search:
         return self.trials[key]
 
     def _groups(self, names: Sequence[str]) -> list[list[str]]:
-        """Group the modules whose effects are counted. Few modules form one group each; many are grouped by names that differ only in numbers."""
+        """Group the modules whose effects are counted. If there are few modules, each is a group; otherwise, modules whose names differ only in
+        numbers form a group."""
         if len(names) <= SMALL:
             return [[name] for name in names]
         groups = dict[str, list[str]]()
@@ -320,7 +322,7 @@ class Search:
             if self._fits(trial):
                 best = trial
                 break
-            # The set takes this much too much: the estimate was too low, or more of the reserved memory is unused. Aim lower.
+            # The set needs this many bytes too many: its estimate was too low, or more of the reserved memory is unused. Aim lower.
             too_much = max(trial.allocated - self._memory, trial.peak - self._limit, 1)
             memory = min(memory, self._levels.peak(chosen)) - too_much
         return self._with_fewer(best) if best is not None else None

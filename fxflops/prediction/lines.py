@@ -14,7 +14,7 @@ def histories_on_lines(one: tuple[int, History], other: tuple[int, History]) -> 
 
     The two runs must be alike: the same calls make and free the same storages in the same order. If the runs are not alike, return None. Each
     change in bytes is assumed to be linear in the batch size. The returned function gives None for a size where a predicted change is not
-    a whole number of bytes. The prediction can be wrong; only a count of the batch makes sure.
+    a whole number of bytes. The prediction can be wrong, so count the batch to be sure.
     """
     (batch, history), (batch2, history2) = one, other
     if not _run_alike(history, history2):

@@ -43,9 +43,9 @@ STATE = ("params", "buffers", "gradients", "optimizer")
 
 
 class Request(NamedTuple):
-    """A request to the allocator: to allocate ``bytes`` for the block with number ``block``, or, with 0 bytes, to free this block.
+    """A request to the allocator for a block of ``bytes`` bytes with the number ``block``. With 0 bytes, it is a request to free this block.
 
-    Workspaces have negative numbers.
+    The blocks of workspaces have negative numbers.
     """
 
     block: int
@@ -99,7 +99,7 @@ def reserved(
 
 
 def total(history: History, counted: Sequence[Counted], device: Device) -> int:
-    """Return :attr:`Reserved.total` of a run on one GPU. It is faster than :func:`reserved`, for searches that need it many times."""
+    """Return :attr:`Reserved.total` of a run on one GPU. This function is faster than :func:`reserved`, for searches that need many totals."""
     allocator = CachingAllocator()
     replay(requests_of(history, workspaces_of(counted, device)), allocator)
     return allocator.peak_reserved + CONTEXT

@@ -1,4 +1,4 @@
-"""Corrections to a formula for kernel times. They depend on the kernel's shape, and are a grid over the logarithms of its features."""
+"""Corrections to a formula for kernel times. The corrections depend on the kernel's shape: they form a grid over the logarithms of its features."""
 
 from __future__ import annotations
 

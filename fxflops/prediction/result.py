@@ -47,8 +47,8 @@ class Row(NamedTuple):
 
     - ``seconds``: the predicted seconds.
     - ``bound_seconds``: the least seconds that the device's ceilings allow.
-    - ``basis``: the calibrated family from which ``seconds`` are predicted, or "bound" if there is no such family. The sum of several
-      calls has all of them, joined by "+".
+    - ``basis``: the calibrated family from which ``seconds`` are predicted, or "bound" if there is no such family. For the
+      sum of several calls, it has the names of all families, joined by "+".
     - ``bound_only_seconds``: the part of ``seconds`` that is only a lower bound.
     - ``measured_seconds``: the measured time in the run, possibly on another device, or None.
     - ``waiting_seconds``: the part of ``seconds`` in which the device waits for the host.

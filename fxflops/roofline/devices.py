@@ -47,7 +47,7 @@ class Device:
     - ``memory``: the bytes that a process can use; None if unknown.
     - ``memory_source``: where ``memory`` comes from.
     - ``workspace``: the bytes that torch keeps for cuBLAS (hipBLAS) in each thread that multiplies matrices. The default is the size
-      on most cards; 0 for none.
+      on most cards; 0 if torch keeps no workspace.
 
     >>> Device("mine", peaks={"f32": 1e12, "bf16": 4e12}, bandwidth=2e11).peak("bf16")
     4000000000000.0
@@ -118,9 +118,10 @@ def near_or_all(name: str) -> str:
 
 
 def listed(name: str) -> Device | None:
-    """Return the device with this name from the table, with the named variant's memory; None if it is not listed.
+    """Return the device with this name from the table; None if the table has no such device.
 
-    ``name`` may also describe an unlisted device: "bf16=400T,bandwidth=2TB,memory=96GB". Raises InputError if the description is wrong.
+    If ``name`` is the name of a variant, such as "V100 32GB", the device has the variant's memory. ``name`` may also describe an unlisted
+    device: "bf16=400T,bandwidth=2TB,memory=96GB". Raises InputError if the description is wrong.
     """
     if "=" in name:
         return of_figures(name)

@@ -61,7 +61,7 @@ def tf32_allowed() -> TF32:
     backends: Any = torch.backends
     if hasattr(
         backends.cudnn, "conv"
-    ):  # since torch 2.9, which raises for the older attributes once the newer ones are set
+    ):  # torch 2.9 and later: once the newer attributes are set, reading the older ones raises
         return TF32(backends.cuda.matmul.fp32_precision == "tf32", backends.cudnn.conv.fp32_precision == "tf32")
     return TF32(backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32)
 
@@ -73,7 +73,7 @@ def computed_in_tf32(allowed: bool) -> Iterator[None]:
     name: str
     wanted: Any
     try:
-        # Use the older attribute if it can be read: once the newer one is set, the older raises, and other libraries read the older.
+        # Set the older attribute if it still works. Setting the newer attribute makes the older one raise, and other libraries read it.
         name, wanted, before = "allow_tf32", allowed, matmul.allow_tf32
     except RuntimeError:
         name, wanted, before = "fp32_precision", "tf32" if allowed else "ieee", matmul.fp32_precision

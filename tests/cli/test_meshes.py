@@ -92,7 +92,7 @@ def test_a_model_of_experts_is_data_parallel_alone(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, **experts}))
     found = invoke(f"hf:{tmp_path}", "--gpus", "4", "--seq", "8", "--json")
     assert [row["mesh"] for row in json.loads(found.stdout)["meshes"]] == ["dp 4 x tp 1"]
-    assert "its meshes are only data parallel" in found.stderr
+    assert "only data parallel: the model has no tp_plan" in found.stderr
 
 
 @pytest.mark.parametrize(

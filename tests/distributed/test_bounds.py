@@ -105,7 +105,7 @@ def test_meshes_in_the_order_of_their_times() -> None:
     _, fits, above, hint = str(none).splitlines()
     assert fits == "no mesh fits"
     assert above.startswith("does not fit into 1,000 B: dp 2 (")
-    assert hint.endswith("such as 1000GiB")
+    assert hint.endswith("write 1000GiB")
 
 
 @pytest.mark.usefixtures("_forks")

@@ -174,7 +174,7 @@ def test_build_returns_a_model_and_a_step() -> None:
         ((model, model.forward, 1), "int"),
     ):
         with pytest.raises(
-            InputError, match=rf"the model and a function that makes a step, in this order, not \(.*{said}\)"
+            InputError, match=rf"the model and a function that runs a step, in this order, not \(.*{said}\)"
         ):
             simulate(lambda mesh, made=made: made, {"dp": 2})  # type: ignore[misc]
     with pytest.raises(
@@ -289,7 +289,7 @@ def test_an_error_names_the_rank_and_leaves_no_process_group() -> None:
 def test_it_needs_a_process_without_a_group() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        with pytest.raises(InputError, match=r"call it before torch\.distributed is initialized"):
+        with pytest.raises(InputError, match=r"call simulate\(\) before torch\.distributed is initialized"):
             simulate(linear, {"dp": 2})
     finally:
         dist.destroy_process_group()

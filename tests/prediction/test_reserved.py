@@ -225,17 +225,14 @@ def test_a_report_counted_for_another_device_says_so() -> None:
     with torch.device("meta"):
         for_cpu = count(Mlp(), torch.empty(8, 512))
     for found in (for_cpu.reserved("H100"), for_cpu.predict("H100")):
-        assert (
-            'counted for cpu, which runs other kernels than a GPU; to count for a GPU, use count(..., device="cuda")'
-            in str(found)
-        )
+        assert 'to count for a GPU, use count(..., device="cuda")' in " ".join(str(found).split())
         assert found.counted_for == "cpu"
     for found in (report().reserved("H100"), report().predict("H100")):
         assert "counted for" not in str(found)
 
 
 def test_what_cannot_be_known() -> None:
-    with pytest.raises(InputError, match="not one read from a file"):
+    with pytest.raises(InputError, match="not a report read from a file"):
         Report.from_dict(report().to_dict()).reserved("H100")
     with pytest.raises(InputError, match="no device 'H900'"):
         report().reserved("H900")

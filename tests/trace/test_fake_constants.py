@@ -89,7 +89,7 @@ def test_build_reads_nothing_else(name: str) -> None:
     def build(mesh: Any) -> Any:
         UNKNOWN[name]()
 
-    told = r"build reads the value .*computed from constants alone, in tensors of at most 16,384 elements.*\n  at .*test_fake_constants\.py:\d"
+    told = r"build reads the value .*computed from constants alone, with at most 16,384 elements each.*\n  at .*test_fake_constants\.py:\d"
     with pytest.raises(RunError, match=told):
         simulate(build, {"dp": 2})
 
