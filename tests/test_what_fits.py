@@ -346,7 +346,7 @@ def test_searched_sizes_are_the_largest(peak: Callable[[int], int], refused: Cal
         ({}, "give memory='16GiB', or a card, device='H100'"),
         ({"memory": "16"}, "add a unit"),
         ({"memory": "lots"}, "not a number"),
-        ({"memory": 1.5}, "not bytes"),
+        ({"memory": 1.5}, "expected a whole number of bytes"),
         ({"device": "H1000"}, "a card's name"),
         ({"memory": 10**6, "optimizer": SGD}, "backward=True"),
     ],

@@ -129,10 +129,12 @@ def limit_of(memory: str | int | None) -> int | None:
     try:
         limit = read_size(memory) if isinstance(memory, str) else operator.index(memory)
     except (ValueError, TypeError) as error:
-        said = f": {error}" if isinstance(memory, str) else ": expected a number of bytes or a size such as '80GiB'"
+        said = (
+            f": {error}" if isinstance(memory, str) else ": expected a whole number of bytes or a size such as '80GiB'"
+        )
         raise InputError(f"memory {memory!r}{said}") from None
     if isinstance(memory, bool) or limit < 0:
-        raise InputError(f"memory {memory!r}: expected a number of bytes or a size such as '80GiB'")
+        raise InputError(f"memory {memory!r}: expected a whole number of bytes or a size such as '80GiB'")
     if isinstance(memory, str) and limit < 2**10:
         raise InputError(f"memory {memory!r} is in bytes; add a unit, such as '{limit}GiB'")
     return limit
