@@ -31,8 +31,8 @@ class Kernel(NamedTuple):
     argument that is itself returned. The rule gets only the arguments that it names, each tensor as a spec. If ``result`` is None, the
     function itself is called on meta: its Python code supports meta tensors.
     ``described(arguments)`` returns the formula's arguments, e.g. a module's weights or the parts of a packed tensor.
-    ``facts(arguments)`` returns facts about the result that depend on tensor values. It raises NotImplementedError if the values cannot
-    be read.
+    ``facts(arguments)`` returns facts about the result that depend on tensor values. ``facts`` raises NotImplementedError if the values
+    cannot be read.
     ``saved(**arguments)`` returns the specs of the tensors that the kernel saves for the backward pass, besides arguments and result.
     ``writes`` names the arguments that the function writes to. ``names`` lists the parameters of a C function without a signature.
     """
@@ -53,7 +53,7 @@ PLAIN_CALL = Kernel()
 
 
 class Given(str):
-    """The name of an argument that the function itself returns. It takes the place of a spec in a result."""
+    """The name of an argument that the function itself returns, in the place where a result would have a spec."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""The registry of formulas of fxflops and of users. It finds the formula that counts a call."""
+"""The registry of formulas of fxflops and of users, which finds the formula that counts a call."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ to code outside torch, and the work of this code is unknown."""
 
 @dataclass(frozen=True)
 class Formula:
-    """A rule that counts an op. It has the op's name, and a function or the reason why the op computes nothing.
+    """A rule that counts an op: the op's name, and a function or the reason why the op computes nothing.
 
     ``style`` says how the function is called. "op": with the op's own parameters, tensors as specs. "module": with the module as
     the first argument. "mapping": with the arguments that torch_flops passes.
@@ -135,7 +135,7 @@ class FormulaRegistry:
         return str(getattr(target, "__name__", target))
 
     def find(self, function: Any) -> Formula | None:
-        """Return the entry for a function, method descriptor or overload; None if no entry counts it.
+        """Return the entry for a function, method descriptor or overload, or None if no entry counts it.
 
         An overload without its own entry uses the entry of its packet. An in-place or ``out=`` form uses the entry of the
         functional form. After these, ``fallback`` decides from schema and tags. A function that a file names, but that this
@@ -170,7 +170,7 @@ class FormulaRegistry:
         return target_of(name)
 
     def find_class(self, cls: type) -> tuple[type | None, Formula | None]:
-        """Return the class whose entry counts modules of ``cls``, and the entry; None if the class has no entry.
+        """Return the class whose entry counts modules of ``cls``, and the entry, or None if the class has no entry.
 
         The class is the first one in the MRO that has an entry or defines ``forward``.
         """
@@ -238,9 +238,9 @@ def formula(*targets: Any, op: str | None = None, traits: Iterable[Trait] = ()) 
     name of an op in ``report.by_operator()``, or of a ``torch.Tensor`` method, stands for all spellings of the op.
 
     The decorated function takes the op's own parameters, each tensor as a :class:`~fxflops.records.Spec`, and the keyword ``out``,
-    the result's spec. Its positional parameters take the op's first arguments. Its keyword-only parameters are matched by name.
-    Arguments that it does not name are not passed. If all targets are module classes, it gets the module and then the arguments of
-    the module's forward. It returns a :class:`~fxflops.records.Cost`, or the FLOPs as an int.
+    the result's spec. Positional parameters take the op's first arguments. Keyword-only parameters are matched by name. The op's
+    other arguments are not passed. If all targets are module classes, the function gets the module and then the arguments of the
+    module's forward. The function returns a :class:`~fxflops.records.Cost`, or the FLOPs as an int.
 
     ``op`` is the op's name in reports (default: the name of the first target). ``traits`` are the op's traits, from
     ``fxflops.ops._traits``.

@@ -15,7 +15,7 @@ POSITIONAL: dict[Any, Any] = {inspect.Parameter.POSITIONAL_ONLY: inspect.Paramet
 
 
 def parameters_of(function: Any) -> Parameters:
-    """Return a function's parameters. Those of a plain Python function come from its code, ten times as fast as its signature."""
+    """Return a function's parameters. The code of a plain Python function gives them ten times as fast as the function's signature."""
     if type(function) is FunctionType and not hasattr(function, "__wrapped__"):
         code = function.__code__
         first, names, flags = code.co_argcount, code.co_varnames, code.co_flags
@@ -40,7 +40,7 @@ PLAIN: contiguous if the first tensor is contiguous. CONTIGUOUS: contiguous for 
 any strides of all tensors. KEPT: the same layout as the first tensor. FORMAT: channels last if all images are channels last, else
 contiguous. POINTWISE: the layout that TensorIterator gives the broadcast operands. EVEN is like ANY, and ORDERED is like POINTWISE,
 but EVEN, ORDERED and KEPT do not apply to tensors with odd strides (``is_odd`` in ``shapes.py``). WHOLE: the rule returns a
-:class:`Result`. It takes each tensor as a :class:`Placed`, and the device type if it has the keyword ``device``.
+:class:`Result`. A WHOLE rule takes each tensor as a :class:`Placed`, and the device type if the rule has the keyword ``device``.
 """
 Strides = tuple[int, ...]
 Passing = tuple[Spec, ...]
@@ -67,7 +67,7 @@ class Result(NamedTuple):
 class Rule(NamedTuple):
     """The shape rule of an op: its function, the result's layout, the function's parameters, and a rule for the peak.
 
-    ``passing`` returns the tensors alive at the peak within a call, or None if unknown. It takes the sizes and strides of
+    ``passing`` returns the tensors alive at the peak within a call, or None if unknown. ``passing`` takes the sizes and strides of
     the input tensors, the result, the rule's own parameters and, with ``by_device``, the device type as the keyword
     ``device``. If ``passing`` is None, only the result is alive. A rule with the layout WHOLE has no ``passing``.
     """
@@ -131,7 +131,7 @@ def unwatched(*targets: Any) -> Callable[[Callable[..., Passing | None]], Callab
     """Register the decorated rule for functions that compute more under a dispatch mode (``isTensorSubclassLike``).
 
     For example, under a mode ``svdvals`` also computes the singular vectors. The rule returns the tensors, besides the
-    result, that are alive at the peak without a mode. It returns None if a mode changes nothing. It takes the sizes and
+    result, that are alive at the peak without a mode. The rule returns None if a mode changes nothing. The rule takes the sizes and
     strides of the input tensors, the function's own parameters, and two keywords: ``device`` is the device type, and
     ``learns`` says whether autograd records the call.
     """

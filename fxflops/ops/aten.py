@@ -83,7 +83,7 @@ zero("create", "aten::empty_quantized", op="empty_quantized", traits=[EMPTY])
 
 
 def aten_rule(overload: OpOverload) -> Formula | None:
-    """Return the rule for an overload without its own entry; None if no rule applies.
+    """Return the rule for an overload without its own entry, or None if no rule applies.
 
     The rules are tried in this order. An operator of ``prims`` (used by decompositions) counts like aten's operator with the same
     name. A view, copy, random factory or communication, recognized by schema, tags or namespace, costs nothing. An operator with
@@ -143,7 +143,7 @@ def _is_of_torch(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _functional(overload: OpOverload) -> OpOverload | OpOverloadPacket | None:
-    """Return the functional operator of an in-place, ``out=`` or list form; None for any other operator."""
+    """Return the functional operator of an in-place, ``out=`` or list form, or None for any other operator."""
     space, _, name = overload._schema.name.partition("::")
     if name.startswith("_foreach_"):
         stem = name.removeprefix("_foreach_").rstrip("_")

@@ -46,7 +46,7 @@ def heads_last_backward(
 ) -> Cost:
     """grad[b, n, h, v], query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out_q, out_k, out_v: counted like attention_backward.
 
-    Packed sequences have the shape [sum of n, h, d], and ``cum_seq_q`` has their starts. Each counts as long as the longest sequence.
+    Packed sequences have the shape [sum of n, h, d], and ``cum_seq_q`` has their starts. Each sequence counts as long as the longest one.
     """
     given = bias if bias_requires_grad else None
     n, h, _ = query[-3:]

@@ -1,4 +1,4 @@
-"""The shape rule of ``scaled_dot_product_attention``. It predicts which kernel runs on CPU, and which tensors the kernel allocates.
+"""The shape rule of ``scaled_dot_product_attention``: which kernel runs on CPU, and which tensors the kernel allocates.
 
 Torch itself decides whether the fused kernel runs (``torch._fused_sdp_choice``). If not, unfused matrix products run, in the steps of
 https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/transformers/attention.cpp

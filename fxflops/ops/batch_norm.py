@@ -39,7 +39,7 @@ zero(
 
 
 def batch_normed(input: Spec, training: bool, *weights: Spec | None) -> Spec | None:
-    """x[n, c, *] -> out[n, c, *]; None if a weight has the wrong size or dtype, or if a channel has a single value in training."""
+    """x[n, c, *] -> out[n, c, *], or None if a weight has the wrong size or dtype, or if a channel has a single value in training."""
     if input.ndim < 2 or not input.dtype.is_floating_point or not input.numel():
         return None
     if training and input.numel() == input[1]:

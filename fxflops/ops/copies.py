@@ -32,14 +32,14 @@ from ._extend import (
 
 @shape(torch.reshape, torch.Tensor.reshape, layout=WHOLE)
 def reshape_shape(input: Placed, *shape: Any) -> Result | None:
-    """x[*] -> out[*] if the result is a copy; None if the result is a view."""
+    """x[*] -> out[*] if the result is a copy, or None if the result is a view."""
     sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
     return _copied(input, [*sizes]) if shape else None
 
 
 @shape(torch.flatten, torch.Tensor.flatten, layout=WHOLE)
 def flatten_shape(input: Placed, start_dim: int = 0, end_dim: int = -1) -> Result | None:
-    """x[*, *n, *] -> out[*, prod n, *] if the result is a copy; None if the result is a view."""
+    """x[*, *n, *] -> out[*, prod n, *] if the result is a copy, or None if the result is a view."""
     dims = len(input)
     if not (-dims <= start_dim < dims and -dims <= end_dim < dims):
         return None
@@ -52,7 +52,7 @@ def flatten_shape(input: Placed, start_dim: int = 0, end_dim: int = -1) -> Resul
 
 
 def _copied(input: Placed, sizes: list[int]) -> Result | None:
-    """Return a contiguous copy with these sizes, one of which may be -1; None if the result is a view."""
+    """Return a contiguous copy with these sizes, one of which may be -1, or None if the result is a view."""
     if sizes.count(-1) == 1:
         rest = math.prod([size for size in sizes if size != -1])
         sizes[sizes.index(-1)] = input.numel() // rest
@@ -111,7 +111,7 @@ def pad_shape(input: Placed, pad: Sequence[int], mode: str = "constant", value: 
 
 @shape(torch.Tensor.__getitem__, layout=WHOLE)
 def rows_shape(input: Placed, indices: Any) -> Result | None:
-    """x[n, *], indices[m] -> out[m, *]; None for a number or a slice, whose result is a view, and for a boolean mask."""
+    """x[n, *], indices[m] -> out[m, *], or None for a number or a slice, whose result is a view, and for a boolean mask."""
     if not isinstance(indices, Placed) or indices.dtype is not torch.int64 or not indices.ndim or not input.ndim:
         return None
     if 0 in input or 0 in indices or not all(each.strides == contiguous(each) for each in (input, indices)):

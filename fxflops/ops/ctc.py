@@ -1,4 +1,4 @@
-"""CTC loss, for sequences that are not aligned with their labels. It takes one recursion step per time step and state.
+"""CTC loss, for sequences that are not aligned with their labels. The loss takes one recursion step per time step and state.
 
 A. Graves et al., Connectionist Temporal Classification: https://www.cs.toronto.edu/~graves/icml_2006.pdf
 """

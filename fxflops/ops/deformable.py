@@ -1,6 +1,6 @@
 """Multi-scale deformable attention: bilinear samples of feature maps, weighted and summed.
 
-It counts like the reference code with ``F.grid_sample``, ``ms_deform_attn_core_pytorch`` in ``models/ops`` of
+The ops count like the reference code with ``F.grid_sample``, ``ms_deform_attn_core_pytorch`` in ``models/ops`` of
 https://github.com/fundamentalvision/Deformable-DETR, which mmcv and transformers also contain. Paper:
 https://arxiv.org/abs/2010.04159, equation 3.
 """

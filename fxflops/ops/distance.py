@@ -13,8 +13,8 @@ def cdist(x1: Spec, x2: Spec, p: float = 2.0, *, out: Spec) -> Cost:
     """x1[*, m, d], x2[*, n, d] -> out[*, m, n]: d subtractions, d powers, d-1 adds and 1 root per output.
 
     The count is the same where torch uses a matrix product (for large m or n). For p = 2 the powers are multiplies. p = 0 takes d
-    compares instead of powers, and p = 1 d absolute values. Infinity takes d absolute values and d-1 compares. These three need no
-    root. Any other p takes d absolute values before the powers.
+    compares and no root. p = 1 takes d absolute values and no root. p = infinity takes d absolute values, d-1 compares and no root.
+    Any other p takes d absolute values before the powers.
     """
     d = x1[-1]
     if d == 0:

@@ -28,7 +28,7 @@ def dropout(
 
 @dropout.shape(nn.Dropout, F.dropout, layout=POINTWISE)
 def dropout_shape(input: Spec, p: float = 0.5, training: bool = True, inplace: bool = False) -> Spec | None:
-    """x[*] -> x[*] itself in eval mode; None in training, where dropout also makes a mask."""
+    """x[*] -> x[*] itself in eval mode, or None in training, where dropout also makes a mask."""
     return None if training else input
 
 

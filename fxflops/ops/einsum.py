@@ -1,7 +1,7 @@
 """torch.einsum, counted as products of two operands at a time, in torch's order.
 
-Without opt_einsum the order is left to right; if opt_einsum is installed and enabled (``torch.backends.opt_einsum``), it chooses
-the order of three or more operands.
+Without opt_einsum the order is left to right; if opt_einsum is installed and enabled (``torch.backends.opt_einsum``), opt_einsum
+chooses the order of three or more operands.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def order_now() -> tuple[Any, ...]:
 
 
 def path_taken(operands: Sequence[Any]) -> tuple[int, ...] | None:
-    """Return the path that ``torch.einsum`` passes to its kernel for these specs; None if the order is left to right.
+    """Return the path that ``torch.einsum`` passes to its kernel for these specs, or None if the order is left to right.
 
     The path comes from opt_einsum, like in torch: https://github.com/pytorch/pytorch/blob/main/torch/functional.py
     """
@@ -147,7 +147,7 @@ def _labels(tokens: Sequence[Any], ndim: int) -> list[Label]:
 
 @einsum.shape(torch.einsum, layout=WHOLE)
 def einsum_shape(equation: Any, *operands: Any) -> Result | None:
-    """a[m, k], b[k, n] -> out[m, n], in torch's steps; None unless there are an equation and two operands.
+    """a[m, k], b[k, n] -> out[m, n], in torch's steps, or None if there is no equation or not two operands.
 
     Torch gives both operands all dims, first the result's dims, then the summed dims, and multiplies them as batches of matrices:
     https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Linear.cpp

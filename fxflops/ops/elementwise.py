@@ -107,7 +107,7 @@ formula(torch.Tensor.__rpow__, op="pow")(pointwise)
 
 
 def same(input: Spec, inplace: bool = False) -> Spec | None:
-    """x[*] -> out[*]; None unless x is floating point."""
+    """x[*] -> out[*], or None if x is not floating point."""
     if not input.dtype.is_floating_point:
         return None
     return input if inplace else Spec(input, input.dtype)
@@ -124,7 +124,7 @@ shape(*spelled(LIKE_THEIR_INPUT.replace(" ", "_ ") + "_", torch, torch.Tensor), 
 
 @shape(*spelled("clamp clip clamp_min clamp_max", torch, torch.Tensor), layout=ORDERED)
 def clamp_shape(input: Spec, min: float | None = None, max: float | None = None) -> Spec | None:
-    """x[*] -> out[*]; None if a bound is a tensor."""
+    """x[*] -> out[*], or None if a bound is a tensor."""
     numbers = all(value is None or type(value) in NUMBER for value in (min, max))
     return same(input) if numbers and (min, max) != (None, None) else None
 
@@ -149,7 +149,7 @@ def masked_fill_shape(input: Spec, mask: Spec, value: Any) -> Spec | None:
 
 
 def together(*operands: Any) -> Spec | None:
-    """Return the broadcast result of floating-point tensors of one dtype and of numbers; None for other operands."""
+    """Return the broadcast result of floating-point tensors of one dtype and of numbers, or None for other operands."""
     specs = [value for value in operands if isinstance(value, Spec)]
     if len({spec.dtype for spec in specs}) != 1 or not specs[0].dtype.is_floating_point:
         return None
@@ -173,7 +173,7 @@ def where(*, out: Any) -> Cost:
 
 @where.shape(torch.where, layout=POINTWISE)
 def where_shape(condition: Spec, input: Any, other: Any) -> Spec | None:
-    """c[*], x[*], y[*] -> out[*], broadcast; None if x or y is a number."""
+    """c[*], x[*], y[*] -> out[*], broadcast, or None if x or y is a number."""
     if not isinstance(input, Spec) or not isinstance(other, Spec) or condition.dtype is not torch.bool:
         return None
     chosen = together(input, other)
@@ -216,7 +216,7 @@ def div(input: Any, other: Any = None, *, out: Spec) -> Cost:
 )
 @shape(*spelled("pow maximum minimum remainder atan2", torch, torch.Tensor), layout=POINTWISE)
 def arithmetic(input: Any, other: Any, *former: Any) -> Spec | None:
-    """x[*], y[*] -> out[*], broadcast; None if dtypes differ, and for the deprecated ``add(x, alpha, y)``."""
+    """x[*], y[*] -> out[*], broadcast, or None if dtypes differ, and for the deprecated ``add(x, alpha, y)``."""
     return None if former else together(input, other)
 
 
@@ -232,7 +232,7 @@ def arithmetic_in_place(input: Spec, other: Any, *former: Any) -> Spec | None:
 
 @add.shape(torch.Tensor.__rsub__, layout=POINTWISE)
 def arithmetic_reversed(input: Spec, other: Any) -> Spec | None:
-    """x[*], a number -> out[*]; None for two tensors, because the kernel swaps them.
+    """x[*], a number -> out[*], or None for two tensors, because the kernel swaps them.
 
     1 / x has no rule: torch computes a reciprocal and a product.
     """

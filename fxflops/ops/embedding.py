@@ -48,7 +48,7 @@ def embedding_backward(grad_output: Spec, *, scale_grad_by_freq: bool, out: Spec
 def embedding_renorm(weight: Spec, indices: Spec, max_norm: float, norm_type: float = 2.0, *, out: Spec) -> Cost:
     """weight[v, d], indices[n] -> weight[v, d]: per row looked up, its norm, 1 compare, 1 divide and d multiplies.
 
-    This is an upper bound: it assumes that all rows looked up are distinct and longer than max_norm.
+    The count is an upper bound: all rows looked up are assumed to be distinct, and their norms to exceed max_norm.
     """
     rows = Spec((indices.numel(), weight[-1]))
     return norm(rows, norm_type, out=Spec(rows[:1])).plus(Cost(muls=rows.numel(), others=2 * rows[0]))
@@ -67,7 +67,7 @@ def embedding_bag(
 ) -> Cost:
     """input[n], weight[v, d] -> out[bags, d]: n - bags adds (max: compares) per column; mean: 1 divide per output.
 
-    Sample weights take 1 multiply per element looked up. max_norm costs as much as in embedding. No bag is assumed to be empty.
+    Sample weights take 1 multiply per element looked up. max_norm costs as much as in embedding. All bags are assumed to have elements.
     """
     looked_up = input.numel() * weight[-1]
     joined = max(looked_up - out.numel(), 0)

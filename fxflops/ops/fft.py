@@ -1,6 +1,6 @@
 """Fourier transforms, in real operations: 5 n log2 n for n complex points, half of it if the input or output is real.
 
-This is the nominal count of FFTW's benchmarks for every length and library: http://www.fftw.org/speed/method.html
+FFTW's benchmarks use this nominal count for every length and library: http://www.fftw.org/speed/method.html
 Scaling by ``norm`` is not counted. In several dims, n is the product of the lengths.
 """
 

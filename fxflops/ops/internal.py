@@ -1,4 +1,4 @@
-"""Operators that only torch's own kernels and decompositions call. They fuse other ops or compute parts of them."""
+"""Operators that only torch's own kernels and decompositions call. Each operator fuses other ops or computes a part of an op."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Matrix factorizations. Direct factorizations count like textbook algorithms, row by row; pivoting is not counted.
 
 QR follows LAPACK Working Note 41 (https://www.netlib.org/lapack/lawnspdf/lawn41.pdf), which counts divisions as multiplies.
-Eigenvalues and singular values need iteration. They count by the nominal formulas of Golub and Van Loan, Matrix Computations
+Eigenvalues and singular values need iteration, and count by the nominal formulas of Golub and Van Loan, Matrix Computations
 (4th ed.: table 8.6.1, sections 7.5.6 and 8.3.5). For complex matrices, half of the operations are multiplies and half are adds.
 """
 
@@ -154,7 +154,7 @@ def eigvals(A: Spec, *, out: Any) -> Cost:
 
 @unwatched(*spelled("svdvals eigvals eigvalsh", torch.linalg))
 def values_alone(tensors: Sequence[Strided], A: Spec, *_: Any, learns: bool, **__: Any) -> Passing | None:
-    """Return (), because only the values are computed; None if autograd also needs the vectors."""
+    """Return (), because only the values are computed, or None if autograd also needs the vectors."""
     return None if learns else ()
 
 
@@ -176,7 +176,7 @@ def matrix_norm_by_values(
 def norm_by_values(
     tensors: Sequence[Strided], A: Spec, ord: Any = None, dim: Any = None, *_: Any, learns: bool, **__: Any
 ) -> Passing | None:
-    """Return the same tensors as :func:`matrix_norm_by_values`; None for vector norms."""
+    """Return the same tensors as :func:`matrix_norm_by_values`, or None for vector norms."""
     dims = range(A.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
     return matrix_norm_by_values(tensors, A, ord, dims, learns=learns) if len(dims) == 2 else None
 
@@ -185,7 +185,7 @@ def norm_by_values(
 def nuclear_norm_by_values(
     tensors: Sequence[Strided], A: Spec, p: Any = "fro", dim: Any = None, *_: Any, learns: bool, **__: Any
 ) -> Passing | None:
-    """Return the same tensors as :func:`matrix_norm_by_values` for the nuclear norm; None for other norms."""
+    """Return the same tensors as :func:`matrix_norm_by_values` for the nuclear norm, or None for other norms."""
     return norm_by_values(tensors, A, p, dim, learns=learns) if p == "nuc" else None
 
 

@@ -191,7 +191,7 @@ def linear_cross_entropy(
 ) -> Cost:
     """input[n, i], weight[c, i], target[n] -> out[]: the cost of linear, plus the cost of cross_entropy; chunking does not change the count.
 
-    The forward also computes the gradients. They count like a backward pass; the real backward pass only scales them.
+    The forward also computes the gradients. These gradients count like a backward pass; the real backward pass only scales the gradients.
     """
     logits = Spec((input[0], linear_weight[0]), input.dtype)
     loss = linear(input, linear_weight, linear_bias, out=logits).plus(

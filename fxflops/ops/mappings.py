@@ -16,7 +16,7 @@ class FormulaMapping(MutableMapping[Any, FormulaFunction]):
     """The table of formulas for modules, functions or methods (``kind`` "module", "function" or "method").
 
     A formula assigned here is called like in torch_flops: ``(module, result, *args)``, ``(result, *args)`` or
-    ``(self_obj, result, *args)``. Its tensors are empty meta tensors, and it returns FLOPs. ``del`` restores the previous formula.
+    ``(self_obj, result, *args)``. The formula gets empty meta tensors and returns FLOPs. ``del`` restores the previous formula.
     """
 
     def __init__(self, kind: str, registry: FormulaRegistry) -> None:
@@ -81,7 +81,7 @@ class FormulaMapping(MutableMapping[Any, FormulaFunction]):
 
 
 def computes_nothing(*args: Any, **kwargs: Any) -> int:
-    """Return 0. This is the table's formula for an op that is declared to compute nothing."""
+    """Return 0, as the table's formula for an op that is declared to compute nothing."""
     return 0
 
 

@@ -118,7 +118,7 @@ def multi_margin_loss_backward(*, p: float, weight: Spec | None = None, reductio
 def multilabel_margin_loss(input: Spec, target: Spec, *, reduction: Reduction = "mean", out: Any) -> Cost:
     """input[n, c], target[n, c] -> out[]: 3 for max(0, 1 - (x[y] - x)) per pair of a target and another class; per row, the sum of the pairs and 1 divide.
 
-    This is an upper bound: half of the classes are assumed to be targets, which gives c^2/4 pairs per row.
+    The count is an upper bound: half of the classes are assumed to be targets, which gives c^2/4 pairs per row.
     """
     c, rows = input[-1] if input.ndim else 1, math.prod(input[:-1])
     pairs = c * c // 4
@@ -130,7 +130,7 @@ def multilabel_margin_loss(input: Spec, target: Spec, *, reduction: Reduction = 
 def multilabel_margin_loss_backward(*, reduction: int, out: Spec) -> Cost:
     """grad[], x[n, c], target[n, c] -> out[n, c]: per pair of a target and another class, 5: z = 1 - (x[y] - x); if z > 0, grad is added to both classes.
 
-    This is an upper bound of c^2/4 pairs per row, like in the forward. The gradient of each row is divided by c.
+    The count is an upper bound with c^2/4 pairs per row, like in the forward. The gradient of each row is divided by c.
     """
     c, rows = out[-1] if out.ndim else 1, math.prod(out[:-1])
     return elements_backward(times(c * c // 4, Cost(adds=4, others=1)).plus(Cost(others=1)), Spec((rows,)), reduction)

@@ -48,7 +48,7 @@ def matmul(input: Spec, other: Spec, *, out: Spec) -> Cost:
 
 
 def batched(tensors: Sequence[Strided], out: Spec, input: Spec, other: Spec) -> Passing | None:
-    """Return copies of the operands whose batch dims cannot be viewed as one dim, and the result; None if batch dims broadcast."""
+    """Return copies of the operands whose batch dims cannot be viewed as one dim, and the result, or None if batch dims broadcast."""
     (_, strides), (_, lie) = tensors
     if other.ndim == 2:
         return () if is_one(input[:-1], strides) else None
@@ -64,7 +64,7 @@ def batched(tensors: Sequence[Strided], out: Spec, input: Spec, other: Spec) -> 
 
 @matmul.shape(*spelled("matmul __matmul__", torch, torch.Tensor), layout=ANY, passing=batched)
 def matmul_shape(input: Spec, other: Spec) -> Spec | None:
-    """input[*, m, k], other[*, k, n] -> out[*, m, n]; None for vectors."""
+    """input[*, m, k], other[*, k, n] -> out[*, m, n], or None for vectors."""
     if input.ndim < 2 or other.ndim < 2 or input.dtype is not other.dtype or input[-1] != other[-2]:
         return None
     batch = broadcast(input[:-2], other[:-2])
@@ -75,7 +75,7 @@ def matmul_shape(input: Spec, other: Spec) -> Spec | None:
 
 @matmul.shape(*spelled("mm bmm", torch, torch.Tensor), layout=ANY)
 def bmm_shape(input: Spec, mat2: Spec) -> Spec | None:
-    """input[*, m, k], mat2[*, k, n] -> out[*, m, n]; None if the batch dims differ."""
+    """input[*, m, k], mat2[*, k, n] -> out[*, m, n], or None if the batch dims differ."""
     return matmul_shape(input, mat2) if input.ndim == mat2.ndim and input[:-2] == mat2[:-2] else None
 
 

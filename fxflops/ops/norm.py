@@ -46,7 +46,7 @@ def per_row(input: Spec, normalized_shape: Sequence[int]) -> Spec:
 def layer_norm_shape(
     input: Spec, normalized_shape: Sequence[int], weight: Spec | None = None, bias: Spec | None = None
 ) -> Spec | None:
-    """x[*, *n] -> out[*, *n]; None if weight or bias has another shape or dtype."""
+    """x[*, *n] -> out[*, *n], or None if weight or bias has another shape or dtype."""
     sizes = tuple(normalized_shape)
     if not sizes or tuple(input[-len(sizes) :]) != sizes or not input.dtype.is_floating_point or not input.numel():
         return None
@@ -79,7 +79,7 @@ def group_moments(
 
 @group_norm.shape(nn.GroupNorm, F.group_norm, passing=group_moments)
 def group_norm_shape(input: Spec, num_groups: int, weight: Spec | None = None, bias: Spec | None = None) -> Spec | None:
-    """x[n, c, *] -> out[n, c, *]; None if weight or bias has another shape or dtype."""
+    """x[n, c, *] -> out[n, c, *], or None if weight or bias has another shape or dtype."""
     if input.ndim < 3 or not input.dtype.is_floating_point or input[1] % num_groups or input.numel() <= input[1]:
         return None
     return Spec(input, input.dtype) if all(fits(w, input[1], input) for w in (weight, bias)) else None
@@ -111,7 +111,7 @@ def squares(
 ) -> Passing | None:
     """Return the result and the deviation of each row; on a CPU, also the result before the multiply by the weight.
 
-    A CPU computes step by step. Without a weight, its peak is earlier: at the squares, their means and the deviations. Return None
+    A CPU computes step by step. Without a weight, the memory peak is earlier: at the squares, their means and the deviations. Return None
     for half precision on a CPU.
     """
     row = per_row(input, normalized_shape)

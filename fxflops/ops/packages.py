@@ -24,7 +24,7 @@ from ._registry import BASE, FormulaRegistry
 
 GROUP = "fxflops.formulas"
 _LOADING = threading.RLock()
-"""The lock for loading packages. It is reentrant, because importing a package may itself count a model in the same thread."""
+"""The lock for loading packages, reentrant because importing a package may itself count a model in the same thread."""
 
 
 class Package(NamedTuple):

@@ -55,7 +55,7 @@ def avg_pool2d_shape(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Spec | None:
-    """x[n, c, *s] -> out[n, c, *m]; None with ``divisor_override``."""
+    """x[n, c, *s] -> out[n, c, *m], or None with ``divisor_override``."""
     return None if divisor_override is not None else pooled(2, input, kernel_size, stride, padding, 1, ceil_mode)
 
 
@@ -120,7 +120,7 @@ def max_pool2d_shape(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Spec | None:
-    """x[n, c, *s] -> out[n, c, *m]; None with ``return_indices``."""
+    """x[n, c, *s] -> out[n, c, *m], or None with ``return_indices``."""
     return None if return_indices else pooled(2, input, kernel_size, stride, padding, dilation, ceil_mode)
 
 
@@ -147,7 +147,7 @@ def adaptive_avg_pool(input: Spec, *, out: Spec) -> Cost:
 
 @adaptive_avg_pool.shape(nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d, layout=FORMAT)
 def adaptive_avg_pool2d_shape(input: Spec, output_size: Any) -> Spec | None:
-    """x[n, c, *s] -> out[n, c, *output_size]; None in ``output_size`` keeps the input's size."""
+    """x[n, c, *s] -> out[n, c, *output_size], where a None in ``output_size`` keeps the input's size."""
     wanted = (output_size,) * 2 if isinstance(output_size, int) else tuple(output_size)
     if input.ndim != 4 or len(wanted) != 2 or not input.dtype.is_floating_point or not input.numel():
         return None

@@ -147,7 +147,7 @@ def matrix_norm(A: Spec, ord: Any = "fro", dim: Any = (-2, -1), *, out: Spec) ->
 def renorm(input: Spec, p: float, dim: int, maxnorm: float, *, out: Spec) -> Cost:
     """x[*, k] -> out[*, k]: for each of k slices, the norm, 1 compare, 1 add and 1 divide; plus 1 multiply per output.
 
-    This is an upper bound: it assumes that every slice is longer than maxnorm.
+    The count is an upper bound: the norm of every slice is assumed to exceed maxnorm.
     """
     k = input[dim]
     return norm(input, p, out=Spec((k,))).plus(Cost(muls=out.numel(), adds=k, others=2 * k))

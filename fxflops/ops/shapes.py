@@ -1,7 +1,7 @@
 """Shape rules compute the result of a call without running it, for the most common ops. Other ops run their kernel.
 
-A rule takes its op's parameters by name, with tensors as Specs, like a formula. It returns the Spec of the op's only new
-tensor, or ``input`` itself if the op returns its input. It returns None if the result is unknown or the kernel would raise.
+A rule takes its op's parameters by name, with tensors as Specs, like a formula. A rule returns the Spec of the op's only new
+tensor, or ``input`` itself if the op returns its input. A rule returns None if the result is unknown or the kernel would raise.
 The rule's layout determines the new tensor's strides. Property tests (tests/ops/test_shapes.py) compare rules with kernels.
 """
 
@@ -43,7 +43,7 @@ Strided = tuple[Sequence[int], Strides]
 
 
 def rule_for(target: Any) -> Rule | None:
-    """Return the shape rule for a call's target; None if it has no rule. A module class uses the rule of a base class with the same forward."""
+    """Return the shape rule for a call's target, or None if it has no rule. A module class uses the rule of a base class with the same forward."""
     for cls in target.__mro__ if isinstance(target, type) else ():
         if cls in RULES or "forward" in vars(cls):
             return RULES.get(cls)
@@ -51,7 +51,7 @@ def rule_for(target: Any) -> Rule | None:
 
 
 def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Strided], device: str) -> Result | None:
-    """Return an operation's result by its rule, with strides and the tensors alive at the peak; None if the rule does not apply.
+    """Return an operation's result by its rule, with strides and the tensors alive at the peak, or None if the rule does not apply.
 
     ``tensors`` are the sizes and strides of the tensors among the arguments. ``device`` is the device type. If the result is the
     first argument, its strides are None.
@@ -102,7 +102,7 @@ def _with_strides(value: Any, strides: Iterator[Strides]) -> Any:
 
 
 def held_unwatched(ran: Operation, tensors: Sequence[Strided], device: str, learns: bool) -> Passing | None:
-    """Return the tensors alive at the peak of a call that a dispatch mode would change; None for any other call."""
+    """Return the tensors alive at the peak of a call that a dispatch mode would change, or None for any other call."""
     rule, parameters = UNWATCHED[ran.target]
     if ran.kwargs and ran.kwargs.get("out") is not None:  # torch.norm calls itself again with out=None
         return None
@@ -114,7 +114,7 @@ def held_unwatched(ran: Operation, tensors: Sequence[Strided], device: str, lear
 
 
 def _strides(layout: str, out: Spec, tensors: Sequence[Strided]) -> Strides | None:
-    """Return the strides of the result; None if they are unknown."""
+    """Return the strides of the result, or None if they are unknown."""
     if layout is FORMAT:
         return in_format(out, tensors)
     if layout is CONTIGUOUS and len(tensors) == 1:
@@ -204,7 +204,7 @@ def in_order(sizes: Sequence[int], order: Sequence[int]) -> Strides:
 
 
 def pointwise(out: Sequence[int], operands: Sequence[Strided], fast: bool = True) -> Strides | None:
-    """Return the strides that TensorIterator gives a result, whose dims have the operands' memory order; None if unknown.
+    """Return the strides that TensorIterator gives a result, whose dims have the operands' memory order, or None if unknown.
 
     With ``fast``, operands of the same size that are all contiguous, or all channels last, give a result of the same layout.
     """
@@ -232,7 +232,7 @@ def placed(spec: Spec, strides: Sequence[int]) -> Placed:
 
 
 def viewed(input: Placed, sizes: Sequence[int]) -> Strides | None:
-    """Return the strides of a view, with these sizes, of a non-empty tensor; None if only a copy can have these sizes."""
+    """Return the strides of a view, with these sizes, of a non-empty tensor, or None if only a copy can have these sizes."""
     if not input:
         return (1,) * len(sizes)
     strides, at = [0] * len(sizes), len(sizes) - 1
@@ -318,7 +318,7 @@ def order_of(sizes: Sequence[int], lying: Sequence[Strides]) -> list[int]:
 
 
 def broadcast(*shapes: Sequence[int]) -> tuple[int, ...] | None:
-    """Return the broadcast shape; None if the shapes do not broadcast."""
+    """Return the broadcast shape, or None if the shapes do not broadcast."""
     if len({*map(tuple, shapes)}) == 1:
         return tuple(shapes[0])
     out: list[int] = []

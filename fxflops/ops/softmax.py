@@ -1,4 +1,4 @@
-"""Softmax and related ops, counted per row. Kernels first subtract a row's maximum; this is not counted."""
+"""Softmax and related ops, counted per row. Subtracting a row's maximum first, which kernels do, is not counted."""
 
 from __future__ import annotations
 

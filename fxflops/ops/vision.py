@@ -1,7 +1,7 @@
 """torchvision's own operators: regions of interest, deformable convolution, boxes.
 
 Arguments: https://docs.pytorch.org/vision/stable/ops.html. Computing the positions and weights of samples is not counted, like in
-grid_sample; neither is its backward pass. Operators are registered by name, so torchvision need not be installed.
+grid_sample, neither in the forward nor in the backward pass. Operators are registered by name, so torchvision need not be installed.
 """
 
 from __future__ import annotations

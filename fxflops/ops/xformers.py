@@ -1,7 +1,7 @@
 """xformers' memory-efficient attention, with tensor, causal, window and packed-sequence masks.
 
 Arguments: https://github.com/facebookresearch/xformers/blob/main/xformers/ops/fmha/__init__.py. Masks:
-https://github.com/facebookresearch/xformers/blob/main/xformers/ops/fmha/attn_bias.py. It counts like torch's attention. Queries of a
+https://github.com/facebookresearch/xformers/blob/main/xformers/ops/fmha/attn_bias.py. The functions count like torch's attention. Queries of a
 packed sequence (``BlockDiagonal*``) are counted only with the keys of the same sequence.
 """
 
@@ -47,7 +47,7 @@ def described(values: Values) -> Values:
 
 
 def _lengths(info: Any) -> list[int] | None:
-    """Return the lengths of packed sequences; None if the mask has no packed sequences."""
+    """Return the lengths of packed sequences, or None if the mask has no packed sequences."""
     starts = getattr(info, "seqstart_py", None)
     if starts is None:
         return None
