@@ -21,13 +21,13 @@ WORDS = {
     "mapping": "\n  a mapping counts as one input: to give inputs by the names of forward's parameters, use kwargs",
     "meta": "\n  count(model, args) takes a model on meta, with inputs on any device",
     "ndarray": "\n  a numpy array is not a tensor: give torch.from_numpy(array)",
-    "numbers": "\n  a tuple of numbers is not a tensor: give torch.tensor(numbers)",
+    "numbers": "\n  plain numbers are not a tensor: give torch.tensor(numbers)",
     "real tensors": ": give a model with real tensors",
     "record": '\nfxflops.analyze(model, args, trace="record") records a run of the model instead',
     "report": ": report.save('report.json') writes a report",
     "several": "\n  give several inputs as a tuple, (*inputs,)",
     "token ids": "\n  the model takes token ids: give integers of dtype torch.long",
-    "unsafe": "; fxflops.load_model(path, unsafe=True) does so for a file that you trust",
+    "unsafe": "; to load a file that you trust, use fxflops.load_model(path, unsafe=True)",
 }
 """The text of each piece of advice in Python, with the punctuation that separates it from the problem."""
 
@@ -55,7 +55,7 @@ COMMAND = {
     "record": "\n--trace record records a run of the model instead",
     "report": ": --save report.json writes a report",
     "token ids": "\n  the model takes token ids: give integers, with --input-ids 1,128 or --input 1,128:i64",
-    "unsafe": "; --unsafe does so for a file that you trust",
+    "unsafe": "; to load a file that you trust, add --unsafe",
 }
 """The texts for the command line."""
 
@@ -81,7 +81,7 @@ _COUNT = {
     ("custom_ops", "supported_ops", "custom_modules_hooks"): (
         "formulas={torch.relu: lambda x, *, out: out.numel()} counts an operation with your own function"
     ),
-    ("train", "training"): 'mode="train" runs it in train mode',
+    ("train", "training"): 'mode="train" runs the model in train mode',
     ("max_new_tokens", "max_length"): 'kwargs={"max_new_tokens": 8} passes max_new_tokens to the model',
     ("runs", "num_runs", "iterations"): "analyze(model, x, repeats=10) times 10 runs",
     (

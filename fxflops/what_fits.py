@@ -43,7 +43,7 @@ from .units import seconds as in_seconds
 ON_META = 2**30
 """Inputs of more bytes than this are made on the meta device, unless ``make_inputs`` names a device itself."""
 LINES_OF_CURVE = 8
-WRITES = "a forward changes its {}, and a recomputation would change it again"
+WRITES = "its forward changes the {}, and a recomputation would change it again"
 DRAWS = "it draws random numbers from {}, and a recomputation would draw different numbers"
 DEPTH = 3
 """The levels of containers and objects in a module's plain attributes that are compared, to see whether a forward changed them."""
@@ -149,9 +149,9 @@ def largest_batch(
     autocast: torch.dtype | None = None,
     progress: bool | None = None,
 ) -> int:
-    """Return the largest batch size with which a model (or any callable) fits into memory; 0 if no batch fits. The model is not run.
+    """Return the largest batch size with which a model (or any callable) fits into memory; 0 if no batch fits.
 
-    The model is only counted. Memory grows almost linearly with the batch, so four or five counts are usually enough. If two counts show
+    The model is counted, not run. Memory grows almost linearly with the batch, so four or five counts are usually enough. If two counts show
     that each tensor grows linearly, the largest batch is computed from these two counts. The returned size was counted and fits. The next
     larger size was counted and does not fit.
 
@@ -165,7 +165,7 @@ def largest_batch(
             fit into the card's memory. Or "cpu" or "cuda": the model is counted for this type of device, and ``memory`` is the limit. By
             default, the model's own device.
         backward, optimizer, autocast: as for :func:`count`. With ``backward`` the model runs in its current mode, otherwise in eval mode.
-        progress: whether to show a bar on stderr; None shows it on a terminal.
+        progress: whether to show a progress bar on stderr. None shows the bar only on a terminal.
 
     Raises:
         InputError: there is neither a ``memory`` nor a card, or memory does not grow with the batch.
@@ -306,7 +306,7 @@ class CheckpointPlan:
             "",
             *_table(self),
         ]
-        lines += [f"not checkpointed: {name}: {reason}" for name, reason in [*self.left_out.items()][:LINES_OF_CURVE]]
+        lines += [f"cannot checkpoint {name}: {reason}" for name, reason in [*self.left_out.items()][:LINES_OF_CURVE]]
         return printable("\n".join(lines))
 
     def _time(self) -> list[str]:
@@ -362,7 +362,7 @@ def plan_checkpoints(
         args, kwargs: the inputs, as for :func:`count`.
         memory, device: as for :func:`largest_batch`.
         optimizer, autocast: as for :func:`count`.
-        progress: whether to show a bar on stderr; None shows it on a terminal.
+        progress: whether to show a progress bar on stderr. None shows the bar only on a terminal.
 
     Raises:
         OutOfMemoryError: no set of modules fits; the message has the smallest peak.

@@ -1136,7 +1136,7 @@ def test_a_model_in_a_file(files: Path, command: str, batch: int) -> None:
         ("batch.pt2", "sizes to choose: input float32["),
         ("fixed.pt2 --batch 3", "size 0 was fixed as 2 in torch.export.export"),
         ("script.pt", "has no default inputs: give --input 1,3,224,224"),
-        ("pickled.pt --input 1,3,8,8", "--unsafe does so for a file that you trust"),
+        ("pickled.pt --input 1,3,8,8", "to load a file that you trust, add --unsafe"),
     ],
 )
 def test_a_file_that_needs_more(files: Path, command: str, said: str) -> None:
