@@ -39,7 +39,7 @@ from .report.report import Report
 from .run.model_run import OwnBackwardError, run_model
 from .run.passes import analysis
 from .run.progress import progress_bar
-from .run.running import running
+from .run.running import prepared_subject
 from .run.trace_run import run_of_trace
 from .trace.memo import Lessons
 
@@ -135,8 +135,8 @@ def analyze(
         progress=progress,
     )
     # A GraphModule and its graph reference each other, which would keep the model's layers alive until the garbage collector runs.
-    for held in (graph._modules, graph._parameters, graph._buffers):
-        held.clear()
+    for contents in (graph._modules, graph._parameters, graph._buffers):
+        contents.clear()
     return report.checked(strict)
 
 
@@ -158,24 +158,26 @@ def analyzed(
     """Analyze the model as :func:`analyze` does; return the report and the graph that was run."""
     if repeats != "auto" and (not isinstance(repeats, int) or repeats < 0):
         raise InputError(f"repeats must be 'auto' or an integer of at least 0, not {repeats!r}")
-    registry, found = registry_with(formulas), find_convention(convention)
+    registry, rules = registry_with(formulas), find_convention(convention)
     check_attention(attention)
     own_backward = False
     while True:
         try:
             with (
-                running(model, args, kwargs, mode, backward or own_backward, own_backward=own_backward) as subject,
+                prepared_subject(
+                    model, args, kwargs, mode, backward or own_backward, own_backward=own_backward
+                ) as subject,
                 progress_bar(progress, type(subject.model).__name__) as tick,
             ):
-                places = {tensor.device.type for _, tensor in subject.held["inputs"]}
-                if places == {"meta"} != {subject.device.type}:
-                    wrong = f"the input is on meta, the model on {subject.device}: give a real tensor, or use count()"
-                    raise InputError(wrong)
+                device_types = {tensor.device.type for _, tensor in subject.held["inputs"]}
+                if device_types == {"meta"} != {subject.device.type}:
+                    problem = f"the input is on meta, the model on {subject.device}: give a real tensor, or use count()"
+                    raise InputError(problem)
                 run, traced = analysis(subject, registry, trace, repeats, tick, kernels)
             break
         except OwnBackwardError:
             own_backward = True
-    return Report(run, found, registry, reference_to(model), attention), traced.graph_module
+    return Report(run, rules, registry, reference_to(model), attention), traced.graph_module
 
 
 def count(
@@ -256,22 +258,26 @@ def counted(
     user call."""
     check_flags(backward=backward, strict=strict)
     optimizer = checked_optimizer(optimizer, backward)
-    registry, found = registry_with(formulas), find_convention(convention)
+    registry, rules = registry_with(formulas), find_convention(convention)
     check_attention(attention)
-    own, count_for, casts = as_model(model, models, args, kwargs), checked_device(device), checked_autocast(autocast)
+    module, count_for, cast_dtype = (
+        as_model(model, models, args, kwargs),
+        checked_device(device),
+        checked_autocast(autocast),
+    )
     own_backward = False
     while True:
         try:
-            with running(
-                own,
+            with prepared_subject(
+                module,
                 args,
                 kwargs,
                 mode,
                 backward or own_backward,
-                lazy=True,
+                counts_only=True,
                 optimizer=optimizer,
                 count_for=count_for,
-                autocast=casts,
+                autocast=cast_dtype,
                 own_backward=own_backward,
             ) as subject:
                 run = run_model(subject, registry, must_read_masks=attention == "exact", lessons=lessons)
@@ -279,9 +285,9 @@ def counted(
         except OwnBackwardError:
             own_backward = True
         if optimizer is not None:
-            said = f"{type(own).__name__} runs a backward pass itself, so optimizer= has no place"
-            raise InputError(f"{said}: let it call optimizer.step(), too")
-    return Report(run, found, registry, reference_to(own), attention).checked(strict)
+            problem = f"{type(module).__name__} runs a backward pass itself, so optimizer= has no place"
+            raise InputError(f"{problem}: let it call optimizer.step(), too")
+    return Report(run, rules, registry, reference_to(module), attention).checked(strict)
 
 
 def summary(
@@ -318,9 +324,9 @@ def summary(
             argument of torchinfo's, which ``fxflops.adapters.torchinfo.summary`` takes.
     """
     if unknown:
-        known = [*inspect.signature(summary).parameters][1:-1]
-        advice = f"it takes {', '.join(known)}; {ADAPTER_TAKES}"
-        raise _not_taken("summary", model, unknown, known, advice, ADAPTER_TAKES)
+        argument_names = [*inspect.signature(summary).parameters][1:-1]
+        advice = f"it takes {', '.join(argument_names)}; {ADAPTER_TAKES}"
+        raise _not_taken("summary", model, unknown, argument_names, advice, ADAPTER_TAKES)
     model = as_module(model)
     has_inputs = bool(kwargs) or isinstance(model, Program)
     if (input_size is None) == (input_data is None) and (input_size is not None or not has_inputs):
@@ -328,33 +334,31 @@ def summary(
         unrun = "without inputs, fxflops.adapters.torchinfo.summary(model) lists modules and parameters"
         raise of_kind(InputError(f"{wrong}; {unrun}"), TypeError)
     inputs, note = () if input_data is None else input_data, ""
-    own = as_model(model, models, () if input_data is None else (input_data,), kwargs)
+    module = as_model(model, models, () if input_data is None else (input_data,), kwargs)
     if input_size is not None:
         inputs = inputs_of_sizes(
-            input_size, dtypes, batch_dim, next(iter(parameters_of(own)), torch.empty(0, device="cpu")).device
+            input_size, dtypes, batch_dim, next(iter(parameters_of(module)), torch.empty(0, device="cpu")).device
         )
     elif isinstance(input_data, list):
         inputs = tuple(input_data)
     elif isinstance(input_data, Mapping):
-        parameters = [*signature_of(own).parameters]
-        strange = [name for name in input_data if name not in parameters]
-        if not strange or (len(parameters) > 1 and len(strange) < len(input_data)):
+        parameters = [*signature_of(module).parameters]
+        unknown_names = [name for name in input_data if name not in parameters]
+        if not unknown_names or (len(parameters) > 1 and len(unknown_names) < len(input_data)):
             inputs, kwargs = (), {**input_data, **(kwargs or {})}
         else:
-            note = (
-                f"\n  the dict was given as input {', '.join(parameters[:1])}: forward has no parameter {strange[0]!r}"
-            )
-            note += did_you_mean(str(strange[0]), parameters)
-    with worded(summary_words(own), batch_dim_note(input_size, batch_dim) + note):
-        report = count(own, inputs, kwargs, mode=mode)
+            note = f"\n  the dict was given as input {', '.join(parameters[:1])}: forward has no parameter {unknown_names[0]!r}"
+            note += did_you_mean(str(unknown_names[0]), parameters)
+    with worded(summary_words(module), batch_dim_note(input_size, batch_dim) + note):
+        report = count(module, inputs, kwargs, mode=mode)
     return ModelSummary(report, report.tree(depth, columns=columns))
 
 
 def _not_taken(
     function: str,
     model: Any,
-    given: Mapping[str, Any],
-    known: Iterable[str],
+    arguments: Mapping[str, Any],
+    argument_names: Iterable[str],
     advice: str,
     *last: str,
 ) -> InputError:
@@ -362,14 +366,14 @@ def _not_taken(
     parameters: Collection[str] = ()
     if callable(model) and not isinstance(model, type):
         parameters = signature_of(as_model(model)).parameters
-    if "inputs" in given and "inputs" not in parameters:
-        return unknown_arguments(function, given, (), advice)
-    if inputs := [name for name, value in given.items() if name in parameters or isinstance(value, torch.Tensor)]:
+    if "inputs" in arguments and "inputs" not in parameters:
+        return unknown_arguments(function, arguments, (), advice)
+    if inputs := [name for name, value in arguments.items() if name in parameters or isinstance(value, torch.Tensor)]:
         spelled = ", ".join(f'"{name}": {name}' for name in inputs)
         return unknown_arguments(
             function, inputs, (), f"inputs by name are given as {function}(model, kwargs={{{spelled}}})"
         )
-    return unknown_arguments(function, given, known, advice, *last)
+    return unknown_arguments(function, arguments, argument_names, advice, *last)
 
 
 def read_trace(
@@ -401,7 +405,7 @@ def read_trace(
         kind, written = type(path).__name__, "profiler.export_chrome_trace('trace.json') writes one"
         raise of_kind(InputError(f"read_trace() takes the path of a trace, not {kind}: {written}"), TypeError)
     check_flags(strict=strict)
-    registry, found = registry_with(formulas), find_convention(convention)
+    registry, rules = registry_with(formulas), find_convention(convention)
     check_attention(attention)
-    report = Report(run_of_trace(path, registry, device), found, registry, None, attention)
+    report = Report(run_of_trace(path, registry, device), rules, registry, None, attention)
     return report.checked(strict)

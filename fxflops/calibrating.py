@@ -78,67 +78,69 @@ def calibrate(
                 "the report has no times: pass a report from fxflops.analyze(model, args), fxflops.profile() or fxflops.read_trace()"
             )
         return _fitted(device, source.environment.device, timed, "a report's own times", None)
-    place = _checked(source)
-    accelerator = accelerator_of(place)
-    wanted = [*dtypes] if dtypes is not None else [torch.float32, *([] if accelerator is None else [torch.bfloat16])]
-    where = str(place) if accelerator is None else f"{place} ({accelerator.name})"
-    device, _ = device_for("auto", where, [NAMES[each] for each in wanted])
-    timed = [found for dtype in wanted for make in OPERATIONS for found in _measured(make, place, dtype)]
-    host = None if accelerator is None else _host_seconds(place)
+    torch_device = _checked(source)
+    accelerator = accelerator_of(torch_device)
+    usual_dtypes = [torch.float32] if accelerator is None else [torch.float32, torch.bfloat16]
+    measured_dtypes = usual_dtypes if dtypes is None else [*dtypes]
+    where = str(torch_device) if accelerator is None else f"{torch_device} ({accelerator.name})"
+    device, _ = device_for("auto", where, [NAMES[each] for each in measured_dtypes])
+    timed = []
+    for dtype in measured_dtypes:
+        for make in OPERATIONS:
+            timed += _measured(make, torch_device, dtype)
+    host = None if accelerator is None else _host_seconds(torch_device)
     return _fitted(device, where, timed, f"torch {torch.__version__}", host)
 
 
 def _checked(source: str | torch.device) -> torch.device:
     try:
-        place = torch.device(source)
+        torch_device = torch.device(source)
     except (RuntimeError, TypeError) as error:
-        raise InputError(
-            f"calibrate() takes a torch device, such as 'cuda:0', or a report with times: {error}"
-        ) from None
-    if place.type != "cpu" and accelerator_of(place) is None:
-        raise InputError(f"calibrate({str(source)!r}): torch finds no such device here")
-    return place
+        raise InputError(f"calibrate() takes a torch device, such as 'cuda:0', or a timed report: {error}") from None
+    if torch_device.type != "cpu" and accelerator_of(torch_device) is None:
+        raise InputError(f"calibrate({str(source)!r}): torch has no such device here")
+    return torch_device
 
 
 def _dtypes_of(report: Report) -> list[str]:
     return sorted({kernel.dtype for each in report.counted for kernel in kernels_of(each)})
 
 
-def _measured(make: Make, place: torch.device, dtype: torch.dtype) -> list[tuple[Kernel, float]]:
-    """Time an operation, and return its kernel with the seconds; return an empty list unless the operation has exactly one kernel."""
+def _measured(make: Make, torch_device: torch.device, dtype: torch.dtype) -> list[tuple[Kernel, float]]:
+    """Return the kernel of an operation with its seconds; empty unless it has exactly one kernel."""
     with torch.no_grad():
-        module, inputs = make(place, dtype)
+        module, inputs = make(torch_device, dtype)
         report = count(module, inputs)
         kernels = [kernel for each in report.counted for kernel in kernels_of(each)]
         if len(kernels) != 1:
             return []
-        return [(kernels[0], _seconds(lambda: module(*inputs), place))]
+        return [(kernels[0], _seconds(lambda: module(*inputs), torch_device))]
 
 
-def _seconds(run: Callable[[], Any], place: torch.device) -> float:
-    """Return the median seconds of one run. On a CPU the run's tensors are evicted from the caches first, as a model's other layers evict them."""
-    is_cpu = accelerator_of(place) is None
-    wait, together = waiter(place), BURST["cpu" if is_cpu else "accelerator"]
-    others = torch.zeros(EVICTED, dtype=torch.uint8) if is_cpu else None
+def _seconds(run: Callable[[], Any], torch_device: torch.device) -> float:
+    """Return the median seconds of one run. On a CPU its tensors are evicted from the caches first: a model's seldom all fit there."""
+    is_cpu = accelerator_of(torch_device) is None
+    wait, runs_per_reading = waiter(torch_device), BURST["cpu" if is_cpu else "accelerator"]
+    evicting = torch.zeros(EVICTED, dtype=torch.uint8) if is_cpu else None
     run()
     wait()
     times: list[float] = []
     start = time.perf_counter()
     while len(times) < LEAST or (time.perf_counter() - start < SECONDS and len(times) < MOST):
-        if others is not None:
-            others.add_(1)
+        if evicting is not None:
+            evicting.add_(1)
         before = time.perf_counter()
-        for _ in range(together):
+        for _ in range(runs_per_reading):
             run()
         wait()
-        times.append((time.perf_counter() - before) / together)
+        times.append((time.perf_counter() - before) / runs_per_reading)
     return statistics.median(times[len(times) // 5 :])
 
 
-def _host_seconds(place: torch.device) -> float:
-    """Return the seconds that the host takes to launch a kernel so small that the device never makes the host wait."""
-    module, x = nn.ReLU(), torch.zeros(1, device=place)
-    wait = waiter(place)
+def _host_seconds(torch_device: torch.device) -> float:
+    """Return the seconds that the host takes to launch a small module, while the device keeps up."""
+    module, x = nn.ReLU(), torch.zeros(1, device=torch_device)
+    wait = waiter(torch_device)
     wait()
     before = time.perf_counter()
     for _ in range(MOST):
@@ -147,7 +149,7 @@ def _host_seconds(place: torch.device) -> float:
 
 
 def _fitted(
-    device: Device, where: str, timed: list[tuple[Kernel, float]], kernels: str, host: float | None
+    device: Device, where: str, timed: list[tuple[Kernel, float]], origin: str, host: float | None
 ) -> Calibration:
     multiprocessors, cache = _chip(device, where)
     card = Card(device, multiprocessors, cache)
@@ -161,32 +163,32 @@ def _fitted(
         features = torch.tensor([*by_features], dtype=torch.float64, device="cpu")
         medians = [statistics.median(each) for each in by_features.values()]
         times = torch.tensor(medians, dtype=torch.float64, device="cpu")
-        families[f"{name} {dtype}"] = _family(name, card, dtype, features, times, kernels)
+        families[f"{name} {dtype}"] = _family(name, card, dtype, features, times, origin)
     return Calibration(device.name, multiprocessors, cache, families, host)
 
 
-def _family(name: str, card: Card, dtype: str, features: torch.Tensor, seconds: torch.Tensor, kernels: str) -> Family:
-    """Return a family with numbers fitted to all kernels. The family's error is measured by cross-validation."""
+def _family(name: str, card: Card, dtype: str, features: torch.Tensor, seconds: torch.Tensor, origin: str) -> Family:
+    """Return a family with numbers fitted to all rows; its error is cross-validated, part by part."""
     formula, rows = FORMULAS[name], torch.arange(len(seconds), device="cpu")
     errors = []
     for part in range(PARTS):
-        out = rows % PARTS == part
-        numbers = fitted_numbers(formula, card, dtype, features[~out], seconds[~out])
-        left = Family(numbers, None, 0, 0, 0.0, "", "")
-        errors.append((left.seconds(name, card, dtype, features[out]) / seconds[out] - 1).abs())
+        is_held_out = rows % PARTS == part
+        numbers = fitted_numbers(formula, card, dtype, features[~is_held_out], seconds[~is_held_out])
+        held_out_fit = Family(numbers, None, 0, 0, 0.0, "", "")
+        errors.append((held_out_fit.seconds(name, card, dtype, features[is_held_out]) / seconds[is_held_out] - 1).abs())
     error = torch.cat(errors).mean().item()
     numbers = fitted_numbers(formula, card, dtype, features, seconds)
-    return Family(numbers, None, len(rows), len(rows), round(error, 4), kernels, "measured on this device")
+    return Family(numbers, None, len(rows), len(rows), round(error, 4), origin, "measured on this device")
 
 
 def _chip(device: Device, where: str) -> tuple[int, int]:
-    """Return the number of multiprocessors (on a CPU, of torch's threads) and the bytes of the largest cache."""
-    place = parts_of(where)[0]
+    """Return the multiprocessors and the bytes of the largest cache; for a CPU, the number of threads that torch uses."""
+    device_name = parts_of(where)[0]
     if device.name in CHIPS:
         chip = CHIPS[device.name]
         return chip.multiprocessors, int(chip.l2_mebibytes * 2**20)
-    if place.startswith("cuda") and torch.cuda.is_available():
-        properties = torch.cuda.get_device_properties(place)
+    if device_name.startswith("cuda") and torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(device_name)
         return properties.multi_processor_count, getattr(properties, "L2_cache_size", 0) or USUAL_CACHE
     sizes = [int(text[:-1]) * {"K": 2**10, "M": 2**20}[text[-1]] for text in _cache_sizes()]
     return torch.get_num_threads(), max(sizes, default=USUAL_CACHE)
@@ -199,24 +201,24 @@ def _cache_sizes() -> list[str]:
 
 
 def _linear(m: int, n: int, k: int) -> Make:
-    return lambda place, dtype: (
-        nn.Linear(k, n, bias=False, device=place, dtype=dtype),
-        (torch.randn(m, k, device=place, dtype=dtype),),
+    return lambda torch_device, dtype: (
+        nn.Linear(k, n, bias=False, device=torch_device, dtype=dtype),
+        (torch.randn(m, k, device=torch_device, dtype=dtype),),
     )
 
 
 def _convolution(batch: int, channels: int, out: int, side: int, kernel: int, groups: int = 1) -> Make:
     settings: dict[str, Any] = {"padding": kernel // 2, "groups": groups, "bias": False}
-    return lambda place, dtype: (
-        nn.Conv2d(channels, out, kernel, **settings, device=place, dtype=dtype),
-        (torch.randn(batch, channels, side, side, device=place, dtype=dtype),),
+    return lambda torch_device, dtype: (
+        nn.Conv2d(channels, out, kernel, **settings, device=torch_device, dtype=dtype),
+        (torch.randn(batch, channels, side, side, device=torch_device, dtype=dtype),),
     )
 
 
 def _applied(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Make:
-    return lambda place, dtype: (
+    return lambda torch_device, dtype: (
         _Applied(function),
-        tuple(torch.randn(shape, device=place, dtype=dtype) for shape in shapes),
+        tuple(torch.randn(shape, device=torch_device, dtype=dtype) for shape in shapes),
     )
 
 

@@ -25,7 +25,7 @@ from .model.callables import as_model, named_models
 from .model.inputs import checked_model, is_compiled
 from .model.inventory import Inventory
 from .model.modules import ByIdentity, all_modules, children_of, named_buffers, named_parameters
-from .model.optimizer import gradients_of, of_another, states_of
+from .model.optimizer import gradients_of, optimizer_mismatch, states_of
 from .model.pytree import is_training
 from .model.snapshot import attribute_tensors
 from .ops.packages import registry_with
@@ -91,20 +91,22 @@ class profile:
         **unknown: NoReturn,
     ) -> None:
         if inputs or unknown:
-            known = profile.__init__.__kwdefaults__ or ()
-            raise unknown_arguments("profile", unknown, known, INSTEAD)
+            argument_names = profile.__init__.__kwdefaults__ or ()
+            raise unknown_arguments("profile", unknown, argument_names, INSTEAD)
         check_flags(strict=strict, lines=lines)
         self._samples_lines = lines
         self._model = one_model(models)
-        self._parts = children_of(self._model) if isinstance(self._model, Models) else [self._model]
-        given = models.values() if isinstance(models, Mapping) else models if isinstance(models, Sequence) else [models]
-        self._name = " + ".join(type(part).__name__ for part in self._parts) or NO_MODEL
-        self._compiled = any(is_compiled(all_modules(model)) for model in given if isinstance(model, nn.Module))
+        self._single_models = children_of(self._model) if isinstance(self._model, Models) else [self._model]
+        given_models: Iterable[Any] = [models]
+        if isinstance(models, (Mapping, Sequence)):
+            given_models = models.values() if isinstance(models, Mapping) else models
+        self._name = " + ".join(type(part).__name__ for part in self._single_models) or NO_MODEL
+        self._compiled = any(is_compiled(all_modules(model)) for model in given_models if isinstance(model, nn.Module))
         self._optimizers = _optimizers(optimizer)
-        self._found: list[weakref.ref[Any]] = []
-        for each in self._optimizers:
-            if said := of_another(each, self._model):
-                warn(f"{said}; the reported memory includes the optimizer's state")
+        self._met_optimizers: list[weakref.ref[Any]] = []
+        for own_optimizer in self._optimizers:
+            if mismatch := optimizer_mismatch(own_optimizer, self._model):
+                warn(f"{mismatch}; its state is in the memory shown")
         self._convention = find_convention(convention)
         self._attention = check_attention(attention)
         self._registry = registry_with(formulas)
@@ -116,8 +118,8 @@ class profile:
             )
         self._schedule = schedule
         if detail not in DETAILS:
-            raise InputError(f"unknown detail {detail!r:.80}; expected one of {', '.join(map(repr, DETAILS))}")
-        self._wanted = detail
+            raise InputError(f"unknown detail {detail!r:.80}: it is one of {', '.join(map(repr, DETAILS))}")
+        self._detail = detail
         self._iteration = 0
         self._is_on = self._is_open = False
         self._report: Report | None = None
@@ -153,34 +155,34 @@ class profile:
     def __enter__(self) -> profile:
         params, inventory = [*named_parameters(self._model)], Inventory(self._model)
         self._packed = inventory.packed  # kept alive as long as the weights that they represent
-        held = {
+        tensors_of = {
             "params": [*params, *self._packed],
             "buffers": [*named_buffers(self._model)],
             "gradients": gradients_of(params),
             "optimizer": self._optimizer_states(),
         }
         self._paths = ByIdentity((m, path) for m, path in inventory.paths.items() if not isinstance(m, Models))
-        parts = {*map(id, self._parts)}
-        seen = ByIdentity((m, p) for m, p in self._paths.items() if self._wanted != STEPS or id(m) in parts)
-        placed = [
-            param for _, param in params if param.device.type != "meta"
-        ]  # parameters on meta are loaded when needed
-        parameter = next(iter(placed), params[0][1] if params else None)
-        self._watch = BlockWatch(seen, self._registry, parameter, self._wanted, self._optimizers)
+        model_ids = {*map(id, self._single_models)}
+        observes_all = self._detail != STEPS
+        observed_paths = ByIdentity((m, path) for m, path in self._paths.items() if observes_all or id(m) in model_ids)
+        # The first parameter says which clock times the block. Parameters on meta are loaded when needed.
+        loaded = [param for _, param in params if param.device.type != "meta"]
+        parameter = next(iter(loaded), params[0][1] if params else None)
+        self._watch = BlockWatch(observed_paths, self._registry, parameter, self._detail, self._optimizers)
         self._storages, self._observer = self._watch.storages, self._watch.observer
-        self._observer.phases.on_step, self._observer.phases.after_step = self._stepping, self._label_states
+        self._observer.phases.on_step, self._observer.phases.after_step = self._before_step, self._label_states
         self._labelled = weakref.WeakSet[Any]()
         self._workers: set[int] = set()
         self._lines: dict[tuple[str, str], float] = {}
         self._generated: list[tuple[str, range]] = []
         self._iterations: dict[int, int] = {}
-        for category, tensors in held.items():
+        for category, tensors in tensors_of.items():
             self._storages.add_held(tensors, category)
         self._storages.add_given(attribute_tensors(inventory.paths), "buffers")
-        self._open = ExitStack()
+        self._until_end = ExitStack()
         for module, path in self._paths.items():
             if callable(getattr(type(module), "generate", None)):
-                self._open.callback(_Generate(module, partial(self._generating, path)).leave)
+                self._until_end.callback(_Generate(module, partial(self._noting_generate, path)).leave)
         self._is_open = True
         self._switch()
         return self
@@ -200,19 +202,19 @@ class profile:
     def _switch(self) -> None:
         """Begin an iteration: turn the observer on or off, depending on the schedule."""
         action = ProfilerAction.RECORD if self._schedule is None else self._schedule(self._iteration)
-        wanted = action in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
-        if self._is_on and not wanted:
+        is_recorded = action in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
+        if self._is_on and not is_recorded:
             self._turn_off()
-        elif wanted and not self._is_on:
-            self._running = ExitStack()
-            self._running.enter_context(uncompiled(load=True))
-            self._running.enter_context(self._observer)
+        elif is_recorded and not self._is_on:
+            self._while_on = ExitStack()
+            self._while_on.enter_context(uncompiled(load=True))
+            self._while_on.enter_context(self._observer)
             if self._samples_lines:
-                self._running.enter_context(lines_sampled(self._lines))
-            self._running.enter_context(data_loaders_watched(self._observer.times, self._workers))
+                self._while_on.enter_context(lines_sampled(self._lines))
+            self._while_on.enter_context(data_loaders_watched(self._observer.times, self._workers))
             self._observer.times.resume()
             self._is_on = True
-        if wanted:
+        if is_recorded:
             steps = self._observer.steps
             self._iterations[len(steps)] = self._iteration
             first = len(self._observer.calls)
@@ -221,7 +223,7 @@ class profile:
 
     def _turn_off(self, *error: Any) -> None:
         self._observer.times.settle()
-        self._running.__exit__(*(error or (None, None, None)))
+        self._while_on.__exit__(*(error or (None, None, None)))
         self._is_on = False
 
     def __exit__(
@@ -229,48 +231,47 @@ class profile:
     ) -> None:
         if self._is_on:
             self._turn_off(kind, error, traceback)
-        self._open.__exit__(kind, error, traceback)
+        self._until_end.__exit__(kind, error, traceback)
         self._is_open = False
         try:
             self._close(kind, error)
         finally:
             # Users may keep this object for its report; its instruments would keep the run alive.
             self._watch.release()
-            del self._labelled, self._watch, self._storages, self._observer, self._paths, self._packed, self._open
+            del self._labelled, self._watch, self._storages, self._observer, self._paths, self._packed, self._until_end
 
     def _close(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
         """Make the report of a block that has ended. If the block raised an exception, the report covers the code that ran before it."""
         if isinstance(error, torch.OutOfMemoryError):
             self._label_gradients()
             live = self._storages.history(self._observer.calls).at_end
-            is_observed = self._wanted == OPERATIONS
+            is_observed = self._detail == OPERATIONS
             failed = self._observer.failed if is_observed else None
             add_memory_note(error, self._watch.device, live, is_observed, failed)
-        begun = min(self._iterations.values(), default=None)
+        first_iteration = min(self._iterations.values(), default=None)
         is_empty = not (self._observer.calls or self._observer.scopes)
-        if begun is None or (
-            is_empty and begun == self._iteration > 0
-        ):  # the first recorded iteration began at the block's end
+        began_at_end = is_empty and first_iteration == self._iteration > 0
+        if first_iteration is None or began_at_end:
             self._why = f"the schedule recorded none of the block's {self._iteration} iterations, so there is no report"
             self._why += "" if self._iteration else ": the loop must call p.step() at the end of each iteration"
             return
         if kind is None:
-            self._report = self._made().checked(self._strict)
+            self._report = self._final_report().checked(self._strict)
             return
         raised, text = kind.__name__, str(error).partition("\n")[0]
         try:
-            self._report = self._made(raised, f"{raised}: {text}" if text else raised)
+            self._report = self._final_report(raised, f"{raised}: {text}" if text else raised)
         except Exception as failed:  # the user's own exception is the one to see
-            said = f"{type(failed).__name__}: {failed}"
-            self._why = f"there is no report: the block raised {raised}, and making the report of the code before it raised {said}"
+            problem = f"{type(failed).__name__}: {failed}"
+            self._why = f"the block raised {raised}, and the report of what ran until then could not be made: {problem}"
 
-    def _made(self, raised: str = "", why: str = "") -> Report:
-        """Return the report. ``raised`` is the class name of the exception that ended the block; "" if there was no exception."""
+    def _final_report(self, raised: str = "", why: str = "") -> Report:
+        """Return the report; ``raised`` is the class of the exception that ended the block, "" for none."""
         self._label_gradients()
         self._storages.label(self._optimizer_states(), "optimizer")
         self._storages.hold_written(self._observer.calls)
         self._storages.hold_earlier()
-        mode = ("train" if is_training(self._model) else "eval") if self._parts else ""
+        mode = ("train" if is_training(self._model) else "eval") if self._single_models else ""
         if mode == "eval" and any(step.parts.get("optimizer") for step in self._observer.steps):
             mode = "train and eval"  # a loop that ends with an evaluation
         run = self._watch.finished(self._name, mode, self._compiled, Inventory(self._model), self._steps, raised, why)
@@ -279,12 +280,12 @@ class profile:
         )
         return Report(run, self._convention, self._registry, weakref.ref(self._model), self._attention)
 
-    def _stepping(self, optimizer: Optimizer) -> None:
+    def _before_step(self, optimizer: Optimizer) -> None:
         """Label gradients and optimizer state in memory when an optimizer begins a step."""
         self._label_gradients()  # now, since the next zero_grad() frees them
-        if all(optimizer is not known for known in self._stepped()):
+        if all(optimizer is not stepped for stepped in self._stepped()):
             # An optimizer of an inner loop must die with that loop, so neither it nor its state may be kept alive here.
-            self._found.append(weakref.ref(optimizer))
+            self._met_optimizers.append(weakref.ref(optimizer))
             self._storages.add_held(states_of(optimizer), "optimizer")
 
     def _label_states(self, optimizer: Optimizer) -> None:
@@ -294,8 +295,8 @@ class profile:
             self._storages.label(states_of(optimizer), "optimizer")
 
     @contextmanager
-    def _generating(self, path: str) -> Iterator[None]:
-        """Record which model calls are made by one call of ``generate``."""
+    def _noting_generate(self, path: str) -> Iterator[None]:
+        """Record the range of model calls that one call of ``generate`` makes."""
         first = len(self._observer.steps)
         try:
             yield
@@ -309,8 +310,9 @@ class profile:
         return [state for optimizer in self._stepped() for state in states_of(optimizer)]
 
     def _stepped(self) -> list[Any]:
-        """Return the optimizers that the user passed, and the other optimizers that have stepped and still exist."""
-        return [*self._optimizers, *(found for each in self._found if (found := each()) is not None)]
+        """Return the user's optimizers, and those that have stepped and still exist."""
+        met = [optimizer for reference in self._met_optimizers if (optimizer := reference()) is not None]
+        return [*self._optimizers, *met]
 
     def _steps(self, steps: Sequence[Step]) -> Iterator[Step]:
         """Yield the steps with their names.
@@ -320,7 +322,9 @@ class profile:
         """
         in_loop, iteration = self._iteration > 0, 0
         generated = reversed([*enumerate(self._generated)])  # a nested generate ends first, and overrides the outer one
-        by = {i: number for number, (path, made) in generated for i in made if steps[i].name == path}
+        generation_of: dict[int, int] = {}
+        for call_of_generate, (path, model_calls) in generated:
+            generation_of |= {i: call_of_generate for i in model_calls if steps[i].name == path}
         numbers, generations = Counter[Any](), dict[str, list[int]]()
         for i, step in enumerate(steps):
             path = step.name
@@ -329,13 +333,16 @@ class profile:
                 is_over = i == len(steps) - 1 and i in self._iterations
                 yield step._replace(name=f"step {iteration + 1}" if in_loop and not is_over else OUTSIDE)
                 continue
-            number = numbers[path, by.get(i)]
-            numbers[path, by.get(i)] += 1
+            generation = generation_of.get(i)
+            number = numbers[path, generation]
+            numbers[path, generation] += 1
             name = f"step {number + 1}"
-            if i in by:
-                known = generations.setdefault(path, [])
-                known += [] if by[i] in known else [by[i]]
-                again = f"generate {known.index(by[i]) + 1} " if by[i] != known[0] else ""
+            if generation is not None:
+                path_generations = generations.setdefault(path, [])
+                if generation not in path_generations:
+                    path_generations.append(generation)
+                order = path_generations.index(generation)
+                again = f"generate {order + 1} " if order else ""
                 name = again + (f"decode {number}" if number else "prefill")
             yield step._replace(name=f"{path} {name}".lstrip())
 
@@ -350,7 +357,7 @@ class _Generate:
         self._module = module
         self._during = during
         self._thread = threading.get_ident()
-        self._held = {name: value for name, value in vars(module).items() if name == "generate"}
+        self._own_generate = {name: value for name, value in vars(module).items() if name == "generate"}
         update_wrapper(self, module.generate, updated=())
         vars(module)["generate"] = self
 
@@ -367,17 +374,17 @@ class _Generate:
     def leave(self) -> None:
         """Restore the module's own ``generate``."""
         del vars(self._module)["generate"]
-        vars(self._module).update(self._held)
+        vars(self._module).update(self._own_generate)
 
 
 def _optimizers(optimizer: Any) -> list[Optimizer]:
-    given: list[Any] = (
+    optimizers: list[Any] = (
         [] if optimizer is None else list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
     )
-    for each in given:
+    for each in optimizers:
         if not isinstance(each, Optimizer):
-            raise InputError(f"optimizer must be a torch.optim.Optimizer or a list of them; got {type(each).__name__}")
-    return given
+            raise InputError(f"optimizer must be a torch.optim.Optimizer or a list of them, not {type(each).__name__}")
+    return optimizers
 
 
 class Models(nn.ModuleDict):

@@ -115,23 +115,21 @@ def room_of(model: nn.Module, memory: str | int | None, device: str | torch.devi
     """Return the memory limit: ``memory``, the memory of a card, or the memory of the model's own GPU. Raise InputError if none is known."""
     limit = limit_of(memory)
     card = device if isinstance(device, Device) else listed(device) if isinstance(device, str) else None
-    place = None
+    count_for = None
     if card is None:
         try:
-            place = checked_device(device)
+            count_for = checked_device(device)
         except InputError as error:
             cards = (
                 "" if device == "meta" else "; this call also takes a card's name: 'H100', 'A100', 'L4', 'RTX 4090' ..."
             )
             raise InputError(f"{error}{cards}") from None
         if limit is not None:
-            return Room(limit, place)
-        own = place or next((tensor.device for tensor in state_tensors(model)), torch.device("cpu"))
-        if own.type != "cuda" or not torch.cuda.is_available():
-            raise InputError(
-                "the memory limit is unknown: give a limit, e.g. memory='16GiB', or a card, e.g. device='H100'"
-            )
-        card = find_device(torch.cuda.get_device_name(own))
+            return Room(limit, count_for)
+        own_device = count_for or next((tensor.device for tensor in state_tensors(model)), torch.device("cpu"))
+        if own_device.type != "cuda" or not torch.cuda.is_available():
+            raise InputError("the memory limit is unknown: give memory='16GiB', or a card, device='H100'")
+        card = find_device(torch.cuda.get_device_name(own_device))
     limit = card.memory if limit is None else limit
     if limit is None:
         raise InputError(f"the memory size of {card.name} is unknown: give a limit, e.g. memory='16GiB'")
@@ -187,11 +185,11 @@ def largest_batch(
     bytes_of_one = 0
     counted: dict[int, Report] = {}
 
-    def take(batch: int) -> int:
+    def bytes_taken_by(batch: int) -> int:
         nonlocal bytes_of_one
         with torch.device("meta") if batch * bytes_of_one > ON_META else nullcontext():
-            args, kwargs = _made(make_inputs, batch, model)
-        nbytes = sum(each.nbytes for each in tensors_in((args, kwargs)))
+            args, kwargs = _inputs_of(make_inputs, batch, model)
+        nbytes = sum(tensor.nbytes for tensor in tensors_in((args, kwargs)))
         bytes_of_one = max(bytes_of_one, nbytes // batch)
         report = count(
             model, args, kwargs, backward=backward, optimizer=optimizer, device=room.count_for, autocast=autocast
@@ -201,8 +199,7 @@ def largest_batch(
         return room.taken(report)
 
     def guesses(size: int, larger: int) -> Guess | None:
-        one, other = ((each, _history_of(counted[each])) for each in (size, larger))
-        lines = histories_on_lines(one, other)
+        lines = histories_on_lines((size, _history_of(counted[size])), (larger, _history_of(counted[larger])))
         if lines is None:
             return None
 
@@ -213,7 +210,7 @@ def largest_batch(
         return guess
 
     with progress_bar(progress, "looking for the largest batch") as tick:
-        return search_batch(take, room.memory, guesses)
+        return search_batch(bytes_taken_by, room.memory, guesses)
 
 
 def _history_of(report: Report) -> History:
@@ -222,26 +219,23 @@ def _history_of(report: Report) -> History:
     return history
 
 
-def _made(make_inputs: Callable[[int], Any], batch: int, model: nn.Module) -> tuple[Any, dict[str, Any] | None]:
-    """Return the args and kwargs for a batch size.
-
-    Raises RunError if ``make_inputs`` raises an error, and InputError if this machine has too little memory for the inputs.
-    """
+def _inputs_of(make_inputs: Callable[[int], Any], batch: int, model: nn.Module) -> tuple[Any, dict[str, Any] | None]:
+    """Return the args and kwargs of a batch. RunError if the function raises, InputError if this machine has no memory for them."""
     try:
-        made = make_inputs(batch)
+        inputs = make_inputs(batch)
     except Exception as error:
-        said = f"make_inputs({batch}) raised {type(error).__name__}: {error}"
+        problem = f"make_inputs({batch}) raised {type(error).__name__}: {error}"
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error):
             raise InputError(
-                f"{said}\n  make large inputs on the meta device, which takes no memory: torch.empty(..., device='meta')"
+                f"{problem}\n  make large inputs without memory: torch.empty(..., device='meta')"
             ) from error
-        raise of_kind(RunError(said), type(error)) from error
-    if isinstance(made, Mapping):
+        raise of_kind(RunError(problem), type(error)) from error
+    if isinstance(inputs, Mapping):
         parameters = signature_of(model).parameters
         takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-        if all(isinstance(name, str) and (takes_any or name in parameters) for name in made):
-            return (), dict(made)
-    return made, None
+        if all(isinstance(name, str) and (takes_any or name in parameters) for name in inputs):
+            return (), dict(inputs)
+    return inputs, None
 
 
 @dataclass(frozen=True)
@@ -375,7 +369,7 @@ def plan_checkpoints(
     room = room_of(model, memory, device)
     left_out: dict[str, str] = {}
 
-    def tick() -> None:
+    def tick() -> None:  # advances the bar while one is shown: within() replaces it
         return None
 
     def counted() -> Report:
@@ -402,7 +396,7 @@ def plan_checkpoints(
         prediction = room.card and report.predict(room.card)
         return prediction.seconds if prediction and prediction.families else None
 
-    def trial(chosen: Iterable[str]) -> Trial | None:
+    def try_checkpointing(chosen: Iterable[str]) -> Trial | None:
         chosen = tuple(chosen)
         report = base
         if chosen:
@@ -424,11 +418,11 @@ def plan_checkpoints(
                 recomputed[each.call.path] += each.cost.flops
         return Trial(chosen, room.taken(report), flops, recomputed, ticks_of(_history_of(report)))
 
-    held = Counter[str]()
+    activation_bytes = Counter[str]()
     for tensor in _history_of(base).at_peak:
         if tensor.category == "activations":
-            held[tensor.path] += tensor.bytes
-    search = Search(trial, names, calls, held)
+            activation_bytes[tensor.path] += tensor.bytes
+    search = Search(try_checkpointing, names, calls, activation_bytes)
 
     def within(memory: int) -> CheckpointPlan:
         nonlocal tick
@@ -513,7 +507,7 @@ def _checkpointed(model: nn.Module, modules: Mapping[str, nn.Module], names: Seq
     before = [(modules[name], "forward" in vars(modules[name]), vars(modules[name]).get("forward")) for name in names]
     try:
         for name in names:  # inside the checkpoint, to see what a recomputation writes
-            modules[name].forward = _noting(name, modules[name], modules[name].forward, writes)
+            modules[name].forward = _watched(name, modules[name], modules[name].forward, writes)
         exec(_code(modules, names), {"model": model})
         yield writes
     finally:
@@ -523,34 +517,34 @@ def _checkpointed(model: nn.Module, modules: Mapping[str, nn.Module], names: Seq
                 vars(module)["forward"] = forward
 
 
-def _noting(name: str, module: nn.Module, forward: Callable[..., Any], writes: dict[str, str]) -> Callable[..., Any]:
-    """Wrap the forward of a module: if a recomputation changes state, it notes the reason in ``writes``.
+def _watched(name: str, module: nn.Module, forward: Callable[..., Any], writes: dict[str, str]) -> Callable[..., Any]:
+    """Return the forward, wrapped to note in ``writes`` if a recomputation changes state.
 
     The state consists of buffers, plain attributes, and Python's and numpy's random generators. It excludes batch norms, which
     :data:`CHECKPOINT_NORMS` handles. If a forward writes the same values each time, it may be recomputed.
     """
     paths, _ = modules_of(module)
-    holders = [(path, each) for each, path in paths.items() if not _is_norm(each)]
+    holders = [(path, holder) for holder, path in paths.items() if not _is_norm(holder)]
 
     def state() -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for path, each in holders:
+        fingerprints: dict[str, Any] = {}
+        for path, holder in holders:
             prefix = f"{path}." if path else ""
-            found |= {f"buffer {prefix}{key}": _mark(buffer) for key, buffer in each._buffers.items()}
-            plain = [(key, value) for key, value in vars(each).items() if key not in OF_ANY_MODULE]
-            found |= {f"attribute {prefix}{key}": _mark(value) for key, value in plain}
-        return found
+            fingerprints |= {f"buffer {prefix}{key}": _fingerprint(buffer) for key, buffer in holder._buffers.items()}
+            plain = [(key, value) for key, value in vars(holder).items() if key not in OF_ANY_MODULE]
+            fingerprints |= {f"attribute {prefix}{key}": _fingerprint(value) for key, value in plain}
+        return fingerprints
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if current_graph_task_id() == -1:
             return forward(*args, **kwargs)
-        before, numbers = state(), _generator_states()
+        state_before, generators_before = state(), _generator_states()
         try:
             return forward(*args, **kwargs)
         finally:  # checkpoint stops a recomputation early by an exception
-            after = state()
-            changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-            drawn = [key for key, value in _generator_states().items() if numbers.get(key) != value]
+            state_after = state()
+            changed = [key for key in {**state_before, **state_after} if state_before.get(key) != state_after.get(key)]
+            drawn = [key for key, value in _generator_states().items() if generators_before.get(key) != value]
             if changed:
                 writes[name] = WRITES.format(changed[0])
             elif drawn:
@@ -559,25 +553,23 @@ def _noting(name: str, module: nn.Module, forward: Callable[..., Any], writes: d
     return run
 
 
-def _mark(value: Any, depth: int = DEPTH) -> Any:
-    """Return a value that differs after ``value`` was changed in place.
-
-    Changes are seen in numbers, tensors, Python's containers, and the attributes of other objects.
-    """
+def _fingerprint(value: Any, depth: int = DEPTH) -> Any:
+    """Return a value that changes when an object is written to, as far as that shows in numbers, tensors, Python's containers and
+    attributes of other objects."""
     kind = type(value)
     if isinstance(value, torch.Tensor):
         return id(value), -1 if value.is_inference() else value._version
     if kind in (bool, int, float, complex, str, bytes):
         return (value,)
     if kind in (list, tuple, deque) and depth:
-        return id(value), [_mark(each, depth - 1) for each in value]
+        return id(value), [_fingerprint(each, depth - 1) for each in value]
     if kind in (dict, OrderedDict, Counter, defaultdict) and depth:
-        return id(value), [(id(key), _mark(each, depth - 1)) for key, each in value.items()]
+        return id(value), [(id(key), _fingerprint(each, depth - 1)) for key, each in value.items()]
     if kind in (set, frozenset):
         return id(value), len(value)
     attributes = getattr(value, "__dict__", None)
     if depth and type(attributes) is dict and not isinstance(value, (nn.Module, type, ModuleType, FunctionType)):
-        return id(value), [(key, _mark(each, depth - 1)) for key, each in attributes.items()]
+        return id(value), [(key, _fingerprint(each, depth - 1)) for key, each in attributes.items()]
     return id(value)
 
 

@@ -20,8 +20,8 @@ from ..model.modules import modules_of, submodule
 from ..ops.packages import registry_with
 from ..records import prefixes
 from ..report.report import Report
-from ..run.model_run import observed_run, record_of
-from ..run.running import running
+from ..run.model_run import finished_run, observed_run
+from ..run.running import prepared_subject
 from ..trace.record import Recorder
 from ._arguments import one_of, refuse_scripts
 from ._fvcore_nodes import JitNode, nodes_of, python_ops
@@ -231,9 +231,9 @@ class JitModelAnalysis:
     def _called(self) -> Nodes:
         """Return the same as ``_owned``, but with all modules that were running, read from the nodes of a recorded graph."""
         registry = registry_with(python_ops())
-        with running(self._model, self._inputs, None, "as_is", False) as subject:
+        with prepared_subject(self._model, self._inputs, None, "as_is", False) as subject:
             recorder = Recorder(subject.model, subject.bound())
-            run = record_of(subject, observed_run(subject, registry, recorder), "storages", "recorded trace")
+            run = finished_run(subject, observed_run(subject, registry, recorder), "storages", "recorded trace")
         report = Report(run, find_convention(CONVENTION), registry, None)
         callers = {
             call: [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]

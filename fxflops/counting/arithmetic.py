@@ -22,41 +22,43 @@ TORCHS = "aten::", "torch:", "torch."
 """Name prefixes of torch's own functions. A count calls no others."""
 
 
-def is_integral(ran: Operation) -> bool:
+def is_integral(operation: Operation) -> bool:
     """Return whether an operation computes with integers or booleans; False if it has no tensors."""
-    given = operands(ran)
-    if ran.op in CONVERTING:
-        return _all_integral([*specs_in(ran.out)] or given)
-    if any(not spec.is_integral for spec in given):
+    inputs = operands(operation)
+    if operation.op in CONVERTING:
+        return _all_integral([*specs_in(operation.out)] or inputs)
+    if any(not spec.is_integral for spec in inputs):
         return False
-    if ran.op in COMPARISONS:
-        numbers = [value for value in (*ran.args, *ran.kwargs.values()) if isinstance(value, float | complex)]
-        return bool(given) and not numbers
-    if ran.op in TOLERANT:
+    if operation.op in COMPARISONS:
+        numbers = [
+            value for value in (*operation.args, *operation.kwargs.values()) if isinstance(value, float | complex)
+        ]
+        return bool(inputs) and not numbers
+    if operation.op in TOLERANT:
         return False
-    return _all_integral([*given, *results(ran)])
+    return _all_integral([*inputs, *results(operation)])
 
 
-def is_complex(ran: Operation) -> bool:
+def is_complex(operation: Operation) -> bool:
     """Return whether an operation computes with complex numbers. torch converts real operands if any operand is complex."""
-    given = operands(ran)
-    if ran.op in CONVERTING:
-        given = [*specs_in(ran.out)] or given
-    return any(spec.dtype.is_complex for spec in (*given, *results(ran)))
+    inputs = operands(operation)
+    if operation.op in CONVERTING:
+        inputs = [*specs_in(operation.out)] or inputs
+    return any(spec.dtype.is_complex for spec in (*inputs, *results(operation)))
 
 
-def operands(ran: Operation) -> list[Spec]:
+def operands(operation: Operation) -> list[Spec]:
     """Return the tensors that an operation computes with, including a module's own, except those that it only writes to."""
-    written = _written(ran)
-    kwargs = {name: value for name, value in ran.kwargs.items() if name not in written}
-    own = [value for value in ran.settings.values() if type(value) is Spec]
-    return [*specs_in(ran.args), *specs_in(kwargs), *own]
+    written = _written(operation)
+    kwargs = {name: value for name, value in operation.kwargs.items() if name not in written}
+    module_tensors = [value for value in operation.settings.values() if type(value) is Spec]
+    return [*specs_in(operation.args), *specs_in(kwargs), *module_tensors]
 
 
-def results(ran: Operation) -> list[Spec]:
+def results(operation: Operation) -> list[Spec]:
     """Return the results in the dtypes in which they are computed; with ``out=``, the dtypes that the call returns without it."""
-    written = _written(ran)
-    out = _without(written, ran) if written else ran.out
+    written = _written(operation)
+    out = _without(written, operation) if written else operation.out
     return [*specs_in(out)]
 
 
@@ -64,26 +66,26 @@ def _all_integral(specs: list[Spec]) -> bool:
     return bool(specs) and all(spec.is_integral for spec in specs)
 
 
-def _written(ran: Operation) -> frozenset[str]:
+def _written(operation: Operation) -> frozenset[str]:
     """Return the names of the keyword arguments that an operation writes its results to."""
-    if not ran.kwargs:
+    if not operation.kwargs:
         return frozenset()
     names = {"out"}
-    if isinstance(ran.target, OpOverload):
-        names |= {each.name for each in ran.target._schema.arguments if each.is_out}
-    return frozenset(names.intersection(ran.kwargs))
+    if isinstance(operation.target, OpOverload):
+        names |= {argument.name for argument in operation.target._schema.arguments if argument.is_out}
+    return frozenset(names.intersection(operation.kwargs))
 
 
-def _without(written: frozenset[str], ran: Operation) -> Any:
+def _without(written: frozenset[str], operation: Operation) -> Any:
     """Return the specs of the results that the call would return without these arguments, from the meta kernels."""
-    kwargs = {name: value for name, value in ran.kwargs.items() if name not in written and name != "device"}
-    target = target_of(ran.target) if isinstance(ran.target, str) else ran.target
-    if not operands(ran) or not name_of(target).startswith(TORCHS):
-        return ran.out
+    kwargs = {name: value for name, value in operation.kwargs.items() if name not in written and name != "device"}
+    target = target_of(operation.target) if isinstance(operation.target, str) else operation.target
+    if not operands(operation) or not name_of(target).startswith(TORCHS):
+        return operation.out
     if isinstance(target, OpOverload):
         target = target.overloadpacket
     try:
         with DisableTorchFunction(), disable_current_modes(), torch.no_grad():
-            return spec_of(target(*tensors(ran.args), **tensors(kwargs)))
+            return spec_of(target(*tensors(operation.args), **tensors(kwargs)))
     except (RuntimeError, TypeError, ValueError, NotImplementedError):
-        return ran.out  # no meta kernel, e.g. for nonzero, whose results are indices anyway
+        return operation.out  # no meta kernel, e.g. for nonzero, whose results are indices anyway

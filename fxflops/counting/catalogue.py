@@ -39,8 +39,15 @@ def registered() -> list[Row]:
             family = entry.function.__module__.removeprefix(FAMILIES) if entry.function is not None else ""
             place = places.setdefault(entry.function, len(places))
             groups.setdefault((family, place, entry.op, entry.doc), []).extend(_spellings(key, names))
-    ordered = sorted(groups.items(), key=lambda item: (not item[0][0], item[0][0], item[0][1], item[0][3], item[0][2]))
-    return [Row(op, family, doc, _shown(found)) for (family, _, op, doc), found in ordered if family or found]
+
+    def order(item: tuple[tuple[str, int, str, str], list[str]]) -> tuple[Any, ...]:
+        family, place, op, doc = item[0]
+        return not family, family, place, doc, op
+
+    ordered = sorted(groups.items(), key=order)
+    return [
+        Row(op, family, doc, _shown(spellings)) for (family, _, op, doc), spellings in ordered if family or spellings
+    ]
 
 
 def markdown() -> str:
@@ -52,9 +59,9 @@ def markdown() -> str:
     parts = [
         INTRODUCTION.format(ops=len({row.op for row in formulas}), version=version),
         f"## {FORMULAS}",
-        *(_family(name, found) for name, found in groupby(formulas, operator.attrgetter("family"))),
+        *(_family(name, family_rows) for name, family_rows in groupby(formulas, operator.attrgetter("family"))),
         f"## {ZEROS}",
-        *(_reason(reason, found) for reason, found in groupby(zeros, operator.attrgetter("doc"))),
+        *(_reason(reason, reason_rows) for reason, reason_rows in groupby(zeros, operator.attrgetter("doc"))),
         _conventions(),
         EXCEPTIONS,
         TORCH_FLOPS,
@@ -100,22 +107,24 @@ def _exists(overload: str) -> bool:
 
 def _shown(spellings: Iterable[str]) -> tuple[str, ...]:
     """Return the names to show, modules first, without in-place, reflected or private forms of other names."""
-    every = sorted(set(spellings), key=lambda name: (place_of(name), name))
-    plain = {bare(name) for name in every if not _is_private(name)}
+    all_names = sorted(set(spellings), key=lambda name: (place_of(name), name))
+    plain_names = {bare(name) for name in all_names if not _is_private(name)}
     return tuple(
-        name for name in every if not (_is_variant(name, every) or (_is_private(name) and bare(name) in plain))
+        name
+        for name in all_names
+        if not (_is_variant(name, all_names) or (_is_private(name) and bare(name) in plain_names))
     )
 
 
-def _is_variant(name: str, every: Sequence[str]) -> bool:
+def _is_variant(name: str, all_names: Sequence[str]) -> bool:
     """Return whether a name is the in-place, reflected or augmented form of another (``add_``, ``__radd__``, ``iadd``)."""
     prefix, _, last = name.rpartition(".")
     stem = last.strip("_")
     if last.startswith("__"):
-        return stem[:1] in "ri" and f"{prefix}.__{stem[1:]}__" in every
-    plain = [last[:-1]] if last.endswith("_") else []
-    plain += [f"{stem[1:]}", f"{stem[1:]}_"] if prefix == "operator" and stem[:1] == "i" else []
-    return any(f"{prefix}.{other}" in every for other in plain)
+        return stem[:1] in "ri" and f"{prefix}.__{stem[1:]}__" in all_names
+    plain_forms = [last[:-1]] if last.endswith("_") else []
+    plain_forms += [f"{stem[1:]}", f"{stem[1:]}_"] if prefix == "operator" and stem[:1] == "i" else []
+    return any(f"{prefix}.{other}" in all_names for other in plain_forms)
 
 
 def _is_private(name: str) -> bool:

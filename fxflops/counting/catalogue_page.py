@@ -61,11 +61,11 @@ def search(word: str) -> list[Row]:
     Modules come before functions and operators. Raises InputError with similar names if there is no such row.
     """
     wanted, rows = word.lower(), catalogue()
-    found = [row for row in rows if any(wanted in name.lower() for name in (row.op, *row.targets))]
-    if not found:
+    matching = [row for row in rows if any(wanted in name.lower() for name in (row.op, *row.targets))]
+    if not matching:
         names = {bare(name).lower() for row in rows for name in (row.op, *row.targets)}
         raise InputError(f"no op has {word!r} in its name{did_you_mean(wanted, sorted(names))}")
-    return sorted(found, key=lambda row: _distance(wanted, row))
+    return sorted(matching, key=lambda row: _distance(wanted, row))
 
 
 def counts(row: Row) -> str:

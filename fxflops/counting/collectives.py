@@ -90,10 +90,10 @@ def _row_of(call: Call) -> Collective:
 
 def _summed(rows: Iterable[Collective]) -> list[Collective]:
     """Return the sums of rows with the same key, in order of first appearance."""
-    found: dict[tuple[Any, ...], Collective] = {}
+    sums: dict[tuple[Any, ...], Collective] = {}
     for row in rows:
-        found[row.key] = found[row.key].plus(row) if row.key in found else row
-    return list(found.values())
+        sums[row.key] = sums[row.key].plus(row) if row.key in sums else row
+    return list(sums.values())
 
 
 def _bytes(value: Any) -> int:
@@ -119,22 +119,22 @@ def _reduced(call: Call, n: int, rank: int) -> Transfer:
 
 def _exchanged(call: Call, n: int, rank: int) -> Transfer:
     """Return the bytes of an all_to_all to and from the other processes."""
-    given, out = (call.args[1], call.args[0]) if call.op.startswith("alltoall") else (call.args[0], call.out)
+    sent, out = (call.args[1], call.args[0]) if call.op.startswith("alltoall") else (call.args[0], call.out)
     splits: Any = ((), ())
     if call.op == "alltoall_base":
         splits = call.args[4], call.args[3]
     elif call.op == "all_to_all_single":
         splits = call.args[2], call.args[1]
-    return Transfer(*(_others(value, sizes, n, rank) for value, sizes in zip((given, out), splits, strict=True)))
+    return Transfer(*(_others(value, sizes, n, rank) for value, sizes in zip((sent, out), splits, strict=True)))
 
 
 def _others(value: Any, splits: tuple[int, ...], n: int, rank: int) -> int:
     """Return the bytes of a tensor, or of a list of tensors per process, without this process's part."""
     parts = [spec.nbytes for spec in specs_in(value)]
-    whole = sum(parts)
+    all_bytes = sum(parts)
     if len(parts) == n > 1:
-        return whole - parts[rank]
-    return whole - (whole * splits[rank] // max(sum(splits), 1) if splits else whole // n)
+        return all_bytes - parts[rank]
+    return all_bytes - (all_bytes * splits[rank] // max(sum(splits), 1) if splits else all_bytes // n)
 
 
 def _from_root(call: Call, n: int, rank: int) -> Transfer:

@@ -89,8 +89,8 @@ class CountedRun:
     @property
     def name(self) -> str:
         """The model's class name, with the name it was requested by: "ResNet (timm:resnet18)"."""
-        asked = self.run.environment.asked
-        return f"{self.run.model} ({asked})" if asked else self.run.model
+        requested = self.run.environment.asked
+        return f"{self.run.model} ({requested})" if requested else self.run.model
 
     @property
     def title(self) -> str:

@@ -22,8 +22,8 @@ from ..records.pairs import ATTENTIONS, pairs_in, with_facts
 from ..run.outcome import Run
 from ..torch_internals import OpOverload, OpOverloadPacket
 from .arithmetic import is_complex, is_integral
-from .masked import dense, of_pairs_left
-from .module_charges import NOT_COUNTED, seen_by_tool
+from .masked import scaled_to_pairs_left, without_mask
+from .module_charges import NOT_COUNTED, as_tool_sees
 from .uncounted import NO_FORMULA, check_counts_operators
 
 LEAST = "least"
@@ -38,32 +38,32 @@ def count_calls(
     module_at: Callable[[str], nn.Module],
     attention: str = "dense",
     scopes: Iterable[Scope] = (),
-    kept: Collection[tuple[str, Any]] = (),
+    attribute_functions: Collection[tuple[str, Any]] = (),
     users: Mapping[int, Counted] | None = None,
 ) -> tuple[Counted, ...]:
     """Return each call with its cost under the convention, or with the reason why it has none.
 
     ``module_at(path)`` returns a module, for user formulas that read its attributes. ``scopes`` are the module calls; if the
-    convention charges modules, calls of modules with children follow as separate calls. ``kept`` are functions stored as
-    modules' attributes, each with the module's path. ``users`` are counts to reuse, by the index of their call: counts by user
+    convention charges modules, calls of modules with children follow as separate calls. ``attribute_functions`` are functions
+    stored as modules' attributes, each with the module's path. ``users`` are counts to reuse, by the index of their call: counts by user
     formulas that a saved report does not contain.
 
     Raises FormulaError if a formula of the user's does not fit its call. If one of ours does not, the call has no cost.
     """
-    taken_over = {
+    reused = {
         i: each._replace(count=_users_count(each.count, each.call.operation, convention))
         for i, each in (users or {}).items()
     }
     counts = _Counts(convention, registry, module_at, attention)
-    if taken_over:
-        counted = [
-            taken_over[i]._replace(call=call) if i in taken_over else counts.of(call) for i, call in enumerate(calls)
-        ]
+    if reused:
+        counted = [reused[i]._replace(call=call) if i in reused else counts.of(call) for i, call in enumerate(calls)]
     else:
         counted = counts.of_all(calls)
     users_rules = {id(entry.function) for entry, _ in registry.users().values()}
-    users_rules |= {id(each.rule) for each in taken_over.values()}
-    return tuple(seen_by_tool(counted, convention, scopes, kept, users_rules, counts.computes, _is_operator))
+    users_rules |= {id(each.rule) for each in reused.values()}
+    return tuple(
+        as_tool_sees(counted, convention, scopes, attribute_functions, users_rules, counts.computes, _is_operator)
+    )
 
 
 def count_run(
@@ -79,11 +79,13 @@ def count_run(
     Raises InputError for a convention that counts none of the operators of a trace.
     """
     # Only a tool that patches functions by name misses functions stored as modules' attributes.
-    kept = {(m.path, function) for m in run.modules for function in m.keeps} if convention.by_name else ()
-    counted = count_calls(run.calls, convention, registry, module_at, attention, run.scopes, kept, users)
+    attribute_functions: Collection[tuple[str, Any]] = ()
+    if convention.by_name:
+        attribute_functions = {(module.path, function) for module in run.modules for function in module.keeps}
+    counted = count_calls(run.calls, convention, registry, module_at, attention, run.scopes, attribute_functions, users)
     if run.params is None:  # a trace
         check_counts_operators(convention.name, counted)
-    for sentence in overlooked(counted, registry, convention):
+    for sentence in unused_formula_warnings(counted, registry, convention):
         warn(sentence)
     return counted
 
@@ -101,10 +103,10 @@ def users_counts(
     ``counted`` are the counts under the base convention, None if not yet computed; ``users`` are counts by user formulas
     that the report was loaded with.
     """
-    numbers = [i for i, call in enumerate(calls) if i not in users and is_users(call, registry)]
-    if numbers and counted is None:
+    indices = [i for i, call in enumerate(calls) if i not in users and is_users(call, registry)]
+    if indices and counted is None:
         counted = count_calls(calls, find_convention(BASE_CONVENTION), registry, module_at, attention, users=users)
-    return {**users, **{i: counted[i] for i in numbers if counted is not None}}
+    return {**users, **{i: counted[i] for i in indices if counted is not None}}
 
 
 @dataclass
@@ -115,109 +117,115 @@ class _Counts:
     registry: FormulaRegistry
     module_at: Callable[[str], nn.Module]
     attention: str
-    known: dict[Operation, tuple[Operation, Count]] = field(default_factory=dict)
+    count_of: dict[Operation, tuple[Operation, Count]] = field(default_factory=dict)
+    """By operation: the operation as it is counted, e.g. without its mask, and its count."""
     rows: dict[Any, Formula] = field(default_factory=dict)
+    """The convention's rows that were used, as formulas."""
 
     def of_all(self, calls: Iterable[Call]) -> list[Counted]:
         """Return calls with their counts. A fast path serves calls of known operations, which most are."""
-        get, new, unknown = self.known.get, tuple.__new__, (None, None)
+        get, no_count = self.count_of.get, (None, None)
+        make_tuple = tuple.__new__  # skips NamedTuple's __new__
         return [
-            new(Counted, (call, count)) if ran is call[0] else self.of(call)
+            make_tuple(Counted, (call, count)) if operation is call[0] else self.of(call)
             for call in calls
-            for ran, count in (get(call[0], unknown),)
+            for operation, count in (get(call[0], no_count),)
         ]
 
     def of(self, call: Call) -> Counted:
         """Return a call with its count."""
-        found = self.known.get(call.operation)
-        if found is None:
-            ran = dense(call.operation) if self.attention == "dense" else call.operation
-            entry = entry_of(ran, self.registry)
-            row = self._row(ran, entry) if entry is not None and entry.is_ours else None
-            found = ran, self._anew(ran, entry, row, call.path)
-            if not (_reads_module(entry, ran) or _reads_module(row, ran)):
-                self.known[call.operation] = found
-        ran, count = found
-        return tuple.__new__(Counted, (call if ran is call[0] else call._replace(operation=ran), count))
+        operation_and_count = self.count_of.get(call.operation)
+        if operation_and_count is None:
+            operation = without_mask(call.operation) if self.attention == "dense" else call.operation
+            entry = entry_of(operation, self.registry)
+            row = self._row(operation, entry) if entry is not None and entry.is_ours else None
+            operation_and_count = operation, self._count(operation, entry, row, call.path)
+            if not (_reads_module(entry, operation) or _reads_module(row, operation)):
+                self.count_of[call.operation] = operation_and_count
+        operation, count = operation_and_count
+        return tuple.__new__(Counted, (call if operation is call[0] else call._replace(operation=operation), count))
 
-    def computes(self, ran: Operation) -> bool:
+    def computes(self, operation: Operation) -> bool:
         """Return whether an operation computes anything, i.e. is not declared to cost nothing."""
-        entry = entry_of(ran, self.registry)
+        entry = entry_of(operation, self.registry)
         return entry is None or not entry.reason
 
-    def _row(self, ran: Operation, entry: Formula) -> Formula | None:
+    def _row(self, operation: Operation, entry: Formula) -> Formula | None:
         """Return the convention's row for an operation as a formula, or None."""
-        key = _key_of(ran, self.convention.rows)
+        key = _key_of(operation, self.convention.rows)
         if key is not None and key not in self.rows:
             row = entry_for([key], self.convention.rows[key], entry.op)
             self.rows[key] = replace(row, style="op") if row.is_ours else row
         return self.rows.get(key)
 
-    def _anew(self, ran: Operation, entry: Formula | None, row: Formula | None, path: str) -> Count:
+    def _count(self, operation: Operation, entry: Formula | None, row: Formula | None, path: str) -> Count:
         if self.convention.registered is not None and (entry is None or entry.is_ours):
-            theirs = self.convention.registered(ran)
-            if theirs is not None:
-                return self._registered(theirs, ran, entry, path)
-        if isinstance(ran.target, str) and ran.target == NO_ARGUMENTS:
+            tool_formula = self.convention.registered(operation)
+            if tool_formula is not None:
+                return self._registered(tool_formula, operation, entry, path)
+        if isinstance(operation.target, str) and operation.target == NO_ARGUMENTS:
             return Count(None, "", "the trace does not show its arguments: torch 2.1 and later do")
         if entry is None:
-            unseen = isinstance(ran.target, str)  # the observer could only describe the call
-            return Count(None, "", "what it computed was not observed" if unseen else f"{NO_FORMULA} for {ran.op}")
+            is_description = isinstance(operation.target, str)  # the observer could only describe the call
+            return Count(
+                None, "", "what it computed was not observed" if is_description else f"{NO_FORMULA} for {operation.op}"
+            )
         if entry.reason == ESCAPE:
             return Count(None, "", "its data leaves torch; what is computed from it there is not counted")
         # A mask without values was not read: there is no exact count, and the lower bound is a mask that leaves no pairs.
-        exact = ran.op in ATTENTIONS and self.attention != "dense"
-        if exact and pairs_in(ran.out) is None and not leaves_all(entry, ran.target, ran.args, ran.kwargs):
+        needs_pairs = operation.op in ATTENTIONS and self.attention != "dense" and pairs_in(operation.out) is None
+        arguments = entry, operation.target, operation.args, operation.kwargs
+        if needs_pairs and not leaves_all(*arguments):
             # A causal mask's pairs follow from the shapes.
-            pairs = causal_pairs(entry, ran.target, ran.args, ran.kwargs, ran.out)
+            pairs = causal_pairs(*arguments, operation.out)
             if pairs is None and self.attention == LEAST:
                 pairs = 0
             if pairs is None:
                 return Count(None, "", UNKNOWN_PAIRS)
-            ran = ran._replace(out=with_facts(ran.out, pairs=pairs))
-        tensors = [*ran.inputs(), *specs_in(ran.out)]
+            operation = operation._replace(out=with_facts(operation.out, pairs=pairs))
+        tensors = [*operation.inputs(), *specs_in(operation.out)]
         rule: Any = entry.reason or entry.function
         convention = self.convention
         try:
-            cost = self._cost(entry, ran, tensors, path)
+            cost = self._cost(entry, operation, tensors, path)
             if row is not None:
                 entry, rule = row, row.function
-                cost = self._cost(row, ran, tensors, path)._replace(macs=cost.macs)
+                cost = self._cost(row, operation, tensors, path)._replace(macs=cost.macs)
             elif convention.of is not None and entry.is_ours:
-                cost = convention.of(cost, ran)._replace(macs=cost.macs)
+                cost = convention.of(cost, operation)._replace(macs=cost.macs)
                 rule = convention.of if cost.flops else NOT_COUNTED
         except FormulaError as error:
             if not entry.is_ours:
                 raise
             return Count(None, "", str(error))
-        integral = not convention.integers and any(cost) and is_integral(ran)
-        count = Count(cost, rule, "", integral)
-        return count if entry.is_ours else _users_count(count, ran, convention)
+        is_integer = not convention.integers and any(cost) and is_integral(operation)
+        count = Count(cost, rule, "", is_integer)
+        return count if entry.is_ours else _users_count(count, operation, convention)
 
-    def _registered(self, formula: FormulaFunction, ran: Operation, entry: Formula | None, path: str) -> Count:
+    def _registered(self, formula: FormulaFunction, operation: Operation, entry: Formula | None, path: str) -> Count:
         """Return the count by a formula registered with the convention's own tool; MACs are from our formula."""
-        tensors = [*ran.inputs(), *specs_in(ran.out)]
-        ours = Cost() if entry is None else self._cost(entry, ran, tensors, path)
-        cost = apply(Formula(ran.op, formula), ran, None, path)
+        tensors = [*operation.inputs(), *specs_in(operation.out)]
+        ours = Cost() if entry is None else self._cost(entry, operation, tensors, path)
+        cost = apply(Formula(operation.op, formula), operation, None, path)
         return Count(cost._replace(macs=ours.macs), formula)
 
-    def _cost(self, entry: Formula, ran: Operation, tensors: list[Spec], path: str) -> Cost:
-        module = self.module_at(path) if _reads_module(entry, ran) else None
-        cost = _applied(entry, ran, module, tensors, path)
-        return weighed(cost if self.attention == "dense" else of_pairs_left(cost, ran), ran, tensors)
+    def _cost(self, entry: Formula, operation: Operation, tensors: list[Spec], path: str) -> Cost:
+        module = self.module_at(path) if _reads_module(entry, operation) else None
+        cost = _applied(entry, operation, module, tensors, path)
+        return weighed(cost if self.attention == "dense" else scaled_to_pairs_left(cost, operation), operation, tensors)
 
 
-def _users_count(count: Count, ran: Operation, convention: Convention) -> Count:
+def _users_count(count: Count, operation: Operation, convention: Convention) -> Count:
     """Return a user formula's count in the unit of a convention. Tools that count MACs take its stated MACs, or, without any,
     the number it returns; our own MACs convention takes only stated MACs."""
     cost = count.cost
     if cost is None or convention.name not in IN_MACS or not (cost.macs or convention is BASE_MACS):
         return count
-    return count._replace(cost=macs_alone(cost, ran))
+    return count._replace(cost=macs_alone(cost, operation))
 
 
-def _reads_module(entry: Formula | None, ran: Operation) -> bool:
-    return entry is not None and entry.style != "op" and isinstance(ran.target, type)
+def _reads_module(entry: Formula | None, operation: Operation) -> bool:
+    return entry is not None and entry.style != "op" and isinstance(operation.target, type)
 
 
 def is_users(call: Call | Scope, registry: FormulaRegistry) -> bool:
@@ -226,7 +234,7 @@ def is_users(call: Call | Scope, registry: FormulaRegistry) -> bool:
     return entry is not None and not entry.is_ours
 
 
-def overlooked(counted: Iterable[Counted], registry: FormulaRegistry, convention: Convention) -> list[str]:
+def unused_formula_warnings(counted: Iterable[Counted], registry: FormulaRegistry, convention: Convention) -> list[str]:
     """Return warnings for user formulas that counted nothing because their op was called by another spelling.
 
     Rows of a user's convention for unknown ops get a warning too.
@@ -237,23 +245,23 @@ def overlooked(counted: Iterable[Counted], registry: FormulaRegistry, convention
     counted = tuple(counted)
     used = {id(each.rule) for each in counted}
     users = {id(entry.function) for entry, _ in formulas.values()}
-    called: dict[str, Counter[str]] = {}
+    calls_by_spelling: dict[str, Counter[str]] = {}
     for each in counted:
         if id(each.rule) not in users:
-            called.setdefault(each.call.op, Counter())[_spelled(each.call.target)] += 1
+            calls_by_spelling.setdefault(each.call.op, Counter())[_spelled(each.call.target)] += 1
     unused = {entry.function: (key, op) for key, (entry, op) in formulas.items() if id(entry.function) not in used}
     ops = {entry.op for _, entry in registry.items()} | {each.call.op for each in counted}
-    unknown = [
+    unknown_rows = [
         f"the row for {op!r} counts nothing: no op of that name is known{did_you_mean(op, ops)}"
         for key, (_, op) in formulas.items()
         if isinstance(key, str) and op == key and op not in ops
     ]
-    return unknown + [
+    return unknown_rows + [
         f"the formula for {_spelled(key)} counted nothing: {op} is called here as "
-        + ", ".join(f"{spelling} x{calls}" for spelling, calls in called[op].items())
+        + ", ".join(f"{spelling} x{calls}" for spelling, calls in calls_by_spelling[op].items())
         + "; a formula for that counts it"
         for key, op in unused.values()
-        if op in called and _spelled(key) not in called[op]
+        if op in calls_by_spelling and _spelled(key) not in calls_by_spelling[op]
     ]
 
 
@@ -278,35 +286,37 @@ def _spelled(target: Any) -> str:
     return name if "::" in name else name.replace(":", ".")
 
 
-def entry_of(ran: Operation, registry: FormulaRegistry) -> Formula | None:
+def entry_of(operation: Operation, registry: FormulaRegistry) -> Formula | None:
     """Return the formula that counts an operation, or None."""
-    return _entry_at(ran.target, registry)
+    return _entry_at(operation.target, registry)
 
 
 def _entry_at(target: Any, registry: FormulaRegistry) -> Formula | None:
     return registry.find_class(target)[1] if isinstance(target, type) else registry.find(target)
 
 
-def _key_of(ran: Operation, rows: Mapping[Any, FormulaFunction]) -> Any:
+def _key_of(operation: Operation, rows: Mapping[Any, FormulaFunction]) -> Any:
     """Return the key of a convention's row for an operation: its spelling, the class whose forward runs, or its op; or None."""
-    for cls in ran.target.__mro__ if rows and isinstance(ran.target, type) else ():
+    for cls in operation.target.__mro__ if rows and isinstance(operation.target, type) else ():
         if cls in rows:
             return cls
         if "forward" in vars(cls):
             break
-    spellings = ran.target, getattr(ran.target, "overloadpacket", None), ran.op
+    spellings = operation.target, getattr(operation.target, "overloadpacket", None), operation.op
     return next((key for key in spellings if key in rows), None)
 
 
-def _applied(entry: Formula, ran: Operation, module: nn.Module | None, tensors: Iterable[Spec], path: str) -> Cost:
+def _applied(
+    entry: Formula, operation: Operation, module: nn.Module | None, tensors: Iterable[Spec], path: str
+) -> Cost:
     """Return the cost of an operation on these tensors; for nested tensors, the sum over their parts."""
     counts = [len(spec.facts["parts"]) for spec in tensors if spec.facts and "parts" in spec.facts]
     if not counts:
-        return apply(entry, ran, module, path)
+        return apply(entry, operation, module, path)
     cost = Cost()
     for i in range(max(counts)):
-        args, kwargs, out = (_part(value, i) for value in (ran.args, dict(ran.kwargs), ran.out))
-        cost = cost.plus(apply(entry, ran._replace(args=args, kwargs=kwargs, out=out), module, path))
+        args, kwargs, out = (_part(value, i) for value in (operation.args, dict(operation.kwargs), operation.out))
+        cost = cost.plus(apply(entry, operation._replace(args=args, kwargs=kwargs, out=out), module, path))
     return cost
 
 
@@ -321,8 +331,8 @@ def _part(value: Any, i: int) -> Any:
     return value
 
 
-def weighed(cost: Cost, ran: Operation, tensors: Iterable[Spec]) -> Cost:
+def weighed(cost: Cost, operation: Operation, tensors: Iterable[Spec]) -> Cost:
     """Return the cost in real operations, of which a complex operation has several. ``tensors`` are the operation's."""
-    if True not in [spec.dtype.is_complex for spec in tensors] or not is_complex(ran):
+    if True not in [spec.dtype.is_complex for spec in tensors] or not is_complex(operation):
         return cost
     return Cost(*map(operator.mul, cost, COMPLEX))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from ..conventions import ALL, CALLED, Convention, ModuleRule
@@ -15,33 +16,35 @@ Rules = Callable[[type], "ModuleRule | None"]
 """A function that returns the rule of a module class, None for a class unknown to the tool."""
 
 
-def seen_by_tool(
+def as_tool_sees(
     counted: Sequence[Counted],
     convention: Convention,
     scopes: Iterable[Scope],
-    kept: Collection[tuple[str, Any]],
+    attribute_functions: Collection[tuple[str, Any]],
     users: Collection[int],
     computes: Callable[[Operation], bool],
     is_operator: Callable[[Any], bool],
 ) -> Sequence[Counted]:
     """Return the calls as the convention's tool sees them, and the modules that it charges as separate calls.
 
-    ``kept`` are functions stored as modules' attributes, each with the module's path. ``users`` are the ``id()`` of user
-    formulas, to which no charge is added. ``computes`` says whether an operation computes anything, ``is_operator`` whether a
+    ``attribute_functions`` are functions stored as modules' attributes, each with the module's path. ``users`` are the ``id()``
+    of user formulas, to which no charge is added. ``computes`` says whether an operation computes anything, ``is_operator`` whether a
     target is in ``torch.ops``.
     """
     if convention.operators != ALL:
-        counted = _operators_seen(counted, convention, users, computes, is_operator)
-    if convention.by_name and kept:
+        counted = _without_unseen_operators(counted, convention, users, computes, is_operator)
+    if convention.by_name and attribute_functions:
         # The tool patches functions by name, so it misses calls through a module's attribute (self.act = F.gelu).
-        counted = _without(counted, lambda each: each.cost is not None and (each.call.path, each.call.target) in kept)
+        counted = _without(
+            counted, lambda each: each.cost is not None and (each.call.path, each.call.target) in attribute_functions
+        )
     if convention.childless:
         parents, rows = {scope.path for scope in scopes if scope.has_children}, set(convention.rows.values())
         counted = _without(counted, lambda each: each.call.path in parents and each.rule in rows)
     return counted if convention.modules is None else _charged(counted, scopes, convention.modules, users)
 
 
-def _operators_seen(
+def _without_unseen_operators(
     counted: Sequence[Counted],
     convention: Convention,
     users: Collection[int],
@@ -55,8 +58,8 @@ def _operators_seen(
         origin: per_operation(_missing(f"{convention.name} does not see {what}"))
         for origin, what in UNSEEN_OPERATORS.items()
     }
-    part = per_operation(_uncounted)
-    result = []
+    uncounted = per_operation(_uncounted)
+    calls_seen = []
     for each in counted:
         origin = each.call.origin
         if each.cost is None or id(each.rule) in users or (origin == OPERATOR and sees_called):
@@ -64,9 +67,9 @@ def _operators_seen(
         elif origin and computes(each.call.operation):
             each = each._replace(count=missing[origin](each))
         elif not origin and sees_called and each.flops and is_operator(each.call.target):
-            each = each._replace(count=part(each))
-        result.append(each)
-    return result
+            each = each._replace(count=uncounted(each))
+        calls_seen.append(each)
+    return calls_seen
 
 
 UNSEEN_OPERATORS = {
@@ -102,22 +105,23 @@ def _charged(
     charged = [(scope, rule, charge) for scope, rule in rules if rule and (charge := rule(scope)) is not None]
     covering = {scope.path for scope, _, _ in charged if scope.has_children}
     charges: dict[tuple[str, Any], deque[tuple[Scope, ModuleRule, int]]] = {}
-    for each in charged:
-        scope = each[0]
+    for module_charge in charged:
+        scope, _, _ = module_charge
         if covering.isdisjoint(_above(scope.path)):
-            charges.setdefault((scope.path, scope.cls), deque()).append(each)
-    result = []
+            charges.setdefault((scope.path, scope.cls), deque()).append(module_charge)
+    charged_calls = []
     for call in counted:
-        due = charges.get((call.call.path, call.call.target))
-        if due and call.cost is not None:
-            _, rule, charge = due.popleft()
+        charges_due = charges.get((call.call.path, call.call.target))
+        if charges_due and call.cost is not None:
+            _, rule, charge = charges_due.popleft()
             if id(call.rule) not in users:
                 call = Counted(call.call, Count(call.cost.plus(Cost(others=charge)), rule, integer=call.count.integer))
-        result.append(call)
-    for scope, rule, charge in (each for due in charges.values() for each in due):
-        own = Call(scope.operation._replace(op=scope.cls.__name__), scope.path)
-        result.append(Counted(own, Count(Cost(others=charge), rule)))
-    return result
+        charged_calls.append(call)
+    # What is left: modules without a call of their own, and calls that no formula counts.
+    for scope, rule, charge in chain.from_iterable(charges.values()):
+        module_call = Call(scope.operation._replace(op=scope.cls.__name__), scope.path)
+        charged_calls.append(Counted(module_call, Count(Cost(others=charge), rule)))
+    return charged_calls
 
 
 def _above(path: str) -> Iterator[str]:

@@ -64,7 +64,7 @@ class ModuleRow(NamedTuple):
     def __repr__(self) -> str:
         """Return the row on one line: ``layer1 (Sequential): 147,968 params, 928,505,856 FLOPs, 462,422,016 MACs, calls: 1``."""
         params = "" if self.params is None else f"{self.params:,} params, "
-        return f"{self.path or '(root)'} ({self.cls}): {params}{_told(self.total)}, calls: {self.calls}"
+        return f"{self.path or '(root)'} ({self.cls}): {params}{_sums_text(self.total)}, calls: {self.calls}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -92,10 +92,10 @@ class OperatorRow:
         return self.total.seconds
 
     def __repr__(self) -> str:
-        return f"{self.key}: {_told(self.total)}, calls: {self.calls}"
+        return f"{self.key}: {_sums_text(self.total)}, calls: {self.calls}"
 
 
-def _told(sums: Sums) -> str:
+def _sums_text(sums: Sums) -> str:
     took = "" if sums.seconds is None else f", {sums.seconds:.3g} s"
     return f"{sums.flops:,} FLOPs, {sums.macs:,} MACs{took}"
 
@@ -103,14 +103,14 @@ def _told(sums: Sums) -> str:
 def items_of(counted: Iterable[Counted]) -> list[Item]:
     """Return an item for each counted call. Activations are the output elements of contractions (fvcore's definition)."""
     # For speed: tuple.__new__ makes a NamedTuple in a third of the time, and equal operations share an item.
-    items, untimed, new = list[Item](), dict[Any, Item](), tuple.__new__
+    items, untimed, make_tuple = list[Item](), dict[Any, Item](), tuple.__new__
     for each in counted:
         (operation, path, _, _, seconds, _, _), count = each
         item = untimed.get((operation, count))
         if item is None:
             item = untimed[operation, count] = _untimed_item(each)
         _, op, dtype, sums = item
-        items.append(new(Item, (path, op, dtype, sums if seconds is None else sums._replace(seconds=seconds))))
+        items.append(make_tuple(Item, (path, op, dtype, sums if seconds is None else sums._replace(seconds=seconds))))
     return items
 
 
@@ -146,33 +146,35 @@ def by_module(
     items: Iterable[Item], modules: Iterable[Module], module_calls: Mapping[str, int]
 ) -> dict[str, ModuleRow]:
     """Return a row for each module of the model, called or not, by path."""
-    listed = list(modules)
-    own = sums_of([(path, sums) for path, _, _, sums in items])
-    inside: dict[str, list[Sums]] = {}
-    paths = {module.path for module in listed}
-    for path in own.keys() - paths:  # a removed module's sums go to its nearest existing ancestor
+    all_modules = list(modules)
+    own_by_path = sums_of([(path, sums) for path, _, _, sums in items])
+    sums_inside: dict[str, list[Sums]] = {}
+    paths = {module.path for module in all_modules}
+    for path in own_by_path.keys() - paths:  # a removed module's sums go to its nearest existing ancestor
         ancestor = path
         while ancestor not in paths:
             ancestor = ancestor.rpartition(".")[0]
-        inside.setdefault(ancestor, []).append(own[path])
+        sums_inside.setdefault(ancestor, []).append(own_by_path[path])
     params: dict[str, int] = {}
-    frozen: dict[str, int] = {}
-    rows, new = [], tuple.__new__
-    for module in reversed(listed):  # children first: they come after their parents
-        path, cls, own_params, _, fixed = module
-        mine, below = own.get(path, ZERO), inside.get(path)
-        total = mine if below is None else together(below if mine is ZERO else [mine, *below])
+    frozen_below: dict[str, int] = {}
+    rows, make_tuple = [], tuple.__new__
+    for module in reversed(all_modules):  # children first: they come after their parents
+        path, cls, own_params, _, frozen_params = module
+        own_sums, child_sums = own_by_path.get(path, ZERO), sums_inside.get(path)
+        total = (
+            own_sums if child_sums is None else together(child_sums if own_sums is ZERO else [own_sums, *child_sums])
+        )
         all_params = None if own_params is None else own_params + params.get(path, 0)
-        fixed += frozen.get(path, 0)
-        row = path, cls, module_calls.get(path, 0), all_params, own_params, total, mine, fixed
-        rows.append((path, new(ModuleRow, row)))
+        frozen_params += frozen_below.get(path, 0)
+        row = path, cls, module_calls.get(path, 0), all_params, own_params, total, own_sums, frozen_params
+        rows.append((path, make_tuple(ModuleRow, row)))
         if path:
             parent = path.rpartition(".")[0]
             params[parent] = params.get(parent, 0) + (all_params or 0)
-            if fixed:
-                frozen[parent] = frozen.get(parent, 0) + fixed
+            if frozen_params:
+                frozen_below[parent] = frozen_below.get(parent, 0) + frozen_params
             if total is not ZERO:
-                inside.setdefault(parent, []).append(total)
+                sums_inside.setdefault(parent, []).append(total)
     return dict(reversed(rows))
 
 

@@ -48,9 +48,9 @@ def by_step(run: Run, counted: Sequence[Counted]) -> dict[str, OperatorRow]:
     rows: dict[str, list[Sums]] = {}
     outside: list[Sums] = []
     items = items_of(counted)
-    for step, numbers in _regions(run, len(counted)):
+    for step, indices in _regions(run, len(counted)):
         phases: dict[str, list[Sums]] = {} if step.name == OUTSIDE else {FORWARD: []}
-        for i in numbers:
+        for i in indices:
             phase, sums = counted[i].call.phase, items[i].sums
             if phase in PARTS[FORWARD] and i not in step.calls:
                 outside.append(sums._replace(seconds=None) if step.parts else sums)
@@ -60,10 +60,10 @@ def by_step(run: Run, counted: Sequence[Counted]) -> dict[str, OperatorRow]:
         if step.parts:
             outside.append(Sums(seconds=sum(step.parts.get(part, 0.0) for part in (LOADING, BETWEEN))))
             recomputed = totals.get(RECOMPUTE, Sums()).seconds or 0.0
-            taken = {**step.parts, BACKWARD: step.parts.get(BACKWARD, 0.0) - recomputed, RECOMPUTE: recomputed}
-            totals = {phase: sums._replace(seconds=taken.get(phase)) for phase, sums in totals.items()}
+            seconds_of = {**step.parts, BACKWARD: step.parts.get(BACKWARD, 0.0) - recomputed, RECOMPUTE: recomputed}
+            totals = {phase: sums._replace(seconds=seconds_of.get(phase)) for phase, sums in totals.items()}
         for phase, total in totals.items():
-            rows.setdefault(_named(step, phase), []).append(total)
+            rows.setdefault(_row_name(step, phase), []).append(total)
     if outside:
         rows[OUTSIDE] = outside
     sums_of_rows = {name: together(sums) for name, sums in rows.items()}
@@ -76,11 +76,11 @@ def step_times(run: Run, counted: Sequence[Counted]) -> dict[str, StepTime]:
     A step whose call of the model was captured into a graph did not run; its time counts as outside the steps.
     """
     times_by_name: dict[str, list[StepTime]] = {}
-    for step, numbers in _regions(run, len(counted)):
+    for step, indices in _regions(run, len(counted)):
         if step.parts:
             parts = [step.parts.get(phase, 0.0) for phase in TIMED]
             did_run = not run.captured or FORWARD in step.parts or not step.calls
-            flops = sum(counted[i].flops for i in numbers) if did_run else 0
+            flops = sum(counted[i].flops for i in indices) if did_run else 0
             name = step.name if did_run else OUTSIDE
             times_by_name.setdefault(name, []).append(StepTime._make([sum(parts), *parts, flops]))
     return {name: StepTime._make(map(sum, zip(*times, strict=True))) for name, times in times_by_name.items()}
@@ -96,9 +96,9 @@ def timing_of(run: Run, times: Mapping[str, StepTime], phase: str) -> Timing | N
 
 def outside(run: Run, counted: Sequence[Counted], phase: str) -> list[Counted]:
     """Return the calls of a phase in a profiled block outside every call of its models, e.g. for a loss or a batch."""
-    inside = {i for step in run.steps for i in step.calls}
+    in_models = {i for step in run.steps for i in step.calls}
     calls = enumerate(counted[: len(run.calls)] if run.steps else ())
-    return [each for i, each in calls if i not in inside and not each.call.path and each.call.phase in PARTS[phase]]
+    return [each for i, each in calls if i not in in_models and not each.call.path and each.call.phase in PARTS[phase]]
 
 
 def unobserved(run: Run) -> str:
@@ -129,9 +129,9 @@ def unsteady(run: Run, nodes: float | None) -> str:
     reasons = [labels[which] + timing.unsteady for which, timing in timed.items() if timing.unsteady]
     latency = run.latency.median if run.latency else 0.0
     # If an accelerator waits for the host, its operations take less time than the model.
-    waits = any(node.host_timing is not None for node in run.nodes)
-    least = 0.0 if waits else 1 / TOO_FAR_APART
-    if latency > LONG_RUN and nodes and not least < nodes / latency < TOO_FAR_APART:
+    waits_for_host = any(node.host_timing is not None for node in run.nodes)
+    least_ratio = 0.0 if waits_for_host else 1 / TOO_FAR_APART
+    if latency > LONG_RUN and nodes and not least_ratio < nodes / latency < TOO_FAR_APART:
         reasons.append(f"{labels[FORWARD]}the operations add up to {nodes / latency:.1f}x the time of the model")
     return "; ".join(filter(None, [*reasons, run.interrupted]))
 
@@ -142,10 +142,10 @@ def host_items(run: Run, phase: str) -> Iterator[Item]:
         for scope in run.scopes:
             if scope.seconds is not None:
                 yield Item(scope.path, HOST, "", Sums(seconds=scope.seconds))
-    elif taken := sum(step.parts.get(phase, 0.0) for step in run.steps):
-        within = (phase, RECOMPUTE) if phase == BACKWARD else (phase,)
-        inside = sum(call.seconds or 0.0 for call in run.calls if call.phase in within)
-        yield Item("", HOST, "", Sums(seconds=taken - inside))
+    elif phase_seconds := sum(step.parts.get(phase, 0.0) for step in run.steps):
+        phases = (phase, RECOMPUTE) if phase == BACKWARD else (phase,)
+        operation_seconds = sum(call.seconds or 0.0 for call in run.calls if call.phase in phases)
+        yield Item("", HOST, "", Sums(seconds=phase_seconds - operation_seconds))
 
 
 def _regions(run: Run, end: int) -> Iterator[tuple[Step, range]]:
@@ -157,7 +157,7 @@ def _regions(run: Run, end: int) -> Iterator[tuple[Step, range]]:
         yield step, range(start, stop)
 
 
-def _named(step: Step, phase: str) -> str:
+def _row_name(step: Step, phase: str) -> str:
     if phase == FORWARD:
         return step.name
     return f"({phase})" if step.name == OUTSIDE else f"{step.name} {phase}"

@@ -64,11 +64,13 @@ def _recipe_for(call: Call) -> str:
     """Return the lines to paste after :data:`IMPORT`: a formula with one operation per output element, a guess."""
     name = call.op.rpartition("::")[2].rpartition(".")[2]
     if call.op.startswith(TRITON):  # a Triton kernel returns nothing: take its last tensor argument as the result
-        given = [parameter for parameter, value in call.kwargs.items() if isinstance(value, Spec)] or ["out"]
+        tensor_parameters = [parameter for parameter, value in call.kwargs.items() if isinstance(value, Spec)] or [
+            "out"
+        ]
         name = call.op.removeprefix(TRITON)
         return (
             f'@fxflops.formula("{call.op}")\n'
-            f"def {name}(*, {given[-1]}, out, **kwargs): return {given[-1]}.numel()  # 1 per element: a guess"
+            f"def {name}(*, {tensor_parameters[-1]}, out, **kwargs): return {tensor_parameters[-1]}.numel()  # 1 per element: a guess"
         )
     if ":" in call.op and "::" not in call.op:
         target, name = f'"{call.op}"', call.op.partition(":")[2].replace(".", "_")

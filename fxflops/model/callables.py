@@ -64,22 +64,22 @@ def as_model(
         wrong = f"model must be a torch.nn.Module or a callable, not {type(model).__name__} ({model!r:.60}): {TAKES}"
         raise of_kind(InputError(wrong), *kinds)
     if type(model) is MethodType and model.__func__ is nn.Module.__call__ and isinstance(model.__self__, nn.Module):
-        own: nn.Module = model.__self__
-        return own
-    found = Search(model)
-    found.look_into_inputs(args, named_inputs(kwargs))
-    found.run()
-    roots = found.roots() if models is None else given_models(models)
-    known = {id(module) for root in roots.values() for module in all_modules(root)}
-    whole = [module for _, root in found.modules for module in all_modules(root)]
-    unnamed = unique(module for module in whole if id(module) not in known)
+        owner: nn.Module = model.__self__
+        return owner
+    search = Search(model)
+    search.look_into_inputs(args, named_inputs(kwargs))
+    search.run()
+    roots = search.roots() if models is None else models_by_path(models)
+    root_ids = {id(module) for root in roots.values() for module in all_modules(root)}
+    reached_modules = [module for _, root in search.modules for module in all_modules(root)]
+    unnamed = unique(module for module in reached_modules if id(module) not in root_ids)
     # Give it a class named after the callable, as torch.fx does for a GraphModule: reports and errors show a model's class name.
-    made = type(name_of(model), (Called,), {})
-    stand_in: nn.Module = made(as_function(model), roots, found.reached, unnamed, found.classes)
+    cls = type(name_of(model), (Called,), {})
+    stand_in: nn.Module = cls(as_function(model), roots, search.reached, unnamed, search.classes)
     return stand_in
 
 
-def given_models(models: Any) -> dict[str, nn.Module]:
+def models_by_path(models: Any) -> dict[str, nn.Module]:
     """Return the modules in ``models=`` by path, "" for a single module. Raises InputError for anything else, and for none."""
     if isinstance(models, nn.Module):
         return {"": checked_model(models)}
@@ -107,8 +107,8 @@ def as_function(called: Any) -> Callable[..., Any]:
 
     Reading the signature from the object itself would run its class's ``__getattr__``.
     """
-    if type(called) is partial and (own := as_function(called.func)) is not called.func:
-        return partial(own, *called.args, **called.keywords)
+    if type(called) is partial and (function := as_function(called.func)) is not called.func:
+        return partial(function, *called.args, **called.keywords)
     call = next((vars(base)["__call__"] for base in type(called).__mro__ if "__call__" in vars(base)), None)
     is_own = type(call) is FunctionType and not issubclass(type(called), (FunctionType, MethodType, partial))
     return MethodType(call, called) if is_own else called  # type: ignore[arg-type]
@@ -159,9 +159,9 @@ def modules_of_frame(frame: FrameType | None) -> dict[str, nn.Module]:
     while frame is not None:
         callers.appendleft(frame)
         frame = frame.f_back
-    for each in callers:
-        if not is_installed(each.f_code.co_filename):
-            search.look_into_variables(_variables_of(each))
+    for caller in callers:
+        if not is_installed(caller.f_code.co_filename):
+            search.look_into_variables(_variables_of(caller))
     search.run()
     return search.roots()
 
@@ -171,10 +171,10 @@ def _variables_of(frame: FrameType) -> dict[str, Any]:
 
     Before Python 3.13 a function's frame caches the dict that ``f_locals`` returns, which would keep every tensor in it alive.
     """
-    given = frame.f_locals
-    variables = dict(given)
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(given) is dict:
-        given.clear()
+    frame_locals = frame.f_locals
+    variables = dict(frame_locals)
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(frame_locals) is dict:
+        frame_locals.clear()
     return variables
 
 
@@ -200,9 +200,9 @@ class Search:
 
     def look_into_inputs(self, args: Any, kwargs: Mapping[str, Any]) -> None:
         """Enter modules among the inputs, named by the parameters they are passed to."""
-        given = args if type(args) is tuple else (args,)
-        names = _names_of_arguments(as_function(self._called), len(given))
-        for name, value in (*zip(names, given, strict=True), *kwargs.items()):
+        positional = args if type(args) is tuple else (args,)
+        names = _names_of_arguments(as_function(self._called), len(positional))
+        for name, value in (*zip(names, positional, strict=True), *kwargs.items()):
             for steps, part in walk(value):
                 if issubclass(type(part), nn.Module):
                     self._enter((str(name), *(str(key) for _, key in steps)), part, 0)
@@ -215,8 +215,8 @@ class Search:
             elif issubclass(type(value), nn.Module):
                 self._enter((type(value).__name__,), value, 1)
             else:
-                for attribute, held in _held_by(value):
-                    self._enter((attribute,), held, 1)
+                for attribute, content in _contents_of(value):
+                    self._enter((attribute,), content, 1)
 
     def run(self) -> None:
         while self._queue and len(self._seen) < MOST:
@@ -224,20 +224,20 @@ class Search:
 
     def roots(self) -> dict[str, nn.Module]:
         """Return the modules by path. Modules inside others come last, so that their paths here become aliases."""
-        inside = {id(part) for _, module in self.modules for part in all_modules(module) if part is not module}
-        found: dict[str, nn.Module] = {}
+        inner_ids = {id(part) for _, module in self.modules for part in all_modules(module) if part is not module}
+        roots: dict[str, nn.Module] = {}
         groups: set[str] = set()
-        for path, module in sorted(self.modules, key=lambda each: id(each[1]) in inside):
+        for path, module in sorted(self.modules, key=lambda pair: id(pair[1]) in inner_ids):
             names = [_as_name(name) for name in path]
-            if not names and found:
+            if not names and roots:
                 names = [type(module).__name__]
-            taken = set(vars(found[""])["_modules"] if "" in found else ())
-            first, number = names[0] if names else "", 2
-            while names and (_collides(".".join(names), found, groups) or names[0] in taken):
+            taken_names = set(vars(roots[""])["_modules"] if "" in roots else ())
+            first, number = names[0] if names else "", 2  # a name that is taken gets a number: net, net_2, net_3
+            while names and (_collides(".".join(names), roots, groups) or names[0] in taken_names):
                 names[0], number = f"{first}_{number}", number + 1
-            found[".".join(names)] = module
+            roots[".".join(names)] = module
             groups |= {".".join(names[:i]) for i in range(1, len(names))}
-        return found
+        return roots
 
     def _enter(self, path: Path, value: Any, depth: int, owner: type | None = None) -> None:
         if type(value) not in ATOMS and id(value) not in self._seen and depth <= DEPTH:
@@ -262,15 +262,15 @@ class Search:
             func, args, keywords = (vars(partial)[name].__get__(value) for name in ("func", "args", "keywords"))
             self._enter(path, func, depth)
             names = _names_of_arguments(as_function(func), len(args))
-            for name, held in (*zip(names, args, strict=True), *keywords.items()):
-                self._enter((*path, name), held, depth + 1)
+            for name, content in (*zip(names, args, strict=True), *keywords.items()):
+                self._enter((*path, name), content, depth + 1)
         elif kind is torch.ScriptMethod:
             self._enter(path, script_module_of(value), depth)
         elif not (issubclass(kind, ENDS) or is_torchs_subclass(kind) or str(kind.__module__).startswith(INTERNAL)):
             self.reached.append(value)
             self.classes.setdefault(".".join(map(_as_name, path)), kind.__name__)
-            for name, held in _held_by(value):
-                self._enter((*path, name), held, depth + 1)
+            for name, content in _contents_of(value):
+                self._enter((*path, name), content, depth + 1)
             if (attributes := attributes_in(value)) is not None:
                 self.reached.append(attributes)
 
@@ -280,26 +280,26 @@ class Search:
         code = function.__code__
         if code.co_filename.startswith(TORCH):
             return
-        around = path[:-1]
+        parent = path[:-1]
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             self.reached.append(cell)
-            self._enter((*around, name), value_at(CELL, cell), depth + 1)
+            self._enter((*parent, name), value_at(CELL, cell), depth + 1)
         parameters = code.co_varnames[: code.co_argcount]
         defaults = function.__defaults__ or ()
         first = len(parameters) - len(defaults)
-        held = (*zip(parameters[first:], defaults, strict=True), *(function.__kwdefaults__ or {}).items())
-        for name, value in (*held, *vars(function).items()):
-            self._enter((*around, name), value, depth + 1)
+        arguments = (*zip(parameters[first:], defaults, strict=True), *(function.__kwdefaults__ or {}).items())
+        for name, value in (*arguments, *vars(function).items()):
+            self._enter((*parent, name), value, depth + 1)
         if vars(function):
             self.reached.append(vars(function))
         if depth and is_installed(code.co_filename):
             return  # a library's globals hold no user modules
-        names, bound = _names_in(code), function.__globals__
-        self.reached += [Variable(bound, name) for name in names_of(code)[1]]
-        for name in [name for name, is_global in names.items() if is_global and name in bound]:
-            self._enter_global((*around, name), bound[name], names, depth)
+        names, file_globals = _names_in(code), function.__globals__
+        self.reached += [Variable(file_globals, name) for name in names_of(code)[1]]
+        for name in [name for name, is_global in names.items() if is_global and name in file_globals]:
+            self._enter_global((*parent, name), file_globals[name], names, depth)
         if owner is not None:
-            self._enter_members(owner, names, around, depth)
+            self._enter_members(owner, names, parent, depth)
 
     def _enter_global(self, path: Path, value: Any, names: Iterable[str], depth: int) -> None:
         """Enter the value of a global variable. In a user's Python module or a class, enter only the names that the code uses."""
@@ -344,7 +344,7 @@ def _class_of(value: Any) -> type:
     return value if isinstance(value, type) else type(value)
 
 
-def _held_by(value: Any) -> Iterator[tuple[str, Any]]:
+def _contents_of(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield an object's direct contents with names: attributes, slots, and the items of Python's own containers."""
     kind = type(value)
     if issubclass(kind, MAPPINGS):
@@ -380,7 +380,7 @@ def _as_name(name: str) -> str:
     return f"{name}_" if hasattr(Called, name) else name
 
 
-def _collides(path: str, found: Mapping[str, nn.Module], groups: set[str]) -> bool:
-    """Return whether a path is already a module or a group of modules, or lies inside a module in ``found``."""
+def _collides(path: str, roots: Mapping[str, nn.Module], groups: set[str]) -> bool:
+    """Return whether a path is already a module or a group of modules, or lies inside a module in ``roots``."""
     first = path.partition(".")[0]
-    return path in found or path in groups or (first != path and first in found)
+    return path in roots or path in groups or (first != path and first in roots)

@@ -35,15 +35,13 @@ def model_of_folder(path: Path) -> Configured:
             return _of_diffusers(file, values)
         transformers = transformers_package()
         config, cls, note = config_of(file, values, transformers)
-        made = model_of_config(config, cls, note, transformers)
+        configured = model_of_config(config, cls, note, transformers)
         if cls is not None:
-            return made
+            return configured
         # Say so: a model without a head has no loss, and no product with the vocabulary.
-        headless = (
-            f"its architectures name no model of transformers, so this is {type(made.model).__name__}, without a head"
-        )
+        headless = f"its architectures name no model of transformers, so this is {type(configured.model).__name__}, without a head"
         add = 'add a line such as "architectures": ["LlamaForCausalLM"] for another'
-        return made._replace(note="; ".join(filter(None, (f"{headless}: {add}", note))))
+        return configured._replace(note="; ".join(filter(None, (f"{headless}: {add}", note))))
 
 
 def transformers_package() -> ModuleType:
@@ -67,10 +65,10 @@ def config_of(path: Path, values: dict[str, Any], transformers: ModuleType) -> t
     is_custom = "auto_map" in values
     if kind not in types or (is_custom and name and cls is None):
         what = f"model_type {kind!r}" if kind not in types else f"class {name!r}"
-        own = " names custom code (auto_map)" if is_custom else ""
+        custom_code = " names custom code (auto_map)" if is_custom else ""
         close = "" if is_custom else did_you_mean(str(kind), types)
         instead = "; build it in your own function, FILE.py:NAME" if is_custom else ""
-        raise InputError(f"{path}{own}: transformers has no {what}{close}; custom code is not run{instead}")
+        raise InputError(f"{path}{custom_code}: transformers has no {what}{close}; custom code is not run{instead}")
     notes = []
     if is_custom:
         notes.append("made of transformers' own classes, not of the custom code in auto_map")
@@ -91,9 +89,9 @@ def architecture(transformers: ModuleType, name: str) -> Any:
     """Return the transformers model class with this name; None if there is none."""
     from torch import nn
 
-    found = getattr(transformers, name, None)
-    is_model = isinstance(found, type) and issubclass(found, nn.Module) and getattr(found, "config_class", None)
-    return found if is_model else None
+    cls = getattr(transformers, name, None)
+    is_model = isinstance(cls, type) and issubclass(cls, nn.Module) and getattr(cls, "config_class", None)
+    return cls if is_model else None
 
 
 def _of_diffusers(path: Path, values: dict[str, Any]) -> Configured:

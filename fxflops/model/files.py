@@ -149,10 +149,10 @@ def _of_safetensors(head: bytes, length: int) -> str | None:
 
     The format starts with the header's length in 8 bytes, then a JSON header (https://huggingface.co/docs/safetensors).
     """
-    after = int.from_bytes(head[:8], "little")
-    if len(head) < 10 or head[8:9] != b"{" or not 2 <= after <= 100_000_000:
+    header_bytes = int.from_bytes(head[:8], "little")
+    if len(head) < 10 or head[8:9] != b"{" or not 2 <= header_bytes <= 100_000_000:
         return None
-    return " (cut off)" if 8 + after > length else ""
+    return " (cut off)" if 8 + header_bytes > length else ""
 
 
 def _kind_of_folder(path: Path) -> Kind:
@@ -238,8 +238,8 @@ def _pickled_in(archive: zipfile.ZipFile) -> Iterator[str]:
     """Yield the members of an archive that torch.export.load unpickles."""
     for name in archive.namelist():
         inside = name.partition("/")[2]
-        old = name.startswith("serialized_") and name.endswith(".pt")
-        if old or inside.startswith(("data/sample_inputs/", "data/constants/opaque")):
+        is_old_format = name.startswith("serialized_") and name.endswith(".pt")
+        if is_old_format or inside.startswith(("data/sample_inputs/", "data/constants/opaque")):
             yield name
         elif inside.startswith(("data/weights/", "data/constants/")) and name.endswith("_config.json"):
             folder = name.rpartition("/")[0]
@@ -330,8 +330,8 @@ def _saved(path: Path, unsafe: bool) -> Any:
 
 
 def _runs_code(path: Path, what: str) -> InputError:
-    said = f"{path} {what}: loading it runs the code that the file names, whoever wrote it. Safe instead: {SAFE}"
-    return InputError(said, advice="unsafe")
+    problem = f"{path} {what}: loading it runs the code that the file names, whoever wrote it. Safe instead: {SAFE}"
+    return InputError(problem, advice="unsafe")
 
 
 def _modules_in(loaded: Any) -> Iterator[Any]:

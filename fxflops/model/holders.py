@@ -41,24 +41,24 @@ def _writes_in_place(cls: Any) -> bool:
 class Link:
     """A container's reference to an object from before the run."""
 
-    __slots__ = ("container", "held", "is_of_dict", "key", "references")
+    __slots__ = ("container", "is_of_dict", "key", "references", "target")
 
-    def __init__(self, container: Any, key: Any, held: Any) -> None:
-        self.container, self.key, self.held = container, key, held
+    def __init__(self, container: Any, key: Any, target: Any) -> None:
+        self.container, self.key, self.target = container, key, target
         self.is_of_dict = type(container) is dict and type(key) is str
         self.references = 0
 
     def holds(self) -> bool:
         """Return whether the container still holds the object."""
         if self.is_of_dict:
-            return self.container.get(self.key) is self.held
-        if type(self.container) is list and self.key < len(self.container) and self.container[self.key] is self.held:
+            return self.container.get(self.key) is self.target
+        if type(self.container) is list and self.key < len(self.container) and self.container[self.key] is self.target:
             return True
-        return issubclass(type(self.container), tuple) or any(part is self.held for _, part in parts(self.container))
+        return issubclass(type(self.container), tuple) or any(part is self.target for _, part in parts(self.container))
 
     def lasts(self) -> bool:
         """Return whether the container, or a local variable, still holds the object."""
-        return self.holds() or sys.getrefcount(self.held) >= self.references
+        return self.holds() or sys.getrefcount(self.target) >= self.references
 
 
 class Holders:
@@ -69,49 +69,49 @@ class Holders:
     """
 
     def __init__(self, modules: Iterable[nn.Module], inputs: Iterable[Any], tensors: Iterable[torch.Tensor]) -> None:
-        # Keyed by the held object's id, with the owner's id: keeping the owner itself would add a reference to it.
+        # Keyed by the target's id, with the owner's id: keeping the owner itself would add a reference to it.
         self._links: defaultdict[int, list[tuple[Link, int]]] = defaultdict(list)
         self._groups: list[tuple[list[torch.Tensor], list[tuple[int, int]]]] = []
         self._dicts: list[dict[str, Any]] = []
         self._names: list[str] = []
         self._values: list[Any] = []
-        self._others: list[Link] = []
+        self._other_links: list[Link] = []
         self._holding: list[bool] = []
         self._depending: list[list[int]] = []
-        self._left: set[int] = set()
+        self._left_groups: set[int] = set()  # numbers of groups that no link holds any more
         modules, inputs, tensors = [*modules], [*inputs], [*tensors]
-        staying = {*map(id, inputs)}
+        staying_ids = {*map(id, inputs)}
         buffers: list[tuple[dict[str, Any], str, Any]] = []
         stays = cache(_writes_in_place)
         for module in modules:
             for name, buffer in module._buffers.items() if module._buffers else ():
                 cls: Any = type(module)
                 if stays(cls):
-                    staying.add(id(buffer))
+                    staying_ids.add(id(buffer))
                 else:
                     buffers.append((module._buffers, name, buffer))
-        loose = {id(t): t for t in tensors if type(t) is torch.Tensor and id(t) not in staying}
-        if not loose:
+        replaceable = {id(t): t for t in tensors if type(t) is torch.Tensor and id(t) not in staying_ids}
+        if not replaceable:
             return
         for place in buffers:
             self._add(*place, owner=ROOT)
-        if loose.keys() - self._links.keys():
+        if replaceable.keys() - self._links.keys():
             seen: set[int] = set()
             for module in modules:
-                held = module.__dict__
-                for name in held.keys() - STANDARD:
-                    self._enter(held, name, held[name], ROOT, DEPTH, seen)
+                attributes = module.__dict__
+                for name in attributes.keys() - STANDARD:
+                    self._enter(attributes, name, attributes[name], ROOT, DEPTH, seen)
             for value in inputs:
                 self._enter_parts(value, ROOT, sys.maxsize, seen)
         with DisableTorchFunction():
-            self._group([t for t in tensors if type(t) in ORDINARY and is_dense(t)], loose)
+            self._group([t for t in tensors if type(t) in ORDINARY and is_dense(t)], replaceable)
 
     def has_any(self) -> bool:
         """Return whether the run may replace any tensors."""
         return bool(self._groups)
 
     def begin(self) -> None:
-        """Count the references to all held objects, right before the run."""
+        """Count the references to the targets of all links, right before the run."""
         depending: dict[Link, list[int]] = {}
         for number, (tensors, _) in enumerate(self._groups):
             keys = [*map(id, tensors)]
@@ -121,31 +121,31 @@ class Holders:
                     if owner not in keys and owner != ROOT:
                         keys.append(owner)
         # Lists, for speed: all links are compared at each new memory peak.
-        named = [link for link in depending if link.is_of_dict]
-        self._dicts = [link.container for link in named]
-        self._names = [link.key for link in named]
-        self._values = [link.held for link in named]
-        self._others = [link for link in depending if not link.is_of_dict]
-        self._depending = [depending[link] for link in (*named, *self._others)]
+        dict_links = [link for link in depending if link.is_of_dict]
+        self._dicts = [link.container for link in dict_links]
+        self._names = [link.key for link in dict_links]
+        self._values = [link.target for link in dict_links]
+        self._other_links = [link for link in depending if not link.is_of_dict]
+        self._depending = [depending[link] for link in (*dict_links, *self._other_links)]
         self._holding = [True] * len(depending)
-        self._left = set()
+        self._left_groups = set()
         for link in depending:
-            link.references = sys.getrefcount(link.held)
+            link.references = sys.getrefcount(link.target)
         with DisableTorchFunction():
             self._groups = [(tensors, [use_counts(t) for t in tensors]) for tensors, _ in self._groups]
 
-    def _add(self, container: Any, key: Any, held: Any, owner: int) -> None:
-        self._links[id(held)].append((Link(container, key, held), owner))
+    def _add(self, container: Any, key: Any, target: Any, owner: int) -> None:
+        self._links[id(target)].append((Link(container, key, target), owner))
 
-    def _enter(self, container: Any, key: Any, held: Any, owner: int, depth: int, seen: set[int]) -> None:
+    def _enter(self, container: Any, key: Any, target: Any, owner: int, depth: int, seen: set[int]) -> None:
         """Add the link to an object, and the links below it. ``owner`` is the id of the object that owns the container, ROOT
         for a module or an input."""
-        if type(held) in PLAIN or issubclass(type(held), nn.Module):
+        if type(target) in PLAIN or issubclass(type(target), nn.Module):
             return
-        self._add(container, key, held, owner)
-        if depth and id(held) not in seen:
-            seen.add(id(held))
-            self._enter_parts(held, id(held), depth - 1, seen)
+        self._add(container, key, target, owner)
+        if depth and id(target) not in seen:
+            seen.add(id(target))
+            self._enter_parts(target, id(target), depth - 1, seen)
 
     def _enter_parts(self, value: Any, owner: int, depth: int, seen: set[int]) -> None:
         attributes = attributes_in(value) if is_object(value) else None
@@ -153,29 +153,29 @@ class Holders:
             is_attribute = kind == "attr" and attributes is not None and key in attributes
             self._enter(attributes if is_attribute else value, key, part, owner, depth, seen)
 
-    def _group(self, tensors: list[torch.Tensor], loose: dict[int, torch.Tensor]) -> None:
+    def _group(self, tensors: list[torch.Tensor], replaceable: dict[int, torch.Tensor]) -> None:
         """Group the replaceable tensors by storage; skip storages that any other tensor shares."""
         groups: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
         for tensor in tensors:
             groups[tensor.untyped_storage()._cdata].append(tensor)
         for group in groups.values():
-            if all(id(t) in loose and id(t) in self._links for t in group):
+            if all(id(t) in replaceable and id(t) in self._links for t in group):
                 self._groups.append((group, [use_counts(t) for t in group]))
 
     def let_go(self) -> Iterator[list[torch.Tensor]]:
         """Yield the tensors of each storage that is no longer held, once."""
         holding = [*map(operator.is_, map(dict.get, self._dicts, self._names), self._values)]
-        holding += [link.holds() for link in self._others]
+        holding += [link.holds() for link in self._other_links]
         if holding != self._holding:
             changed = map(operator.is_not, holding, self._holding)
             for number in {*chain.from_iterable(compress(self._depending, changed))}:
                 tensors = self._groups[number][0]
                 if tensors and not any(self._is_held(key, set(), Link.holds) for key in map(id, tensors)):
-                    self._left.add(number)
+                    self._left_groups.add(number)
                 else:
-                    self._left.discard(number)
+                    self._left_groups.discard(number)
             self._holding = holding
-        for number in sorted(self._left):  # a local variable or a view may keep them a little longer
+        for number in sorted(self._left_groups):  # a local variable or a view may keep them a little longer
             tensors, uses = self._groups[number]
             # Bind no tensor to a variable here: that would add a reference.
             if any(self._is_held(key, set(), Link.lasts) for key in map(id, tensors)):
@@ -187,7 +187,7 @@ class Holders:
                     for now, before in zip(use_counts(t), use, strict=True)
                 )
             if not is_used:
-                self._left.discard(number)
+                self._left_groups.discard(number)
                 self._groups[number] = [], []
                 yield tensors
 

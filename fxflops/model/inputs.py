@@ -64,17 +64,17 @@ def checked_device(device: Any) -> torch.device | None:
     if device is None:
         return None
     try:
-        asked = torch.device(device)
+        requested = torch.device(device)
     except (RuntimeError, TypeError) as error:
         by_name = (
             "; for a card by its name count with device='cuda', then ask report.predict(name) or report.reserved(name)"
         )
         wrong = f"device must be 'cpu' or 'cuda', not {device!r}{by_name if isinstance(device, str) else ''}"
         raise of_kind(InputError(wrong), TypeError) from error
-    if asked.type not in COUNTED_FOR:
-        more = ": a model on meta is counted for the CPU, or for device='cuda'" if asked.type == "meta" else ""
-        raise InputError(f"count() knows the kernels of 'cpu' and 'cuda', not of {str(asked)!r}{more}")
-    return asked
+    if requested.type not in COUNTED_FOR:
+        more = ": a model on meta is counted for the CPU, or for device='cuda'" if requested.type == "meta" else ""
+        raise InputError(f"count() knows the kernels of 'cpu' and 'cuda', not of {str(requested)!r}{more}")
+    return requested
 
 
 def checked_autocast(dtype: Any) -> torch.dtype | None:
@@ -128,8 +128,8 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
         )
     positional = args if type(args) is tuple else (args,)
     for where, value in (*((f"input {i}", value) for i, value in enumerate(positional)), *keywords.items()):
-        if (found := _iterator_in(value)) is not None:
-            kind = "a generator" if issubclass(type(found), Generator) else f"an iterator, {type(found).__name__}"
+        if (iterator := _iterator_in(value)) is not None:
+            kind = "a generator" if issubclass(type(iterator), Generator) else f"an iterator, {type(iterator).__name__}"
             raise InputError(
                 f"{where} is or has {kind}, which can be read once, and the model may be run more than once: "
                 f"give a list, [*iterator], or one item of it, next(iterator)"
@@ -229,12 +229,12 @@ def bind(
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        given = ", ".join([*(type(arg).__name__ for arg in args), *(f"{name}=" for name in kwargs)])
+        input_names = ", ".join([*(type(arg).__name__ for arg in args), *(f"{name}=" for name in kwargs)])
         what = f"the inputs do not fit {label_of(model)}{signature}: {error}"
         for name in [name for name in kwargs if name not in signature.parameters]:
             unsaid = "" if repr(name) in str(error) else f"; it has no parameter {name!r}"
             what += unsaid + did_you_mean(name, signature.parameters)
-        raise InputError(f"{what}\n  {advice or f'given ({given})'}", advice="" if advice else "inputs") from None
+        raise InputError(f"{what}\n  {advice or f'given ({input_names})'}", advice="" if advice else "inputs") from None
     bound.apply_defaults()
     return dict(bound.arguments)
 
@@ -265,15 +265,15 @@ def batch_dim_note(sizes: Any, batch_dim: int | None) -> str:
 
 def shapes_in(sizes: Any) -> list[tuple[int, ...]]:
     """Return the input shapes in ``(1, 3, 224, 224)`` or ``[(1, 16), (1, 16)]``. Raises InputError for anything else."""
-    one = _shape(sizes)
-    shapes = [one] if one else [*map(_shape, sizes)] if isinstance(sizes, (tuple, list)) else []
+    single_shape = _shape(sizes)
+    shapes = [single_shape] if single_shape else [*map(_shape, sizes)] if isinstance(sizes, (tuple, list)) else []
     if shapes and all(shapes):
         return shapes
     wrong = "a tensor: give it as input_data=x" if tensors_in(sizes) else f"{sizes!r:.80}"
     if isinstance(sizes, Mapping):
         wrong += f': inputs by name are tensors, input_data={{"{next(iter(sizes), "x")}": tensor, ...}}'
-    said = f"input_size is a shape, (1, 3, 224, 224), or a list of shapes, of sizes of 1 or more, not {wrong}"
-    raise of_kind(InputError(said), TypeError, ValueError)
+    problem = f"input_size is a shape, (1, 3, 224, 224), or a list of shapes, of sizes of 1 or more, not {wrong}"
+    raise of_kind(InputError(problem), TypeError, ValueError)
 
 
 def _shape(sizes: Any) -> tuple[int, ...]:
@@ -297,15 +297,16 @@ def inputs_of_sizes(
     dtypes of another number.
     """
     shapes = shapes_in(sizes)
-    each = [dtypes or torch.float32] * len(shapes) if dtypes is None or isinstance(dtypes, torch.dtype) else [*dtypes]
-    if len(each) != len(shapes) or not all(isinstance(dtype, torch.dtype) for dtype in each):
+    is_one_for_all = dtypes is None or isinstance(dtypes, torch.dtype)
+    input_dtypes: list[Any] = [dtypes or torch.float32] * len(shapes) if is_one_for_all else [*dtypes]  # type: ignore[misc]
+    if len(input_dtypes) != len(shapes) or not all(isinstance(dtype, torch.dtype) for dtype in input_dtypes):
         raise of_kind(
             InputError(
                 f"dtypes needs one dtype, such as torch.long, for each of the {len(shapes)} inputs, not {dtypes!r:.80}"
             ),
             TypeError,
         )
-    return tuple(random_inputs(shapes, each, batch_dim, device))
+    return tuple(random_inputs(shapes, input_dtypes, batch_dim, device))
 
 
 def random_inputs(
@@ -313,10 +314,10 @@ def random_inputs(
 ) -> list[torch.Tensor]:
     """Return a :func:`random_input` of each shape and dtype, the same at each call; ``batch_dim`` adds a dimension of 1."""
     generator = torch.Generator("cpu").manual_seed(0)
-    whole = [shape if batch_dim is None else _batched(shape, batch_dim) for shape in shapes]
+    batched = [shape if batch_dim is None else _batched(shape, batch_dim) for shape in shapes]
     return [
         random_input(shape, dtype, place_of(dtype, device), generator)
-        for shape, dtype in zip(whole, dtypes, strict=False)
+        for shape, dtype in zip(batched, dtypes, strict=False)
     ]
 
 
@@ -337,12 +338,14 @@ def random_input(
 
     They repeat after :data:`PERIOD` numbers: a count seldom reads them, and drawing all would take longer than counting.
     """
-    made = torch.empty(shape, dtype=dtype, device=device)
+    tensor = torch.empty(shape, dtype=dtype, device=device)
     if device.type != "meta":
-        drawn = torch.rand(min(made.numel(), PERIOD), generator=generator, dtype=torch.float32, device="cpu").to(device)
-        for part in made.view(-1).split(PERIOD):
+        drawn = torch.rand(min(tensor.numel(), PERIOD), generator=generator, dtype=torch.float32, device="cpu").to(
+            device
+        )
+        for part in tensor.view(-1).split(PERIOD):
             part.copy_(drawn[: len(part)])
-    return made
+    return tensor
 
 
 def place_of(dtype: torch.dtype, device: torch.device) -> torch.device:

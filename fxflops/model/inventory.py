@@ -21,8 +21,9 @@ from .modules import ByIdentity, class_name, modules_of
 from .pytree import stored, unpacked
 
 FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
-NOTED = FUNCTIONS | {torch.ScriptObject}
-NONE: frozenset[Any] = frozenset()
+LOOKED_INTO = FUNCTIONS | {torch.ScriptObject}
+"""The types of attributes that are kept, or may have packed weights."""
+NO_FUNCTIONS: frozenset[Any] = frozenset()
 UNQUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
 """Quantized dtypes, each with the plain dtype of the same width."""
 
@@ -46,28 +47,28 @@ class Inventory:
         self.packed: list[tuple[str, torch.Tensor]] = []
         self.constants: list[tuple[str, torch.Tensor]] = []
         self.keeps = ByIdentity[frozenset[Any]]()
-        self._met: list[int] = []
-        found, of_graphs = set[int](), set[int]()
+        self._first_params: list[int] = []  # the index of each module's first own parameter in params, and the end
+        seen_ids, constant_storages = set[int](), set[int]()
         for module, path in self.paths.items():
             attributes = [*module.__dict__.values()]  # a copy: other threads may set attributes meanwhile
-            if not NOTED.isdisjoint(map(type, attributes)):
+            if not LOOKED_INTO.isdisjoint(map(type, attributes)):
                 self.keeps[module] = frozenset(value for value in attributes if type(value) in FUNCTIONS)
                 self.packed += [(path, weight) for value in attributes for weight in _packed(value)]
             if isinstance(module, ScriptModule):
                 self.packed += [(path, weight) for value in packed_in_script(module) for weight in _packed(value)]
                 for name, constant, is_weight in constants_of(module, path):
-                    if (storage := constant.untyped_storage()._cdata) in of_graphs:
+                    if (storage := constant.untyped_storage()._cdata) in constant_storages:
                         continue  # an inlined graph's constants are also in the outer graph
-                    of_graphs.add(storage)
+                    constant_storages.add(storage)
                     (self.packed if is_weight else self.constants).append((name, constant))
-            self._met.append(len(self.params))
-            own = (module._parameters, self.params), (module._buffers, self.buffers)
-            for kind, named in own if own[0][0] or own[1][0] else ():
-                for name, tensor in kind.items():
-                    if tensor is not None and id(tensor) not in found:
-                        found.add(id(tensor))
-                        named.append((f"{path}.{name}" if path else name, tensor))
-        self._met.append(len(self.params))
+            self._first_params.append(len(self.params))
+            registries = (module._parameters, self.params), (module._buffers, self.buffers)
+            for registry, named_tensors in registries if registries[0][0] or registries[1][0] else ():
+                for name, tensor in registry.items():
+                    if tensor is not None and id(tensor) not in seen_ids:
+                        seen_ids.add(id(tensor))
+                        named_tensors.append((f"{path}.{name}" if path else name, tensor))
+        self._first_params.append(len(self.params))
         self.shapeless: list[nn.Module] = []
         classes = {type(tensor) for _, tensor in (*self.params, *self.buffers)}
         if any(issubclass(cls, UninitializedTensorMixin) for cls in classes):
@@ -86,15 +87,16 @@ class Inventory:
     @cached_property
     def contents(self) -> tuple[tuple[Module, ...], Params]:
         """The modules and the parameter totals that a report shows."""
-        sizes = [_held(parameter) for _, parameter in self.params]
+        sizes = [_local_numel(parameter) for _, parameter in self.params]
         trained = [size if p.requires_grad else 0 for size, (_, p) in zip(sizes, self.params, strict=True)]
-        new, modules = tuple.__new__, self._root()
+        modules = self._root()
+        make_tuple = tuple.__new__  # skips NamedTuple's __new__: a large model has thousands of modules
         keeps = self.keeps.get
-        for (module, path), (first, last) in zip(self.paths.items(), pairwise(self._met), strict=True):
+        for (module, path), (first, last) in zip(self.paths.items(), pairwise(self._first_params), strict=True):
             own = sum(sizes[first:last]) if first < last else 0
             frozen = own - sum(trained[first:last]) if own else 0
-            functions = frozenset(filter(_is_global, keeps(module, NONE)))
-            modules.append(new(Module, (path, class_name(module), own, functions, frozen)))
+            functions = frozenset(filter(_is_global, keeps(module, NO_FUNCTIONS)))
+            modules.append(make_tuple(Module, (path, class_name(module), own, functions, frozen)))
         packed = sum([weight.numel() for _, weight in self.packed])
         total, buffers = sum(sizes) + packed, sum([buffer.numel() for _, buffer in self.buffers])
         parts = [part for _, parameter in [*self.params, *self.packed] for part in stored(parameter)]
@@ -119,7 +121,7 @@ def _is_global(function: Any) -> bool:
     return owner is not None and vars(owner).get(function.__name__) is function
 
 
-def _held(parameter: torch.Tensor) -> int:
+def _local_numel(parameter: torch.Tensor) -> int:
     """Return how many elements of a parameter this process holds: of a DTensor, its local shard's."""
     if type(parameter) in ORDINARY or not hasattr(parameter, "device_mesh"):
         return parameter.numel()
@@ -136,7 +138,7 @@ def constants_of(module: ScriptModule, path: str) -> list[tuple[str, torch.Tenso
 
     Skips 0-d tensors, since tracing turns plain numbers into these.
     """
-    found = dict[int, tuple[str, torch.Tensor, bool]]()
+    constants = dict[int, tuple[str, torch.Tensor, bool]]()
     for graph in graphs_of(module):
         blocks: list[Any] = [graph]
         for block in blocks:
@@ -146,14 +148,18 @@ def constants_of(module: ScriptModule, path: str) -> list[tuple[str, torch.Tenso
                     continue
                 tensor, out = node.t("value"), node.output()
                 if tensor.ndim:
-                    whole = (
+                    dense = (
                         tensor
                         if tensor.layout is torch.strided
                         else torch.empty_like(tensor, layout=torch.strided, device="meta")
                     )
                     is_weight = tensor.is_floating_point() and bool(out.uses())
-                    found[whole.untyped_storage()._cdata] = f"{path}.{out.debugName()}".lstrip("."), whole, is_weight
-    return [*found.values()]
+                    constants[dense.untyped_storage()._cdata] = (
+                        f"{path}.{out.debugName()}".lstrip("."),
+                        dense,
+                        is_weight,
+                    )
+    return [*constants.values()]
 
 
 def _packed(value: Any) -> list[torch.Tensor]:

@@ -87,10 +87,12 @@ class Called(nn.Module):
         """``classes`` are the names of the classes of objects that hold modules, by path."""
         super().__init__()
         self.roots, self.reached, self.unnamed = roots, [*reached], [*unnamed]
-        held = vars(self)  # assigning an attribute would register a module as a child
-        held["forward"] = function
-        if (whole := roots.get("")) is not None:
-            held.update({kind: dict(getattr(whole, kind).items()) for kind in ("_parameters", "_buffers", "_modules")})
+        attributes = vars(self)  # assigning an attribute would register a module as a child
+        attributes["forward"] = function
+        if (root_module := roots.get("")) is not None:
+            attributes.update(
+                {kind: dict(getattr(root_module, kind).items()) for kind in ("_parameters", "_buffers", "_modules")}
+            )
         for path, module in roots.items():
             if path:
                 *groups, name = path.split(".")
@@ -101,7 +103,7 @@ class Called(nn.Module):
                         parent._modules[group] = type(cls, (Group,), {})()
                     parent = parent._modules[group]  # type: ignore[assignment]
                 parent._modules[name] = module
-        held["training"] = any(bool(getattr(module, "training", False)) for module in roots.values())
+        attributes["training"] = any(bool(getattr(module, "training", False)) for module in roots.values())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return vars(self)["forward"](*args, **kwargs)  # skips the hooks registered for all modules
@@ -206,8 +208,8 @@ def _named(model: nn.Module, kind: str, each_once: bool) -> Iterator[tuple[str, 
         places = [*_every_place(model, "")]
     seen = set[int]()
     for path, module in places:
-        held: Mapping[str, Any] = getattr(module, kind)
-        for name, tensor in held.items():
+        tensors: Mapping[str, Any] = getattr(module, kind)
+        for name, tensor in tensors.items():
             if tensor is not None and not (each_once and id(tensor) in seen):
                 seen.add(id(tensor))
                 yield f"{path}.{name}" if path else name, tensor

@@ -57,10 +57,10 @@ def _closure_of(step: Any) -> inspect.Parameter | None:
         return None
 
 
-def of_another(optimizer: OptimizerLike | None, model: nn.Module) -> str:
+def optimizer_mismatch(optimizer: OptimizerLike | None, model: nn.Module) -> str:
     """Return a sentence if the model has parameters but the optimizer has none of them; "" otherwise."""
-    own = {id(parameter) for parameter in parameters_of(model)} if is_optimizer(optimizer) else ()
-    if not own or any(id(each) in own for _, each in reached(optimizer)):
+    parameter_ids = {id(parameter) for parameter in parameters_of(model)} if is_optimizer(optimizer) else ()
+    if not parameter_ids or any(id(each) in parameter_ids for _, each in reached(optimizer)):
         return ""
     return (
         f"the optimizer ({type(optimizer).__name__}) has none of the model's parameters: make it of model.parameters()"
@@ -71,10 +71,10 @@ def made_optimizer(optimizer: OptimizerLike, parameters: Sequence[torch.Tensor])
     """Return the optimizer; call a class or function with these parameters. Raises InputError if that makes no optimizer."""
     if is_optimizer(optimizer):
         return optimizer
-    made = optimizer(parameters)  # type: ignore[operator]
-    if not is_optimizer(made):
-        raise InputError(f"optimizer(parameters) returned a {type(made).__name__}, not a torch.optim.Optimizer")
-    return made
+    result = optimizer(parameters)  # type: ignore[operator]
+    if not is_optimizer(result):
+        raise InputError(f"optimizer(parameters) returned a {type(result).__name__}, not a torch.optim.Optimizer")
+    return result
 
 
 class Storages(Protocol):
@@ -103,13 +103,13 @@ class StandIns:
         device: torch.device,
         storages: Storages,
     ) -> None:
-        self._made = {id(tensor): (tensor, mirror) for tensor, mirror in mirrors}
+        self._stand_ins = {id(tensor): (tensor, mirror) for tensor, mirror in mirrors}
         self._is_on_meta = is_on_meta
         self._device = device
         self._live = storages
         self._storages: dict[int, Any] = {}
         self._bases: list[Any] = []  # kept alive, so that no new storage reuses an address
-        for tensor, mirror in self._made.values():
+        for tensor, mirror in self._stand_ins.values():
             if _is_plain(tensor) and tensor.untyped_storage().nbytes() == mirror.untyped_storage().nbytes():
                 self._storages[tensor.untyped_storage()._cdata] = mirror.untyped_storage()
 
@@ -122,73 +122,74 @@ class StandIns:
             elif issubclass(kind, (list, deque, set)):
                 base: Any = next(base for base in (list, deque, set) if issubclass(kind, base))
                 items = items_of(holder)
-                new = [*map(self.of, items)]
-                if any(a is not b for a, b in zip(items, new, strict=True)):
+                replaced = [*map(self.of, items)]
+                if any(a is not b for a, b in zip(items, replaced, strict=True)):
                     base.clear(holder)
-                    (base.update if base is set else base.extend)(holder, new)
+                    (base.update if base is set else base.extend)(holder, replaced)
             for place in places_in(holder):
                 value = value_at(place, holder)
-                if value is not NOTHING and (made := self.of(value)) is not value:
-                    set_at(place, holder, made)
-        for tensor, mirror in [*self._made.values()]:
+                if value is not NOTHING and (stand_in := self.of(value)) is not value:
+                    set_at(place, holder, stand_in)
+        for tensor, mirror in [*self._stand_ins.values()]:
             if tensor is not mirror:
                 vars(mirror).update(vars(tensor))  # attributes that users set on a parameter
 
     def _put_into_dict(self, holder: Any) -> None:
         base: Any = OrderedDict if issubclass(type(holder), OrderedDict) else dict
         pairs = pairs_of(holder)
-        new = [
+        replaced = [
             (self._key(key), OrderedDict() if type(key) is str and key in HOOKS else self.of(item))
             for key, item in pairs
         ]
-        if any(a is not b for pair, other in zip(pairs, new, strict=True) for a, b in zip(pair, other, strict=True)):
+        both = zip(pairs, replaced, strict=True)
+        if any(old_key is not key or old is not item for (old_key, old), (key, item) in both):
             base.clear(holder)
-            for key, item in new:
+            for key, item in replaced:
                 base.__setitem__(holder, key, item)
 
     def _key(self, key: Any) -> Any:
         """Return the dict key for a stand-in; some optimizers use the ``id`` of a parameter as key."""
-        if type(key) is int and key in self._made:
-            return id(self._made[key][1])
+        if type(key) is int and key in self._stand_ins:
+            return id(self._stand_ins[key][1])
         return self.of(key)
 
     def of(self, value: Any) -> Any:
         """Return the stand-in for a tensor, a tuple with stand-ins for its tensors, or anything else unchanged."""
         kind = type(value)
         if issubclass(kind, torch.Tensor):
-            if id(value) not in self._made:
-                self._made[id(value)] = value, value if self._live.was_made(value) else self._copy(value)
-                self._live.share(*self._made[id(value)])
-            return self._made[id(value)][1]
+            if id(value) not in self._stand_ins:
+                self._stand_ins[id(value)] = value, value if self._live.was_made(value) else self._copy(value)
+                self._live.share(*self._stand_ins[id(value)])
+            return self._stand_ins[id(value)][1]
         if issubclass(kind, tuple):
             items = items_of(value)
-            new = [*map(self.of, items)]
-            if any(a is not b for a, b in zip(items, new, strict=True)):
-                return tuple.__new__(kind, new)
+            replaced = [*map(self.of, items)]
+            if any(a is not b for a, b in zip(items, replaced, strict=True)):
+                return tuple.__new__(kind, replaced)
         return value
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         is_empty = self._is_on_meta and tensor.ndim > 0 and tensor.device.type in (self._device.type, "meta")
-        made = tensor.detach()
+        stand_in = tensor.detach()
         if hasattr(tensor, "__tensor_flatten__"):  # a wrapper, e.g. quantized state, which may not support clone()
             names, context = tensor.__tensor_flatten__()
             parts = {name: self.of(getattr(tensor, name)) for name in names}
             unflatten: Any = type(tensor)
-            made = unflatten.__tensor_unflatten__(parts, context, tensor.shape, tensor.stride())
+            stand_in = unflatten.__tensor_unflatten__(parts, context, tensor.shape, tensor.stride())
         elif not _is_plain(tensor):
-            made = torch.empty_like(made, device="meta") if is_empty else made.clone()
+            stand_in = torch.empty_like(stand_in, device="meta") if is_empty else stand_in.clone()
         else:
             storage = tensor.untyped_storage()
             if storage._cdata not in self._storages:
                 self._bases.append(storage)
                 blank = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta") if is_empty else None
                 self._storages[storage._cdata] = storage.clone() if blank is None else blank.untyped_storage()
-            at = self._storages[storage._cdata]
-            made = torch.empty(0, dtype=tensor.dtype, device=at.device).set_(
-                at, tensor.storage_offset(), tensor.shape, tensor.stride()
+            new_storage = self._storages[storage._cdata]
+            stand_in = torch.empty(0, dtype=tensor.dtype, device=new_storage.device).set_(
+                new_storage, tensor.storage_offset(), tensor.shape, tensor.stride()
             )
-        made.requires_grad_(tensor.requires_grad)
-        return nn.Parameter(made, tensor.requires_grad) if type(tensor) is nn.Parameter else made
+        stand_in.requires_grad_(tensor.requires_grad)
+        return nn.Parameter(stand_in, tensor.requires_grad) if type(tensor) is nn.Parameter else stand_in
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -201,12 +202,14 @@ def states_of(optimizer: Any, parameters: Iterable[torch.Tensor] = ()) -> list[t
 
     They may be in mappings, lists or objects. Module parameters, and the tensors in ``parameters``, are not state.
     """
-    apart = {*map(id, parameters)}
+    excluded_ids = {*map(id, parameters)}
     return [
-        (name, each)
-        for name, each in reached(optimizer, into_modules=False)
+        (name, value)
+        for name, value in reached(optimizer, into_modules=False)
         # isinstance, since a fake tensor is a parameter by its attribute _is_param alone.
-        if issubclass(type(each), torch.Tensor) and not isinstance(each, nn.Parameter) and id(each) not in apart
+        if issubclass(type(value), torch.Tensor)
+        and not isinstance(value, nn.Parameter)
+        and id(value) not in excluded_ids
     ]
 
 
@@ -215,17 +218,17 @@ def gradients_kept(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
     """Restore, after the block, the gradients and attributes of parameters, e.g. per-example gradients, or a flag that a step
     removes. Attributes that the block adds, such as optimizer state, stay."""
     before = [(parameter, parameter.grad, dict(vars(parameter))) for parameter in parameters]
-    tensors = [each for _, gradient, noted in before for each in (gradient, *noted.values())]
-    marks = [(vars(each), dict(vars(each))) for each in tensors if issubclass(type(each), torch.Tensor)]
+    tensors = [each for _, gradient, attributes in before for each in (gradient, *attributes.values())]
+    tensor_attributes = [(vars(each), dict(vars(each))) for each in tensors if issubclass(type(each), torch.Tensor)]
     try:
         yield
     finally:
-        for parameter, gradient, noted in before:
+        for parameter, gradient, attributes in before:
             parameter.grad = gradient
-            vars(parameter).update(noted)
-        for marked, attributes in marks:  # opacus flags the gradients that a step has used
-            marked.clear()
-            marked.update(attributes)
+            vars(parameter).update(attributes)
+        for attributes_now, attributes_before in tensor_attributes:  # opacus flags the gradients that a step has used
+            attributes_now.clear()
+            attributes_now.update(attributes_before)
 
 
 def zero_gradients(optimizer: Any, parameters: Iterable[torch.Tensor]) -> None:
@@ -243,10 +246,10 @@ def holders_in(optimizer: OptimizerLike | None) -> list[Any]:
 
 def held_by_hooks(parameters: Iterable[Any]) -> Optimizer | None:
     """Return an optimizer that parameters' hooks or attributes lead to, since hooks may step it in a backward pass; else None."""
-    hooks = [(vars(p), p._post_accumulate_grad_hooks, p._backward_hooks) for p in parameters]
-    held = [each for group in hooks for each in group if each]
-    found = reached(held, into_modules=False) if held else ()
-    return next((each for _, each in found if issubclass(type(each), Optimizer)), None)
+    hook_groups = [(vars(p), p._post_accumulate_grad_hooks, p._backward_hooks) for p in parameters]
+    hooked = [each for group in hook_groups for each in group if each]
+    objects = reached(hooked, into_modules=False) if hooked else ()
+    return next((each for _, each in objects if issubclass(type(each), Optimizer)), None)
 
 
 def gradients_of(parameters: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:

@@ -50,11 +50,11 @@ class Outside:
         self._classes: list[tuple[type, dict[str, Any]]] = []
         self._globals: list[tuple[dict[str, Any], str, Any]] = []
         self._seen: set[int] = set()
-        for cls in {base for each in classes for base in each.__mro__ if issubclass(base, nn.Module)}:
+        for cls in {base for module_class in classes for base in module_class.__mro__ if issubclass(base, nn.Module)}:
             if not cls.__module__.startswith("torch."):
                 self._enter_class(cls)
         for hook in hooks:
-            self._enter_held(hook, DEPTH)
+            self._enter_value(hook, DEPTH)
 
     def _enter_class(self, cls: type) -> None:
         self._seen.add(id(cls))
@@ -88,30 +88,32 @@ class Outside:
             self._enter_container(vars(function))
         cells = function.__closure__ or ()
         self._places += [(CELL, cell, value_at(CELL, cell)) for cell in cells]
-        for held in (
+        for content in (
             *(value_at(CELL, cell) for cell in cells),
             *(function.__defaults__ or ()),
             *vars(function).values(),
         ):
-            self._enter_held(held, DEPTH)
-        bound, (names, rebound) = function.__globals__, names_of(function.__code__)
-        self._globals += [(bound, name, bound.get(name, NOTHING)) for name in rebound]
-        for value in [bound[name] for name in names if name in bound]:
+            self._enter_value(content, DEPTH)
+        file_globals, (names, rebound) = function.__globals__, names_of(function.__code__)
+        self._globals += [(file_globals, name, file_globals.get(name, NOTHING)) for name in rebound]
+        for value in [file_globals[name] for name in names if name in file_globals]:
             if type(value) in PLAIN:
                 continue
             self._enter_container(value)
-            if type(value) is FunctionType and value.__globals__ is bound:
+            if type(value) is FunctionType and value.__globals__ is file_globals:
                 self._enter_function(value)
             elif issubclass(type(value), torch.Tensor):
                 self.tensors.append(value)
             elif generator := generator_of(value):
                 self.generators.append(generator)
-            elif type(value).__module__ == bound.get("__name__"):  # an object of a class of this file
-                self._enter_held(value, DEPTH)
-            elif type(value) is type and id(value) not in self._seen and value.__module__ == bound.get("__name__"):
+            elif type(value).__module__ == file_globals.get("__name__"):  # an object of a class of this file
+                self._enter_value(value, DEPTH)
+            elif (
+                type(value) is type and id(value) not in self._seen and value.__module__ == file_globals.get("__name__")
+            ):
                 self._enter_class(value)
 
-    def _enter_held(self, value: Any, depth: int) -> None:
+    def _enter_value(self, value: Any, depth: int) -> None:
         """Enter the value of a closure variable, a default argument or a function's attribute."""
         kind = type(value)
         if kind in PLAIN:
@@ -120,8 +122,8 @@ class Outside:
             self.tensors.append(value)
             return
         if issubclass(kind, nn.Module):  # another model, e.g. one that a hook holds
-            own = [*chain.from_iterable(map(tensors_of, all_modules(value)))]
-            self.tensors += own
+            module_tensors = [*chain.from_iterable(map(tensors_of, all_modules(value)))]
+            self.tensors += module_tensors
             return
         if depth == 0 or issubclass(kind, ENDS) or id(value) in self._seen:
             return
@@ -132,11 +134,11 @@ class Outside:
         elif kind is FunctionType:  # e.g. a decorated function
             self._enter_users(value)
         elif kind is MethodType:
-            self._enter_held(value.__func__, depth)
-            self._enter_held(value.__self__, depth)
+            self._enter_value(value.__func__, depth)
+            self._enter_value(value.__self__, depth)
         elif issubclass(kind, partial):
-            for held in (value.func, *value.args, *value.keywords.values()):
-                self._enter_held(held, depth - 1)
+            for content in (value.func, *value.args, *value.keywords.values()):
+                self._enter_value(content, depth - 1)
         elif kind in CONTAINERS:
             self._enter_container(value)
         else:
@@ -147,8 +149,8 @@ class Outside:
             self._places += [(slot, value, value_at(slot, value)) for slot in slots]
             if attributes is not None:
                 self._enter_container(attributes)
-            for held in (*(attributes or {}).values(), *(value_at(slot, value) for slot in slots)):
-                self._enter_held(held, depth - 1)
+            for content in (*(attributes or {}).values(), *(value_at(slot, value) for slot in slots)):
+                self._enter_value(content, depth - 1)
 
     def restore(self) -> None:
         """Rebind, as before, the names that now hold tensors or are unbound."""
@@ -159,12 +161,12 @@ class Outside:
             for name, value in before.items():
                 if not name.startswith("__") and _is_lost(vars(cls).get(name, NOTHING), value):
                     type.__setattr__(cls, name, value)
-        for bound, name, value in self._globals:
-            if _is_lost(bound.get(name, NOTHING), value):
+        for file_globals, name, value in self._globals:
+            if _is_lost(file_globals.get(name, NOTHING), value):
                 if value is NOTHING:
-                    del bound[name]
+                    del file_globals[name]
                 else:
-                    bound[name] = value
+                    file_globals[name] = value
         for place, owner, value in self._places:
             if _is_lost(value_at(place, owner), value):
                 set_at(place, owner, value)

@@ -108,7 +108,7 @@ class _Value:
         self.number = number
 
 
-class _Held:
+class _ModuleTensor:
     """A place in the arguments of a step that a tensor of a module fills: a parameter, a buffer or a constant."""
 
     __slots__ = ("name", "owner")
@@ -150,20 +150,20 @@ class _Body(NamedTuple):
     out: Any
 
     def run(self, values: Iterable[Any], upcoming: _Next) -> Any:
-        held = dict(zip(self.takes, values, strict=True))
+        values_now = dict(zip(self.takes, values, strict=True))
         del values
         for step in self.steps:
             if step.body is not None:
                 upcoming.body = step.body
-            result = step.call(step.target, _filled(step.args, held), _filled(step.kwargs, held))
+            result = step.call(step.target, _filled(step.args, values_now), _filled(step.kwargs, values_now))
             if type(step.gives) is tuple:
-                held.update(zip((place.number for place in step.gives), result, strict=True))
+                values_now.update(zip((place.number for place in step.gives), result, strict=True))
             else:
-                held[step.gives.number] = result
+                values_now[step.gives.number] = result
             del result
             for number in step.done:
-                del held[number]
-        return _filled(self.out, held)
+                del values_now[number]
+        return _filled(self.out, values_now)
 
 
 class Part(nn.Module):
@@ -238,43 +238,45 @@ class Program(nn.Module):
         """Raise InputError for inputs that do not fit the program: other sizes or other constants."""
         sizes: dict[Any, int] = {}
         expressions: list[tuple[ProgramInput, int, Any, int]] = []
-        for wanted, value in zip(self.inputs, self.leaves(args, kwargs), strict=True):
-            if wanted.sizes is None:
-                if isinstance(wanted.constant, PLAIN) and (type(value), value) != (
-                    type(wanted.constant),
-                    wanted.constant,
+        for program_input, value in zip(self.inputs, self.leaves(args, kwargs), strict=True):
+            if program_input.sizes is None:
+                if isinstance(program_input.constant, PLAIN) and (type(value), value) != (
+                    type(program_input.constant),
+                    program_input.constant,
                 ):
                     raise InputError(
-                        f"the program was exported with {wanted.name} = {wanted.constant!r}, not {value!r:.60}"
+                        f"the program was exported with {program_input.name} = {program_input.constant!r}, not {value!r:.60}"
                     )
                 continue
             if not isinstance(value, torch.Tensor):
-                raise InputError(f"input {wanted.text()} is a tensor, not {type(value).__name__} ({value!r:.60})")
-            if value.ndim != len(wanted.sizes):
-                raise InputError(f"{self._not_fitting(wanted, value)}: it has {value.ndim} dimensions")
-            for at, (size, given) in enumerate(zip(wanted.sizes, value.shape, strict=True)):
+                raise InputError(
+                    f"input {program_input.text()} is a tensor, not {type(value).__name__} ({value!r:.60})"
+                )
+            if value.ndim != len(program_input.sizes):
+                raise InputError(f"{self._not_fitting(program_input, value)}: it has {value.ndim} dimensions")
+            for dim, (size, actual) in enumerate(zip(program_input.sizes, value.shape, strict=True)):
                 if isinstance(size, int):
-                    if size != given:
+                    if size != actual:
                         raise InputError(
-                            f"{self._not_fitting(wanted, value)}: size {at} was fixed as {size} in torch.export.export; "
+                            f"{self._not_fitting(program_input, value)}: size {dim} was fixed as {size} in torch.export.export; "
                             f"dynamic_shapes there lets it vary"
                         )
                 elif size.is_Symbol and size not in sizes:
                     least, most = self.ranges.get(str(size), (None, None))
-                    if (least is not None and given < least) or (most is not None and given > most):
-                        raise InputError(f"{self._not_fitting(wanted, value)}: {self._range(size)}")
-                    sizes[size] = int(given)
+                    if (least is not None and actual < least) or (most is not None and actual > most):
+                        raise InputError(f"{self._not_fitting(program_input, value)}: {self._range(size)}")
+                    sizes[size] = int(actual)
                 else:
-                    expressions.append((wanted, at, value, int(given)))
-        for wanted, at, value, given in expressions:
-            expected = wanted.sizes[at].subs(sizes)  # type: ignore[index]
-            if expected.is_number and int(expected) != given:
+                    expressions.append((program_input, dim, value, int(actual)))
+        for program_input, dim, value, actual in expressions:
+            expected = program_input.sizes[dim].subs(sizes)  # type: ignore[index]
+            if expected.is_number and int(expected) != actual:
                 raise InputError(
-                    f"{self._not_fitting(wanted, value)}: size {at} must be {expected}, as in other inputs"
+                    f"{self._not_fitting(program_input, value)}: size {dim} must be {expected}, as in other inputs"
                 )
 
-    def _not_fitting(self, wanted: ProgramInput, value: torch.Tensor) -> str:
-        return f"the program takes {wanted.text()}, not {list(value.shape)}"
+    def _not_fitting(self, program_input: ProgramInput, value: torch.Tensor) -> str:
+        return f"the program takes {program_input.text()}, not {list(value.shape)}"
 
     def varying(self) -> str:
         """Return a sentence on which sizes of the inputs may vary, and their ranges; "" if none may."""
@@ -315,11 +317,13 @@ class Program(nn.Module):
         parameters = []
         leaves = iter(self.inputs)
         for i, spec in enumerate((*children_of(positional), *children_of(named))):
-            own = [next(leaves) for _ in range(spec.num_leaves)]
-            is_constant = all(each.sizes is None for each in own)
-            default = tree_unflatten([each.constant for each in own], spec) if is_constant else inspect.Parameter.empty
-            at = i - positional.num_children
-            name, kind = (names[i], POSITIONAL) if at < 0 else (named.context[at], NAMED)
+            own_leaves = [next(leaves) for _ in range(spec.num_leaves)]
+            is_constant = all(each.sizes is None for each in own_leaves)
+            default = (
+                tree_unflatten([each.constant for each in own_leaves], spec) if is_constant else inspect.Parameter.empty
+            )
+            named_index = i - positional.num_children
+            name, kind = (names[i], POSITIONAL) if named_index < 0 else (named.context[named_index], NAMED)
             parameters.append(inspect.Parameter(name, kind, default=default))
         # In Python no parameter without a default may follow one with a default.
         for i, parameter in enumerate(parameters):
@@ -331,8 +335,8 @@ class Program(nn.Module):
 def program_module(program: Any) -> Program:
     """Return an exported program as a module whose class has the name of the model's class."""
     classes = (name for node in program.graph.nodes for path, name in _stack(node).values() if not path)
-    made: Program = _class_of(next(classes, "ExportedProgram"), Program)(program)
-    return made
+    module: Program = _class_of(next(classes, "ExportedProgram"), Program)(program)
+    return module
 
 
 @cache
@@ -358,10 +362,12 @@ class _Builder:
     def body(self) -> _Body:
         """Create the parts and their tensors; return the body of the whole graph."""
         classes = {path: name for stack in _all_stacks(self.module) for path, name in stack.values()}
-        held = {path: module for path, module in self.module.named_modules() if type(module) is nn.Module or not path}
-        for path in (*classes, *held):
+        holders = {
+            path: module for path, module in self.module.named_modules() if type(module) is nn.Module or not path
+        }
+        for path in (*classes, *holders):
             self._make(path, classes)
-        for path, module in held.items():
+        for path, module in holders.items():
             part = self._parts[path]
             for name, parameter in module._parameters.items():
                 part.register_parameter(name, self._first(parameter))
@@ -382,8 +388,8 @@ class _Builder:
         """Return the first tensor with the same memory, layout and dtype: a file may list tied weights twice."""
         if tensor is None or tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
             return tensor
-        lies = tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride()
-        return self._tensors.setdefault((*lies, tensor.dtype, type(tensor)), tensor)
+        layout = tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride()
+        return self._tensors.setdefault((*layout, tensor.dtype, type(tensor)), tensor)
 
     def _body_of_graph(self, module: fx.GraphModule, around: Stack) -> _Body:
         """Return the body of a graph. A higher-order operator's graph runs within the calls ``around``."""
@@ -395,11 +401,13 @@ class _Builder:
             if node.op == "get_attr":
                 users = [_stack(user) for user in node.users if user.op == "call_function"]
                 places[node] = self._attribute(module, str(node.target), users[0] if users else {})
-        inside = [
+        nodes_with_calls = [
             (node, [call for call in stacks[node].items() if call[0] not in around and call[1][0]]) for node in called
         ]
         (out,) = module.graph.find_nodes(op="output")
-        return _Layout(places, self._parts).body(inside, module.graph.find_nodes(op="placeholder"), out.args[0], 0)
+        return _Layout(places, self._parts).body(
+            nodes_with_calls, module.graph.find_nodes(op="placeholder"), out.args[0], 0
+        )
 
     def _attribute(self, module: fx.GraphModule, target: str, around: Stack) -> Any:
         """Return a place for a tensor of the program, a :class:`_Subgraph` for a graph, or any other attribute itself."""
@@ -409,7 +417,7 @@ class _Builder:
             names = [node.name for node in value.graph.find_nodes(op="placeholder")]
             return _Subgraph(self._body_of_graph(value, around), self.root.upcoming, names)
         is_held = module is self.module and path in self._parts and hasattr(self._parts[path], name)
-        return _Held(self._parts[path], name) if is_held else value
+        return _ModuleTensor(self._parts[path], name) if is_held else value
 
 
 class _Layout:
@@ -426,14 +434,14 @@ class _Layout:
         """
         takes = [*takes]
         units = [*self._units(nodes, depth)]
-        kept = {*_nodes_in(out)}
+        results = {*_nodes_in(out)}
         # Drop a value after the last step that uses it, as Python drops temporaries.
-        last = {node: i for i, (used, _, _) in enumerate(units) for node in used}
+        last_use = {node: i for i, (used_nodes, _, _) in enumerate(units) for node in used_nodes}
         steps = []
-        for i, (used, made, step) in enumerate(units):
-            over = [node for node in used if last[node] == i and node not in kept]
-            over += [node for node in made if node not in last and node not in kept]
-            steps.append(step._replace(done=tuple(self._places[node].number for node in over)))
+        for i, (used_nodes, computed, step) in enumerate(units):
+            dead = [node for node in used_nodes if last_use[node] == i and node not in results]
+            dead += [node for node in computed if node not in last_use and node not in results]
+            steps.append(step._replace(done=tuple(self._places[node].number for node in dead)))
         return _Body(tuple(self._places[node].number for node in takes), tuple(steps), self._template(out))
 
     def _units(
@@ -446,15 +454,16 @@ class _Layout:
                 for node, _ in members:
                     yield self._used(node), [node], self._operator(node)
                 continue
-            own = {node for node, _ in members}
-            used = [*dict.fromkeys(each for node, _ in members for each in self._used(node) if each not in own)]
-            made = [node for node, _ in members if any(user not in own for user in node.users)]
-            out: Any = made[0] if len(made) == 1 else tuple(made)
+            member_nodes = {node for node, _ in members}
+            all_used = [used for node, _ in members for used in self._used(node)]
+            used_nodes = [*dict.fromkeys(used for used in all_used if used not in member_nodes)]
+            computed = [node for node, _ in members if any(user not in member_nodes for user in node.users)]
+            out: Any = computed[0] if len(computed) == 1 else tuple(computed)
             path = calls[0][1][0]
             step = _Step(
-                self._parts[path], self._template(tuple(used)), {}, self._template(out), (), _caller("", 1, "")
+                self._parts[path], self._template(tuple(used_nodes)), {}, self._template(out), (), _caller("", 1, "")
             )
-            yield used, made, step._replace(body=self.body(members, used, out, depth + 1))
+            yield used_nodes, computed, step._replace(body=self.body(members, used_nodes, out, depth + 1))
 
     def _operator(self, node: fx.Node) -> _Step:
         """Return the step for an operator node."""
@@ -489,7 +498,7 @@ def _filled(template: Any, values: Mapping[int, Any]) -> Any:
     kind = type(template)
     if kind is _Value:
         return values[template.number]
-    if kind is _Held:
+    if kind is _ModuleTensor:
         return getattr(template.owner, template.name)
     if kind is tuple:
         return tuple([_filled(each, values) for each in template])
@@ -532,14 +541,14 @@ def _class_name(cls: Any) -> str:
 
 def _completed(stacks: Iterable[Stack]) -> list[Stack]:
     """Return the stacks, with each unknown stack replaced by the calls that are open both before and after it."""
-    known = [*stacks]
+    completed = [*stacks]
     before: Stack = {}
-    for i, stack in enumerate(known):
+    for i, stack in enumerate(completed):
         if not stack:
-            after = next((later for later in known[i:] if later), {})
-            known[i] = stack = {key: before[key] for key in takewhile(after.__contains__, before)}
+            after = next((later for later in completed[i:] if later), {})
+            completed[i] = stack = {key: before[key] for key in takewhile(after.__contains__, before)}
         before = stack
-    return known
+    return completed
 
 
 def _all_stacks(module: fx.GraphModule) -> Iterator[Stack]:

@@ -18,7 +18,7 @@ from ..records.containers import MAPPINGS, SEQUENCES, items_of, pairs_of
 from ..records.tensors import ORDINARY, is_wrapper, parts_of_sparse
 from ..torch_internals import C_MODULE, class_of_script_object
 
-Step = tuple[str, Any]
+Access = tuple[str, Any]
 """How to access a part from its container: ``("item", key)`` or ``("attr", name)``."""
 
 
@@ -32,7 +32,7 @@ class Filling(NamedTuple):
     """The place in a template of a mapping that accepts only tensors (a TensorDict), with the templates of its parts."""
 
     value: Any
-    parts: list[tuple[Step, Any]]
+    parts: list[tuple[Access, Any]]
 
 
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class from a class statement, whose member descriptors are its slots
@@ -42,7 +42,7 @@ NOTHING = object()
 OPAQUE = torch.Tensor, nn.Module, ModuleType, type, enum.Enum
 
 
-def parts(value: Any) -> list[tuple[Step, Any]]:
+def parts(value: Any) -> list[tuple[Access, Any]]:
     """Return the parts of a container with their steps; [] for a tensor, plain value, module, class or function.
 
     Python's own containers and their subclasses are walked with Python's own methods. For any other object, the attributes
@@ -85,9 +85,9 @@ def vars_of(value: Any) -> dict[str, Any]:
 def attributes_in(value: Any) -> dict[str, Any] | None:
     """Return the ``__dict__`` of an object, without running code of its class; None if it has none."""
     for base in type(value).__mro__:
-        own = vars(base).get("__dict__")
-        if type(own) in (GetSetDescriptorType, MemberDescriptorType):  # a member descriptor in SimpleNamespace
-            return own.__get__(value)  # type: ignore[no-any-return, union-attr]
+        descriptor = vars(base).get("__dict__")
+        if type(descriptor) in (GetSetDescriptorType, MemberDescriptorType):  # a member descriptor in SimpleNamespace
+            return descriptor.__get__(value)  # type: ignore[no-any-return, union-attr]
     return None
 
 
@@ -99,10 +99,10 @@ def is_object(value: Any) -> bool:
     return attributes_in(value) is not None and not str(cls.__module__).startswith(C_MODULE)
 
 
-def walk(value: Any, depth: int = 1000) -> Iterator[tuple[tuple[Step, ...], Any]]:
+def walk(value: Any, depth: int = 1000) -> Iterator[tuple[tuple[Access, ...], Any]]:
     """Yield each part of a value with the steps to it, at most ``depth``; the value itself first, each object once."""
     seen: set[int] = set()
-    stack: list[tuple[tuple[Step, ...], Any]] = [((), value)]
+    stack: list[tuple[tuple[Access, ...], Any]] = [((), value)]
     while stack:
         path, part = stack.pop()
         if issubclass(type(part), (str, bytes, int, float, type(None))) or id(part) in seen:
@@ -121,7 +121,7 @@ def reader_of(names: Sequence[str]) -> Reader:
     """Return a function that reads the items with these names from a dict."""
     if len(names) > 1:
         return itemgetter(*names)
-    return (lambda held: (held[names[0]],)) if names else lambda held: ()
+    return (lambda attributes: (attributes[names[0]],)) if names else lambda attributes: ()
 
 
 def is_training(module: nn.Module) -> bool:
@@ -154,7 +154,7 @@ def caches_in(value: Any) -> list[tuple[str, torch.Tensor]]:
     A cache is an object whose class name ends with "Cache", e.g. transformers' ``DynamicCache``.
     """
     caches = [part for _, part in walk(value, depth=2) if type(part).__name__.endswith("Cache")]
-    inside = [each for cache in caches for each in walk(cache)]
+    inside = [(path, part) for cache in caches for path, part in walk(cache)]
     return [
         (".".join(str(name) for _, name in path), part) for path, part in inside if issubclass(type(part), torch.Tensor)
     ]
@@ -202,7 +202,7 @@ def tensors_given(value: Any) -> list[torch.Tensor]:
     """Return the tensors in nested tuples, lists and dicts, in order."""
     if issubclass(type(value), torch.Tensor):
         return [value]
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     kind = type(value)
     if issubclass(kind, dict):
         value = value.values() if kind is dict else [item for _, item in pairs_of(value)]
@@ -211,21 +211,21 @@ def tensors_given(value: Any) -> list[torch.Tensor]:
     for item in value:
         kind = type(item)
         if issubclass(kind, torch.Tensor):
-            found.append(item)
+            tensors.append(item)
         elif issubclass(kind, (tuple, list, dict)):
-            found += tensors_given(item)
-    return found
+            tensors += tensors_given(item)
+    return tensors
 
 
 def template_of(value: Any) -> tuple[Any, list[torch.Tensor]]:
     """Return the value with a :class:`Hole` in place of each tensor, and the tensors; :func:`fill` is the inverse."""
-    found: dict[int, tuple[Hole, torch.Tensor]] = {}
+    holes: dict[int, tuple[Hole, torch.Tensor]] = {}
 
     def hole(tensor: torch.Tensor) -> Hole:
-        return found.setdefault(id(tensor), (Hole(len(found)), tensor))[0]
+        return holes.setdefault(id(tensor), (Hole(len(holes)), tensor))[0]
 
     template = replaced(value, lambda part: issubclass(type(part), torch.Tensor), hole, _templated)
-    return template, [tensor for _, tensor in found.values()]
+    return template, [tensor for _, tensor in holes.values()]
 
 
 def fill(template: Any, *tensors: Any) -> Any:
@@ -239,7 +239,7 @@ def fill(template: Any, *tensors: Any) -> Any:
     return replaced(template, lambda part: isinstance(part, (Hole, Filling)), filled)
 
 
-Changed = list[tuple[Step, Any]]
+Changed = list[tuple[Access, Any]]
 
 
 def _templated(value: Any, changed: Changed) -> Any:
@@ -249,8 +249,8 @@ def _templated(value: Any, changed: Changed) -> Any:
 
 def _copied(value: Any, changed: Changed) -> Any:
     if issubclass(type(value), tuple):
-        new = {key: part for (_, key), part in changed}
-        items = [new.get(i, part) for i, part in enumerate(value)]
+        new_parts = {key: part for (_, key), part in changed}
+        items = [new_parts.get(i, part) for i, part in enumerate(value)]
         is_structseq = hasattr(value, "n_sequence_fields")  # one of torch.return_types
         return type(value)(items) if is_structseq else tuple.__new__(type(value), items)
     result = copy.copy(value)

@@ -28,24 +28,24 @@ CELL = vars(CellType)["cell_contents"]
 class Variable:
     """A global variable of a file: ``content`` is its value, like a closure cell's ``cell_contents``."""
 
-    def __init__(self, bound: dict[str, Any], name: str) -> None:
-        self._bound = bound
+    def __init__(self, file_globals: dict[str, Any], name: str) -> None:
+        self._file_globals = file_globals
         self._name = name
 
     @property
     def content(self) -> Any:
         try:
-            return self._bound[self._name]
+            return self._file_globals[self._name]
         except KeyError:
             raise AttributeError(self._name) from None
 
     @content.setter
     def content(self, value: Any) -> None:
-        self._bound[self._name] = value
+        self._file_globals[self._name] = value
 
     @content.deleter
     def content(self) -> None:
-        self._bound.pop(self._name, None)
+        self._file_globals.pop(self._name, None)
 
 
 CONTENT: Any = vars(Variable)["content"]
@@ -56,16 +56,16 @@ def reached(root: Any, into_modules: bool = True) -> list[tuple[str, Any]]:
 
     Each comes once, the root first, with the name of the last attribute or key on the way to it.
     """
-    found: dict[int, tuple[str, Any]] = {}
+    by_id: dict[int, tuple[str, Any]] = {}
     queue = deque([("", root, 0)])
     while queue:
         name, value, depth = queue.popleft()
-        if id(value) in found or issubclass(type(value), (str, bytes, int, float, complex, type(None))):
+        if id(value) in by_id or issubclass(type(value), (str, bytes, int, float, complex, type(None))):
             continue
-        found[id(value)] = name, value
+        by_id[id(value)] = name, value
         if depth < DEPTH and (into_modules or not issubclass(type(value), nn.Module)):
             queue.extend((inner_name or name, inner, depth + 1) for inner_name, inner in _inner(value))
-    return [*found.values()]
+    return [*by_id.values()]
 
 
 def _inner(value: Any) -> Iterator[tuple[str, Any]]:
@@ -82,9 +82,9 @@ def _inner(value: Any) -> Iterator[tuple[str, Any]]:
         items = items_of(value)
         yield from (("", item) for item in (items if len(items) <= LONGEST else ()))
     elif kind is FunctionType:
-        yield from (("", held) for held in (*(value.__closure__ or ()), value.__defaults__, value.__kwdefaults__))
+        yield from (("", content) for content in (*(value.__closure__ or ()), value.__defaults__, value.__kwdefaults__))
     elif kind is MethodType:
-        yield from (("", held) for held in (value.__self__, value.__func__))
+        yield from (("", content) for content in (value.__self__, value.__func__))
     elif issubclass(kind, partial):
         yield from (("", vars(partial)[name].__get__(value)) for name in ("func", "args", "keywords"))
     if (attributes := attributes_in(value)) is not None:

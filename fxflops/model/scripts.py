@@ -82,13 +82,13 @@ def with_calls_seen(script: ScriptModule) -> ScriptModule:
     if not script._modules or script._forward_hooks or script._forward_pre_hooks:
         return script
     _marks()
-    written = io.BytesIO()
+    file = io.BytesIO()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.jit.save(script, written)
-            written.seek(0)
-            copy: Any = torch.jit.load(written, map_location="cpu")
+            torch.jit.save(script, file)
+            file.seek(0)
+            copy: Any = torch.jit.load(file, map_location="cpu")
     except RuntimeError:  # not pure TorchScript: torch.jit.ignore, objects of custom classes
         return script
     originals, copies = modules_of(script)[0], modules_of(copy)[0]
@@ -102,9 +102,9 @@ def with_calls_seen(script: ScriptModule) -> ScriptModule:
     seen = set[tuple[str, str]]()
     for module in copies:
         for name, graph in graphs_by_name(module).items():
-            of_class = class_of_script(module), name  # instances of a class share its graphs
-            if of_class not in seen:
-                seen.add(of_class)
+            class_and_method = class_of_script(module), name  # instances of a class share its graphs
+            if class_and_method not in seen:
+                seen.add(class_and_method)
                 _mark(graph, calls.number)
     forward = graphs_by_name(copy).get("forward")
     if forward is not None:
@@ -122,12 +122,16 @@ FORWARD = re.compile(r"forward(\d+|__\d+)?")
 
 def _mark(graph: Any, script: int) -> None:
     """Put the two operators around each call of a submodule's forward in a method's graph."""
-    own = next(iter(graph.inputs())).debugName()
+    self_name = next(iter(graph.inputs())).debugName()
     blocks: list[Any] = [graph]
     for block in blocks:
         for node in [*block.nodes()]:
             blocks += node.blocks()
-            if node.kind() == "prim::CallMethod" and FORWARD.fullmatch(node.s("name")) and (name := _name(node, own)):
+            if (
+                node.kind() == "prim::CallMethod"
+                and FORWARD.fullmatch(node.s("name"))
+                and (name := _name(node, self_name))
+            ):
                 of_script, of_module = _constant(graph, script, node), _constant(graph, name, node)
                 graph.create("fxflops_script::enter", [of_script, of_module], 0).insertBefore(node)
                 graph.create("fxflops_script::leave", [of_script], 0).insertAfter(node)
@@ -156,16 +160,16 @@ def _call_from_python(graph: Any) -> None:
             if node.kind() == "aten::as_tensor" and len(inputs) == AS_TENSOR:
                 inputs.append(_constant(graph, False, node))  # requires_grad, as torch.tensor has it
             if (operator := _composite(node) or _of_numbers(node)) is not None:
-                seen = graph.create(operator, inputs, node.outputsSize())
-                seen.insertBefore(node)
-                for made, replaced in zip(seen.outputs(), node.outputs(), strict=True):
-                    made.setType(replaced.type())
-                    replaced.replaceAllUsesWith(made)
+                replacement = graph.create(operator, inputs, node.outputsSize())
+                replacement.insertBefore(node)
+                for new_output, old_output in zip(replacement.outputs(), node.outputs(), strict=True):
+                    new_output.setType(old_output.type())
+                    old_output.replaceAllUsesWith(new_output)
                 node.destroy()
 
 
 @cache
-def _seen(schema: str) -> str | None:
+def _python_operator(schema: str) -> str | None:
     """Return an operator that calls the composite operator with this schema from Python; None if it is not composite or has aliases.
 
     torch functions are then seen as in a Python forward: attention is one call, whatever kernels the device uses.
@@ -173,20 +177,20 @@ def _seen(schema: str) -> str | None:
     name = composite_name(schema)
     if name is None or "(a" in schema or "!" in schema or "Tensor" not in schema.rpartition("->")[2]:
         return None
-    bare, _, overload = name.removeprefix("aten::").partition(".")
-    operator = getattr(getattr(torch.ops.aten, bare), overload or "default")
-    own = f"{bare}__{overload}" if overload else bare
+    base_name, _, overload = name.removeprefix("aten::").partition(".")
+    operator = getattr(getattr(torch.ops.aten, base_name), overload or "default")
+    own_name = f"{base_name}__{overload}" if overload else base_name
     library = _marks()
-    library.define(f"{own}({schema.partition('(')[2]}")
-    library.impl(own, operator, "CompositeImplicitAutograd")
-    return f"fxflops_script::{own}"
+    library.define(f"{own_name}({schema.partition('(')[2]}")
+    library.impl(own_name, operator, "CompositeImplicitAutograd")
+    return f"fxflops_script::{own_name}"
 
 
 def _composite(node: Any) -> str | None:
     """Return the operator to replace a node's operator with; None if that is not composite."""
     if not node.kind().startswith("aten::") or node.schema() == "(no schema)":
         return None
-    return _seen(node.schema())
+    return _python_operator(node.schema())
 
 
 AS_TENSOR = 3
@@ -194,27 +198,27 @@ AS_TENSOR = 3
 
 
 @cache
-def _made_of(kind: str) -> str:
+def _tensor_operator(kind: str) -> str:
     """Return an operator that makes a tensor of numbers from Python; TorchScript would write them to memory unseen."""
-    library, own = _marks(), f"tensor_of_{kind.strip('[]')}{'s' * kind.endswith('[]')}"
-    library.define(f"{own}({kind} data, ScalarType? dtype, Device? device, bool requires_grad) -> Tensor")
+    library, name = _marks(), f"tensor_of_{kind.strip('[]')}{'s' * kind.endswith('[]')}"
+    library.define(f"{name}({kind} data, ScalarType? dtype, Device? device, bool requires_grad) -> Tensor")
     library.impl(
-        own,
+        name,
         lambda data, dtype, device, requires_grad: torch.tensor(
             data, dtype=dtype, device=device, requires_grad=requires_grad
         ),
         "CompositeExplicitAutograd",
     )
-    MARKS.add(getattr(torch.ops.fxflops_script, own).default)
-    return f"fxflops_script::{own}"
+    MARKS.add(getattr(torch.ops.fxflops_script, name).default)
+    return f"fxflops_script::{name}"
 
 
 def _of_numbers(node: Any) -> str | None:
     """Return the operator to replace a node that makes a tensor of numbers; None for any other node."""
     if node.kind() not in ("aten::tensor", "aten::as_tensor"):
         return None
-    given = NUMBERS_IN.get(str(node.inputsAt(0).type()))
-    return None if given is None else _made_of(given)
+    numbers_kind = NUMBERS_IN.get(str(node.inputsAt(0).type()))
+    return None if numbers_kind is None else _tensor_operator(numbers_kind)
 
 
 NUMBERS_IN = {
@@ -229,10 +233,10 @@ NUMBERS_IN |= {kind: kind for kind in ("float[]", "int[]", "bool[]")}
 """TorchScript's types of numbers, as written in a schema."""
 
 
-def _name(call: Any, own: str) -> str:
-    """Return the called module's path in the method's own module, ``own``; "" if it is not part of it."""
+def _name(call: Any, self_name: str) -> str:
+    """Return the called module's path in the method's own module, ``self_name``; "" if it is not part of it."""
     value, steps = call.inputsAt(0), list[str]()
     while value.node().kind() == "prim::GetAttr":
         steps.append(value.node().s("name"))
         value = value.node().inputsAt(0)
-    return ".".join(reversed(steps)) if value.debugName() == own else ""
+    return ".".join(reversed(steps)) if value.debugName() == self_name else ""

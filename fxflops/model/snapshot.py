@@ -63,9 +63,9 @@ class Snapshot:
     It saves the class and attributes of every module, a few levels deep, and the inputs, with all containers, objects,
     arrays, random generators and tensors in them; the bindings of the modules' classes and of the globals of their files; and
     the states of the global generators. A parameter's bytes are copied only when :meth:`before_write` gets it, before a call
-    writes to its memory or shares it. With ``lazy`` this applies to all tensors, until :meth:`keep_all`.
+    writes to its memory or shares it. With ``copies_on_write`` this applies to all tensors, until :meth:`keep_all`.
 
-    ``others`` are further objects whose attributes and items are restored, but not the objects below them or the values of
+    ``objects`` are further objects whose attributes and items are restored, but not the objects below them or the values of
     tensors. ``reached`` are more such objects, and tensors that are restored if a call writes to them.
     """
 
@@ -73,8 +73,8 @@ class Snapshot:
         self,
         modules: Iterable[nn.Module],
         inputs: Any,
-        lazy: bool = False,
-        others: Iterable[Any] = (),
+        copies_on_write: bool = False,
+        objects: Iterable[Any] = (),
         reached: Iterable[Any] = (),
     ) -> None:
         # Flat lists for speed: one pass compares all attributes, and the garbage collector visits few objects.
@@ -86,38 +86,39 @@ class Snapshot:
         hooks: list[dict[Any, Any]] = []
         sets: list[set[str]] = []
         reached = [*reached]
-        further, others = [*others, *reached], []
+        attribute_values: list[Any] = []  # of attributes that nn.Module itself does not have
         parameters: list[nn.Parameter | None] = []
         tensors: list[torch.Tensor | None] = []
         readers = cache(_readers_of)
         for module in self._modules:
             attributes = module.__dict__
-            read_own, read_hooks, read_others = readers(tuple(attributes))
-            own = read_own(attributes)
-            if len(own) == len(OWN) and type(own[0]) in CONTAINERS:
-                self._dicts += own[:3]
-                sets += own[3:]
+            read_registries, read_hooks, read_rest = readers(tuple(attributes))
+            registries = read_registries(attributes)
+            if len(registries) == len(REGISTRIES) and type(registries[0]) in CONTAINERS:
+                self._dicts += registries[:3]
+                sets += registries[3:]
                 hooks += read_hooks(attributes)
-                parameters += own[0].values()
-                tensors += own[1].values()
+                parameters += registries[0].values()
+                tensors += registries[1].values()
             else:  # TorchScript's
                 parameters += module._parameters.values()
                 tensors += module._buffers.values()
                 self._scripts.append((module, attributes_of_script(module)))
                 tensors += tensors_in([*self._scripts[-1][1].values()])
             self._dicts.append(attributes)
-            others += read_others(attributes)
+            attribute_values += read_rest(attributes)
         own_parameters = {id(parameter): parameter for parameter in parameters if parameter is not None}
-        noted = [*map(vars, own_parameters.values())]  # attributes that users set on parameters
-        if any(noted):
-            others += chain.from_iterable(map(VALUES, noted))
-        held = [value for value in others if type(value) not in ATOMS]
-        held.append(cached_weights())
-        are_plain = [*map(_is_plain, held)]
+        tensor_attributes = [*map(vars, own_parameters.values())]  # attributes that users set on parameters
+        if any(tensor_attributes):
+            attribute_values += chain.from_iterable(map(VALUES, tensor_attributes))
+        searched = [value for value in attribute_values if type(value) not in ATOMS]
+        searched.append(cached_weights())
+        are_plain = [*map(_is_plain, searched)]
         self._arrays: list[tuple[Any, Any]] = []
         self._random = _states_before()
         self._places: list[tuple[Any, Any, Any]] = []
-        for part in (*_parts([*compress(held, map(operator.not_, are_plain))], DEPTH), *_parts(inputs)):
+        to_walk = [*compress(searched, map(operator.not_, are_plain))]
+        for part in (*_parts(to_walk, DEPTH), *_parts(inputs)):
             kind = type(part)
             if issubclass(kind, torch.Tensor):
                 tensors.append(part)
@@ -127,56 +128,57 @@ class Snapshot:
                 self._random.append((generator, generator.get()))
             elif _is_array(part):
                 self._arrays.append((part, part.copy()))
-            if (of_object := attributes_to_keep(part)) is not None:
-                self._dicts.append(of_object)
+            if (object_attributes := attributes_to_keep(part)) is not None:
+                self._dicts.append(object_attributes)
             if not issubclass(kind, torch.Tensor):
                 self._places += [(place, part, value_at(place, part)) for place in places_in(part)]
-        self._containers += [value for value in compress(held, are_plain) if type(value) is list]
-        for other in further:
-            if issubclass(type(other), KEPT):
-                self._containers.append(other)
-            elif generator := generator_of(other):
+        self._containers += [value for value in compress(searched, are_plain) if type(value) is list]
+        for reachable in (*objects, *reached):
+            if issubclass(type(reachable), KEPT):
+                self._containers.append(reachable)
+            elif generator := generator_of(reachable):
                 self._random.append((generator, generator.get()))
-            elif _is_array(other) and other.nbytes <= LARGEST_ARRAY:
-                self._arrays.append((other, other.copy()))
-            self._places += [(place, other, value_at(place, other)) for place in places_in(other)]
-        functions = [value for value in others if type(value) is FunctionType]  # attributes of modules
-        functions += [each for part in hooks for each in _users(part).values()] if any(hooks) else []
+            elif _is_array(reachable) and reachable.nbytes <= LARGEST_ARRAY:
+                self._arrays.append((reachable, reachable.copy()))
+            self._places += [(place, reachable, value_at(place, reachable)) for place in places_in(reachable)]
+        functions = [value for value in attribute_values if type(value) is FunctionType]
+        functions += [hook for registered in hooks for hook in _users(registered).values()] if any(hooks) else []
         self._outside = Outside({*self._classes}, functions)
         self._outside.tensors += [each for each in reached if issubclass(type(each), torch.Tensor)]
         self._random += [(generator, generator.get()) for generator in self._outside.generators]
         self._outside_storages: set[int] | None = None
-        self._noted = [(container, _copied(container)) for container in self._outside.containers]
-        found = [tensor for tensor in tensors if tensor is not None]
-        noted += map(vars, found)
-        self._containers += filter(None, (*sets, *noted))
-        self._empty: list[Any] = [*filterfalse(None, (*sets, *noted))]
+        self._outside_containers = [(container, _copied(container)) for container in self._outside.containers]
+        all_tensors = [tensor for tensor in tensors if tensor is not None]
+        tensor_attributes += map(vars, all_tensors)
+        self._containers += filter(None, (*sets, *tensor_attributes))
+        # Most are empty, and stay so: one any() checks them all.
+        self._empty: list[Any] = [*filterfalse(None, (*sets, *tensor_attributes))]
         self._sizes = [*map(len, self._dicts)]
         self._keys: list[str] = [*chain.from_iterable(self._dicts)]
         self._values: list[Any] = [*chain.from_iterable(map(VALUES, self._dicts))]
         self._copies = [*map(_copied, self._containers)]
-        self._hooks = [(part, _users(part)) for part in hooks] if any(hooks) else []
+        self._hooks = [(registered, _users(registered)) for registered in hooks] if any(hooks) else []
         self._hookless = [] if self._hooks else hooks
-        self._others = dict(zip(map(id, found), found, strict=True))
-        for key in own_parameters.keys() & self._others.keys():
-            del self._others[key]
-        self._tensors = TensorState([*own_parameters.values(), *self._others.values()])
-        self._own_tensors = own_parameters.keys() | self._others.keys()
+        self._other_tensors = dict(zip(map(id, all_tensors), all_tensors, strict=True))
+        for key in own_parameters.keys() & self._other_tensors.keys():
+            del self._other_tensors[key]
+        self._tensors = TensorState([*own_parameters.values(), *self._other_tensors.values()])
+        self._own_tensors = own_parameters.keys() | self._other_tensors.keys()
         self._stepped: dict[int, tuple[Any, Snapshot]] = {}
-        if not lazy:
+        if not copies_on_write:
             self.keep_all()
 
     def keep_all(self) -> None:
         """Copy all tensors but the parameters, before a run that may write to them without :meth:`before_write`."""
-        self._tensors.keep(self._others.values())
+        self._tensors.keep(self._other_tensors.values())
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor that is not a parameter belonged to the state: a buffer, an input, a tensor the model cached."""
-        return id(tensor) in self._others
+        return id(tensor) in self._other_tensors
 
-    def others(self) -> list[torch.Tensor]:
+    def other_tensors(self) -> list[torch.Tensor]:
         """Return the tensors for which :meth:`holds` is True."""
-        return [*self._others.values()]
+        return [*self._other_tensors.values()]
 
     def before_write(self, value: Any, is_new: Callable[[torch.Tensor], bool] = lambda tensor: True) -> None:
         """Copy the tensors in ``value``, parameters too, before a call writes to them or shares their memory.
@@ -192,11 +194,13 @@ class Snapshot:
             with DisableTorchFunction(), disable_current_modes():
                 parts = [part for each in self._outside.tensors for part in stored(each) if is_dense(part)]
                 self._outside_storages = {part.untyped_storage()._cdata for part in parts}
-        return any(is_dense(p) and p.untyped_storage()._cdata in self._outside_storages for p in stored(tensor))
+        return any(
+            is_dense(part) and part.untyped_storage()._cdata in self._outside_storages for part in stored(tensor)
+        )
 
-    def record(self) -> None:
-        """Record the storage, shape and strides of all tensors now instead of before the first write."""
-        self._tensors.record()
+    def remember_layouts(self) -> None:
+        """Remember the storage, shape and strides of all tensors now instead of before the first write."""
+        self._tensors.remember_layouts()
 
     def meet_leaf(self, tensor: torch.Tensor) -> None:
         """Save the gradient of a tensor that the run uses and the model does not hold."""
@@ -215,8 +219,9 @@ class Snapshot:
             return
         holders = [*holders]
         with DisableTorchFunction(), disable_current_modes():
-            state = [each for each in holders if isinstance(each, torch.Tensor) and id(each) not in self._own_tensors]
-            self._stepped[id(optimizer)] = optimizer, Snapshot((), state, others=holders)
+            tensors = [holder for holder in holders if isinstance(holder, torch.Tensor)]
+            state = [tensor for tensor in tensors if id(tensor) not in self._own_tensors]
+            self._stepped[id(optimizer)] = optimizer, Snapshot((), state, objects=holders)
 
     def rewind(self) -> None:
         """Restore the state at the time of the snapshot."""
@@ -234,30 +239,30 @@ class Snapshot:
         ):
             self._refill_dicts()
         for container, items in zip(self._containers, self._copies, strict=True):
-            if not _same(container, items):
+            if not _has_items(container, items):
                 _refill(container, items)
         for script, before in self._scripts:
             for name, value in attributes_of_script(script).items():
-                if not _is_same(value, before[name]):
+                if not _is_same_value(value, before[name]):
                     set_attribute_of_script(script, name, before[name])
         for container in self._empty if any(self._empty) else ():
             container.clear()
         self._outside.restore()
-        for container, items in self._noted:
-            if not _same(container, items) and holds_tensors(container):
+        for container, items in self._outside_containers:
+            if not _has_items(container, items) and holds_tensors(container):
                 _refill(container, items)
         for place, owner, value in self._places:
             if value_at(place, owner) is not value:
                 set_at(place, owner, value)
         added = [(hooks, dict[Any, Any]()) for hooks in self._hookless] if any(self._hookless) else []
         for hooks, users in (*self._hooks, *added):
-            if not _same(now := _users(hooks), users):
-                for key in now:
+            if not _has_items(present := _users(hooks), users):
+                for key in present:
                     del hooks[key]
                 hooks.update(users)
         self._tensors.rewind()
-        for array, kept in self._arrays:
-            _bring_back(array, kept)
+        for array, copy in self._arrays:
+            _restore_array(array, copy)
         for generator, state in self._random:
             generator.set(state)
 
@@ -265,7 +270,7 @@ class Snapshot:
         items = zip(self._keys, self._values, strict=True)
         for container, size in zip(self._dicts, self._sizes, strict=True):
             before = dict(islice(items, size))
-            if not _same(container, before):
+            if not _has_items(container, before):
                 _refill(container, before)
 
 
@@ -276,25 +281,25 @@ def holding(modules: Iterable[nn.Module], mode: str, reentrant: bool = False) ->
     Flags are set without calling ``.eval()``, and restored at the end. Yields whether this thread has already locked another
     model, i.e. runs inside a forward that is being counted. With ``reentrant`` this thread may lock the same modules again.
     """
-    modules, wanted = [*modules], mode == "train"
+    modules, training = [*modules], mode == "train"
     parameters = [parameter for module in modules for parameter in module._parameters.values()]
-    with locked([*modules, *parameters], reentrant) as within:
-        sets = mode != "as_is"
-        before = [module for module in modules if sets and _mode(module, wanted) is not wanted]
-        flags = [_mode(module, wanted) for module in before]
+    with locked([*modules, *parameters], reentrant) as is_nested:
+        sets_mode = mode != "as_is"
+        to_switch = [module for module in modules if sets_mode and _mode(module, training) is not training]
+        flags = [_mode(module, training) for module in to_switch]
         try:
-            for module in before:
-                _set_mode(module, wanted)
-            yield within
+            for module in to_switch:
+                _set_mode(module, training)
+            yield is_nested
         finally:
-            for module, flag in zip(before, flags, strict=True):
+            for module, flag in zip(to_switch, flags, strict=True):
                 _set_mode(module, flag)
 
 
 def _mode(module: Any, default: bool) -> bool:
     """Return a module's ``training`` flag; ``default`` for a frozen TorchScript module, which has none."""
-    held = module.__dict__
-    return held["training"] if "training" in held else getattr(module, "training", default)
+    attributes = module.__dict__
+    return attributes["training"] if "training" in attributes else getattr(module, "training", default)
 
 
 def _set_mode(module: Any, flag: bool) -> None:
@@ -316,20 +321,20 @@ class _Lock:
 
     def owners(self) -> set[int]:
         """Return the threads that hold a lock on any of the objects, and all threads that these wait for."""
-        others = [lock for lock in _HELD if not (lock.reentrant and lock.thread == self.thread)]
+        others = [lock for lock in _LOCKS if not (lock.reentrant and lock.thread == self.thread)]
         owners = {lock.thread for lock in others if not self._objects.keys().isdisjoint(lock._objects)}
-        return owners.union(*(_AWAITED[owner].owners() for owner in owners if owner in _AWAITED))
+        return owners.union(*(_AWAITED_LOCKS[owner].owners() for owner in owners if owner in _AWAITED_LOCKS))
 
 
 def threads_counting(module: nn.Module) -> set[int]:
     """Return the threads that count a module or a model that contains it; a profiler's hooks should ignore their calls."""
-    return {lock.thread for lock in [*_HELD] if not lock.reentrant and id(module) in lock._objects}
+    return {lock.thread for lock in [*_LOCKS] if not lock.reentrant and id(module) in lock._objects}
 
 
-_HELD: list[_Lock] = []
-_AWAITED: dict[int, _Lock] = {}
+_LOCKS: list[_Lock] = []
+_AWAITED_LOCKS: dict[int, _Lock] = {}
 """The lock that each waiting thread waits for."""
-_RELEASED = threading.Condition()
+_LOCKS_CHANGED = threading.Condition()
 
 
 @contextmanager
@@ -339,7 +344,7 @@ def locked(objects: Iterable[Any], reentrant: bool = False) -> Iterator[bool]:
     Raises InputError instead of a deadlock: when this thread holds one of them, or waits for a thread that waits for it.
     """
     lock = _Lock(objects, reentrant)
-    with _RELEASED:
+    with _LOCKS_CHANGED:
         try:
             while owners := lock.owners():
                 if lock.thread in owners:
@@ -347,28 +352,28 @@ def locked(objects: Iterable[Any], reentrant: bool = False) -> Iterator[bool]:
                         "counting this model would be a deadlock: a forward that is being counted cannot count its own model "
                         "or a part of it, and two forwards in two threads cannot count each other's models"
                     )
-                _AWAITED[lock.thread] = lock
-                _RELEASED.wait()
+                _AWAITED_LOCKS[lock.thread] = lock
+                _LOCKS_CHANGED.wait()
         finally:
-            _AWAITED.pop(lock.thread, None)
-        within = any(other.thread == lock.thread for other in _HELD)
-        _HELD.append(lock)
+            _AWAITED_LOCKS.pop(lock.thread, None)
+        is_nested = any(other.thread == lock.thread for other in _LOCKS)
+        _LOCKS.append(lock)
     try:
-        yield within
+        yield is_nested
     finally:
-        with _RELEASED:
-            _HELD.remove(lock)
-            _RELEASED.notify_all()
+        with _LOCKS_CHANGED:
+            _LOCKS.remove(lock)
+            _LOCKS_CHANGED.notify_all()
 
 
-def _is_same(value: Any, before: Any) -> bool:
+def _is_same_value(value: Any, before: Any) -> bool:
     """Return whether two values of a scripted module are the same: identical tensors and objects, equal numbers."""
     if type(value) is not type(before):
         return False
     if type(value) in (list, tuple):
-        return len(value) == len(before) and all(map(_is_same, value, before))
+        return len(value) == len(before) and all(map(_is_same_value, value, before))
     if type(value) is dict:
-        return [*value] == [*before] and all(map(_is_same, value.values(), before.values()))
+        return [*value] == [*before] and all(map(_is_same_value, value.values(), before.values()))
     return value is before or (type(value) in ATOMS and bool(value == before))
 
 
@@ -379,9 +384,10 @@ def _users(hooks: dict[Any, Any]) -> dict[Any, Any]:
 
 def _readers_of(names: tuple[str, ...]) -> list[Reader]:
     """Return readers for the attributes of modules with these names: tensors and modules, hooks, and others."""
-    held = set(names)
-    others = [name for name in names if name not in STANDARD]
-    return [*(reader_of([name for name in group if name in held]) for group in (OWN, HOOKS)), reader_of(others)]
+    present = set(names)
+    registries, hooks = ([name for name in group if name in present] for group in (REGISTRIES, HOOKS))
+    rest = [name for name in names if name not in STANDARD]
+    return [*map(reader_of, (registries, hooks, rest))]
 
 
 def _is_plain(value: Any) -> bool:
@@ -389,12 +395,12 @@ def _is_plain(value: Any) -> bool:
     return type(value) in (tuple, list) and ATOMS.issuperset(map(type, value))
 
 
-OWN = "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"
-HOOKS = [name for name, value in vars(nn.Module()).items() if type(value) in CONTAINERS and name not in OWN]
-STANDARD = {*OWN, *HOOKS}
+REGISTRIES = "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"
+HOOKS = [name for name, value in vars(nn.Module()).items() if type(value) in CONTAINERS and name not in REGISTRIES]
+STANDARD = {*REGISTRIES, *HOOKS}
 
 
-def _same(container: Any, items: Any) -> bool:
+def _has_items(container: Any, items: Any) -> bool:
     """Return whether a container has these items, by identity, since ``==`` on tensors is elementwise."""
     kind = type(container)
     if issubclass(kind, dict):
@@ -446,11 +452,11 @@ def _parts(value: Any, depth: int = 1000) -> Iterator[Any]:
         yield part
         if issubclass(type(part), (*SEQUENCES, dict)) and is_object(part):
             yield from (inner for _, inner in walk(vars_of(part), depth))
-        elif 0 < depth <= DEPTH and callable(part) and (behind := held_by_callable(part)):
-            yield from _parts(behind, depth - 1)
+        elif 0 < depth <= DEPTH and callable(part) and (contents := contents_of_callable(part)):
+            yield from _parts(contents, depth - 1)
 
 
-def held_by_callable(value: Any) -> list[Any]:
+def contents_of_callable(value: Any) -> list[Any]:
     """Return a callable object's direct contents: its attributes, a method's object, the arguments of a
     ``functools.partial``. Skips functions and torch's own objects."""
     kind = type(value)
@@ -474,9 +480,12 @@ def attributes_to_keep(value: Any) -> dict[str, Any] | None:
 def attribute_tensors(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
     """Return the tensors in plain attributes of modules, as deep as a :class:`Snapshot` searches."""
     readers = cache(_readers_of)
-    held = [value for module in modules for value in readers(tuple(vars(module)))[2](vars(module))]
-    looked_into = [value for value in held if type(value) not in ATOMS and not _is_plain(value)]
-    return [part for part in _parts(looked_into, DEPTH) if issubclass(type(part), torch.Tensor)]
+    values: list[Any] = []
+    for module in modules:
+        *_, read_rest = readers(tuple(vars(module)))
+        values += read_rest(vars(module))
+    searched = [value for value in values if type(value) not in ATOMS and not _is_plain(value)]
+    return [part for part in _parts(searched, DEPTH) if issubclass(type(part), torch.Tensor)]
 
 
 def _is_array(value: Any) -> bool:
@@ -485,18 +494,18 @@ def _is_array(value: Any) -> bool:
     return numpy is not None and issubclass(type(value), numpy.ndarray) and value.flags.writeable
 
 
-def _bring_back(array: Any, kept: Any) -> None:
-    if array.shape != kept.shape:
-        array.resize(kept.shape, refcheck=False)
-    if array.tobytes() != kept.tobytes():
-        array[...] = kept
+def _restore_array(array: Any, copy: Any) -> None:
+    if array.shape != copy.shape:
+        array.resize(copy.shape, refcheck=False)
+    if array.tobytes() != copy.tobytes():
+        array[...] = copy
 
 
 def _states_before() -> list[tuple[Generator, Any]]:
     """Return the random states before this thread's count and before any overlapping count in another thread."""
-    with _RELEASED:
-        own = [lock for lock in _HELD if lock.thread == threading.get_ident()]
-        others = [lock.random for lock in _HELD if lock.random is not None and lock not in own]
+    with _LOCKS_CHANGED:
+        own = [lock for lock in _LOCKS if lock.thread == threading.get_ident()]
+        others = [lock.random for lock in _LOCKS if lock.random is not None and lock not in own]
         states = others[0] if others and len(own) == 1 else global_states()
         for lock in own[-1:]:
             lock.random = states

@@ -33,7 +33,7 @@ def aliases_of(cdata: int) -> int:
 class TensorState:
     """The current state of tensors; :meth:`rewind` restores it, any number of times.
 
-    The first :meth:`before_write` or :meth:`keep` records the storage, shape and strides of all tensors. Bytes are copied
+    The first :meth:`before_write` or :meth:`keep` remembers the storage, shape and strides of all tensors. Bytes are copied
     only for tensors that a call may change (:meth:`before_write`) or that must be copied anyway (:meth:`keep`).
 
     Version counters are restored, too: a pending backward pass of the user's may have saved these tensors.
@@ -47,40 +47,40 @@ class TensorState:
         self._owners = [*self._leaves, *[tensor for tensor in tensors if not tensor.is_leaf and tensor.retains_grad]]
         self._gradients = [*map(GRADIENT, self._owners)]
         self._hooks = [*map(HOOKS, self._differentiable)]
-        self._hooked = [(held, held.copy()) for held in self._hooks if held] if any(self._hooks) else []
-        self._counted, self._versions = _versions([*tensors, *filter(lambda each: each is not None, self._gradients)])
-        self._recorded: dict[int, tuple[torch.Tensor, torch.Tensor, type]] = {}
+        self._copied_hooks = [(hooks, hooks.copy()) for hooks in self._hooks if hooks] if any(self._hooks) else []
+        self._versioned, self._versions = _versions([*tensors, *filter(lambda each: each is not None, self._gradients)])
+        # By the tensor's id: the tensor, an alias that keeps its storage, shape and strides, and its class.
+        self._layouts: dict[int, tuple[torch.Tensor, torch.Tensor, type]] = {}
         self._aliases = Counter[int]()
         _STATES.add(self)
-        self._at: dict[int, list[int]] = {}
-        self._copies: dict[int, tuple[torch.Tensor, int]] = {}
-        self._met: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor | None]] = {}
-        self._sparse: list[
-            tuple[torch.Tensor, torch.Tensor]
-        ] = []  # with an alias that keeps the current indices and values
+        self._ids_at: dict[int, list[int]] = {}  # by the address of their storage
+        self._copies: dict[int, tuple[torch.Tensor, int]] = {}  # by the tensor's id: its bits, and its storage's bytes
+        self._met_leaves: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor | None]] = {}
+        # Sparse tensors, each with an alias that keeps its current indices and values.
+        self._sparse: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def meet_leaf(self, tensor: torch.Tensor) -> None:
         """Save and clear the gradient of another tensor, which a backward pass of the run may change."""
-        known = self._met.get(id(tensor))
-        if (known is None or known[0]() is not tensor) and not any(tensor is each for each in self._tensors):
+        met = self._met_leaves.get(id(tensor))
+        if (met is None or met[0]() is not tensor) and not any(tensor is each for each in self._tensors):
             # A weak reference: the run may have created this leaf on older memory, and must be able to free it.
-            self._met[id(tensor)] = weakref.ref(tensor), tensor.grad
+            self._met_leaves[id(tensor)] = weakref.ref(tensor), tensor.grad
             tensor.grad = None
 
     def begin(self) -> None:
         """Drop the gradients of tensors passed to :meth:`meet_leaf` in an earlier run."""
-        for known, _ in self._met.values():
-            if (tensor := known()) is not None:
-                tensor.grad = None
+        for reference, _ in self._met_leaves.values():
+            if (leaf := reference()) is not None:
+                leaf.grad = None
 
     def keep(self, tensors: Iterable[torch.Tensor]) -> None:
         """Copy the bytes of these tensors, which may change without :meth:`before_write`."""
         with _unobserved():
-            self._record()
+            self._remember_layouts()
             for tensor in _whole(tensors):
                 # The parts of a sparse tensor are new objects at each access, so match them by address.
-                known = id(tensor) in self._recorded or not _has_memory(tensor)
-                for key in (id(tensor),) if known else self._at.get(_address(tensor), ()):
+                is_remembered = id(tensor) in self._layouts or not _has_memory(tensor)
+                for key in (id(tensor),) if is_remembered else self._ids_at.get(_address(tensor), ()):
                     self._copy(key)
 
     def before_write(self, value: Any, is_new: Callable[[torch.Tensor], bool] = lambda tensor: True) -> None:
@@ -90,31 +90,31 @@ class TensorState:
         they are saved from now on.
         """
         with _unobserved():
-            self._record()
+            self._remember_layouts()
             for tensor in _whole(tensors_given(value)):
                 if not _has_memory(tensor):
                     continue
-                if _address(tensor) not in self._at and not is_new(tensor):
+                if _address(tensor) not in self._ids_at and not is_new(tensor):
                     self._enter(tensor)
-                    counted, versions = _versions([tensor])
-                    self._counted, self._versions = [*self._counted, *counted], [*self._versions, *versions]
-                for key in self._at.get(_address(tensor), ()):
+                    versioned, versions = _versions([tensor])
+                    self._versioned, self._versions = [*self._versioned, *versioned], [*self._versions, *versions]
+                for key in self._ids_at.get(_address(tensor), ()):
                     self._copy(key)
 
     def rewind(self) -> None:
         """Restore the tensors' state."""
-        if self._recorded:
+        if self._layouts:
             with _unobserved():
                 for tensor, alias in self._sparse:
                     if _addresses(tensor) != _addresses(alias) or tensor.size() != alias.size():
                         tensor.data = alias
-                for tensor, alias, cls in self._recorded.values():
+                for tensor, alias, cls in self._layouts.values():
                     if type(tensor) is not cls:
                         tensor.__class__ = cls
                     if _place(tensor) != _place(alias):
                         tensor.data = alias
                 for key, (copy, nbytes) in self._copies.items():
-                    _bring_back(self._recorded[key][1], copy, nbytes)
+                    _restore_bits(self._layouts[key][1], copy, nbytes)
         if self._requires_grad != [*map(REQUIRES_GRAD, self._leaves)]:
             for tensor, requires_grad in zip(self._leaves, self._requires_grad, strict=True):
                 # torch cannot detach a view in place
@@ -124,45 +124,45 @@ class TensorState:
             for tensor, hooks in zip(self._differentiable, self._hooks, strict=True):
                 if tensor._backward_hooks is not hooks:
                     tensor._backward_hooks = hooks
-        for hooks, users in self._hooked:
+        for hooks, users in self._copied_hooks:
             hooks.clear()
             hooks.update(users)
         if not all(map(is_, map(GRADIENT, self._owners), self._gradients)):
             for tensor, gradient in zip(self._owners, self._gradients, strict=True):
                 if tensor.grad is not gradient:
                     tensor.grad = gradient
-        for known, gradient in self._met.values():
-            if (met := known()) is not None and met.grad is not gradient:
-                met.grad = gradient
-        now = [*map(VERSION, self._counted)]
+        for reference, gradient in self._met_leaves.values():
+            if (leaf := reference()) is not None and leaf.grad is not gradient:
+                leaf.grad = gradient
+        now = [*map(VERSION, self._versioned)]
         if now != self._versions:
-            raised = [*map(ne, now, self._versions)]
-            set_versions([*compress(self._counted, raised)], [*compress(self._versions, raised)])
+            is_written = [*map(ne, now, self._versions)]
+            set_versions([*compress(self._versioned, is_written)], [*compress(self._versions, is_written)])
 
-    def record(self) -> None:
-        """Record the storage, shape and strides of all tensors now."""
+    def remember_layouts(self) -> None:
+        """Remember the storage, shape and strides of all tensors now."""
         with _unobserved():
-            self._record()
+            self._remember_layouts()
 
-    def _record(self) -> None:
-        """Record storage, shape and strides of all tensors and their gradients, once, before anything changes them."""
-        if self._recorded:
+    def _remember_layouts(self) -> None:
+        """Remember storage, shape and strides of all tensors and their gradients, once, before anything changes them."""
+        if self._layouts:
             return
         every = [*self._tensors, *(gradient for gradient in self._gradients if gradient is not None)]
         self._sparse = [(tensor, tensor.detach()) for tensor in every if tensor.layout in SPARSE]
         for tensor in _whole(every):
-            if is_dense(tensor) and id(tensor) not in self._recorded:
+            if is_dense(tensor) and id(tensor) not in self._layouts:
                 self._enter(tensor)
 
     def _enter(self, tensor: torch.Tensor) -> None:
         alias = tensor.detach()
-        self._recorded[id(tensor)] = tensor, alias, type(tensor)
+        self._layouts[id(tensor)] = tensor, alias, type(tensor)
         self._aliases[alias.untyped_storage()._cdata] += 1
         if _has_memory(tensor):
-            self._at.setdefault(_address(tensor), []).append(id(tensor))
+            self._ids_at.setdefault(_address(tensor), []).append(id(tensor))
 
     def _copy(self, key: int) -> None:
-        if key not in self._copies and key in self._recorded and _has_memory(alias := self._recorded[key][1]):
+        if key not in self._copies and key in self._layouts and _has_memory(alias := self._layouts[key][1]):
             self._copies[key] = _bits(alias).to("cpu", copy=True), alias.untyped_storage().nbytes()
 
 
@@ -173,8 +173,8 @@ def _versions(tensors: Sequence[Any]) -> tuple[Sequence[torch.Tensor], list[int]
     try:
         return tensors, [*map(VERSION, tensors)]
     except RuntimeError:  # inference tensors have no version counter
-        counted = [tensor for tensor in tensors if not tensor.is_inference()]
-        return counted, [*map(VERSION, counted)]
+        versioned = [tensor for tensor in tensors if not tensor.is_inference()]
+        return versioned, [*map(VERSION, versioned)]
 
 
 @contextmanager
@@ -226,7 +226,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(bits).view(torch.int64) if bits.is_complex() else bits
 
 
-def _bring_back(tensor: torch.Tensor, copy: torch.Tensor, nbytes: int) -> None:
+def _restore_bits(tensor: torch.Tensor, copy: torch.Tensor, nbytes: int) -> None:
     storage = tensor.untyped_storage()
     if storage.nbytes() != nbytes:
         storage.resize_(nbytes)

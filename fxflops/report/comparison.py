@@ -158,18 +158,20 @@ def compare(
 
     Raises InputError if there are no reports, for anything other than reports, and for reports of several conventions.
     """
-    named = _named(reports)
-    counted_by = {report.convention for report in named.values()}
-    if len(counted_by) > 1:
+    by_name = _by_name(reports)
+    conventions_used = {report.convention for report in by_name.values()}
+    if len(conventions_used) > 1:
         raise InputError(
-            f"the reports use different conventions ({' and '.join(sorted(counted_by))}): "
+            f"the reports use different conventions ({' and '.join(sorted(conventions_used))}): "
             "recount them with report.recount('fxflops'), then pass conventions=(...) for one column each"
         )
-    others = (conventions,) if isinstance(conventions, str) else tuple(conventions)
-    for name in others:
+    further = (conventions,) if isinstance(conventions, str) else tuple(conventions)
+    for name in further:
         check_convention(name)
     keys = None if columns is None else figure_keys(columns)
-    return Comparison(named, None if keys is None else (*keys, *(each for each in others if each not in keys)), others)
+    return Comparison(
+        by_name, None if keys is None else (*keys, *(each for each in further if each not in keys)), further
+    )
 
 
 def figure_keys(columns: Sequence[str] | str) -> tuple[str, ...]:
@@ -181,27 +183,27 @@ def figure_keys(columns: Sequence[str] | str) -> tuple[str, ...]:
     return tuple(_key(name.strip()) for name in names)
 
 
-def _named(reports: Iterable[Report] | Mapping[str, Report]) -> dict[str, Report]:
+def _by_name(reports: Iterable[Report] | Mapping[str, Report]) -> dict[str, Report]:
     """Return the reports by name: the mapping's keys, or the models' names, numbered if they repeat."""
     if isinstance(reports, Report):
         raise of_kind(InputError("compare() takes several reports: compare([one, other])"), TypeError)
-    pairs = [*reports.items()] if isinstance(reports, Mapping) else [(None, each) for each in reports]
-    named: dict[str, Report] = {}
+    pairs = [*reports.items()] if isinstance(reports, Mapping) else [(None, report) for report in reports]
+    by_name: dict[str, Report] = {}
     for key, report in pairs:
         if not isinstance(report, Report):
             kind = type(report).__name__
             advice = f"compare() takes reports, got {kind}: fxflops.count(model, args) makes one"
             raise of_kind(InputError(advice), TypeError)
-        asked = report.environment.asked
-        wanted = key or asked or report.model
+        requested = report.environment.asked
+        base_name = key or requested or report.model
         number = 2
-        name = wanted
-        while name in named:
-            name, number = f"{wanted} ({number})", number + 1
-        named[name] = report
-    if not named:
+        name = base_name
+        while name in by_name:
+            name, number = f"{base_name} ({number})", number + 1
+        by_name[name] = report
+    if not by_name:
         raise InputError("compare() takes at least one report, got none")
-    return named
+    return by_name
 
 
 def _key(name: str) -> str:
@@ -217,16 +219,17 @@ def _key(name: str) -> str:
 def _table(reports: Mapping[str, Report], keys: Sequence[str] | None, conventions: Sequence[str]) -> Table:
     """Return the table; without ``keys``, with every column that has something to compare."""
     first = next(iter(reports.values()))
-    shown = keys
-    if shown is None:
+    shown_keys = keys
+    if shown_keys is None:
         varying = [key for key in SHARED if len({FIGURES[key][1](report) for report in reports.values()}) > 1]
-        shown = ["model", *varying, *COUNTS, *conventions, *MEASURED]
-    columns = [_column(key, first.convention) for key in shown]
+        shown_keys = ["model", *varying, *COUNTS, *conventions, *MEASURED]
+    columns = [_column(key, first.convention) for key in shown_keys]
     rows = [
-        tuple(name if key == "model" else _figure(key, report) for key in shown) for name, report in reports.items()
+        tuple(name if key == "model" else _figure(key, report) for key in shown_keys)
+        for name, report in reports.items()
     ]
     origin = first.environment._replace(asked="").provenance
-    notes = _notes(reports, "inputs" in shown)
+    notes = _notes(reports, "inputs" in shown_keys)
     table = Table("models", tuple(columns), tuple(rows), keys is not None, provenance=origin, notes=notes)
     return table if keys is not None else table.without_empty_columns(COUNTS)
 
@@ -254,9 +257,9 @@ def _notes(reports: Mapping[str, Report], are_inputs_shown: bool) -> tuple[str, 
     convention = next(iter(reports.values())).convention
     notes = [" · ".join(filter(None, [common, f"convention {convention}"]))]
     sources = [
-        f"{name} is {asked}"
+        f"{name} is {requested}"
         for name, report in reports.items()
-        if (asked := report.environment.asked) not in ("", name)
+        if (requested := report.environment.asked) not in ("", name)
     ]
     notes += [", ".join(sources)] if sources else []
     notes += [f"{name}: unsteady times, {report.unsteady}" for name, report in reports.items() if report.unsteady]

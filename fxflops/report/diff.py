@@ -32,28 +32,28 @@ TITLES: dict[str, tuple[str, Kind]] = {
     "bytes_peak": ("replay peak", "B"),
 }
 TOTALS: dict[str, tuple[Callable[[CountedRun], float | None], Readable]] = {
-    "MACs": (lambda of: of.forward.macs, count),
-    "FLOPs": (lambda of: of.forward.flops, count),
+    "MACs": (lambda side: side.forward.macs, count),
+    "FLOPs": (lambda side: side.forward.flops, count),
     "backward FLOPs": (totals.backward_flops, count),
     "training FLOPs": (totals.training_flops, count),
     "recompute FLOPs": (totals.recompute_flops, count),
-    "optimizer FLOPs": (lambda of: totals.flops_of(of, "optimizer"), count),
-    "integer ops": (lambda of: of.forward.int_ops, count),
-    "MAC outputs": (lambda of: of.forward.activations, count),
-    "params": (lambda of: of.run.params and of.run.params.total, count),
-    "trainable": (lambda of: of.run.params and of.run.params.trainable, count),
-    "buffers": (lambda of: of.run.params and of.run.params.buffers, count),
-    "bytes of params": (lambda of: of.run.params and of.run.params.bytes, size),
-    "latency": (lambda of: totals.latency(of.run), seconds),
-    "backward latency": (lambda of: totals.backward_latency(of.run), seconds),
+    "optimizer FLOPs": (lambda side: totals.flops_of(side, "optimizer"), count),
+    "integer ops": (lambda side: side.forward.int_ops, count),
+    "MAC outputs": (lambda side: side.forward.activations, count),
+    "params": (lambda side: side.run.params and side.run.params.total, count),
+    "trainable": (lambda side: side.run.params and side.run.params.trainable, count),
+    "buffers": (lambda side: side.run.params and side.run.params.buffers, count),
+    "bytes of params": (lambda side: side.run.params and side.run.params.bytes, size),
+    "latency": (lambda side: totals.latency(side.run), seconds),
+    "backward latency": (lambda side: totals.backward_latency(side.run), seconds),
     "block time": (totals.block_seconds, seconds),
-    "forward time": (lambda of: _phase_seconds(of, "forward"), seconds),
-    "backward time": (lambda of: _phase_seconds(of, "backward"), seconds),
-    "optimizer time": (lambda of: _phase_seconds(of, "optimizer"), seconds),
-    "data loading": (lambda of: _phase_seconds(of, "loading"), seconds),
-    "outside time": (lambda of: _phase_seconds(of, "between"), seconds),
-    "sum of operations": (lambda of: totals.nodes_seconds(of.run), seconds),
-    "peak memory": (lambda of: of.run.peak, size),
+    "forward time": (lambda side: _phase_seconds(side, "forward"), seconds),
+    "backward time": (lambda side: _phase_seconds(side, "backward"), seconds),
+    "optimizer time": (lambda side: _phase_seconds(side, "optimizer"), seconds),
+    "data loading": (lambda side: _phase_seconds(side, "loading"), seconds),
+    "outside time": (lambda side: _phase_seconds(side, "between"), seconds),
+    "sum of operations": (lambda side: totals.nodes_seconds(side.run), seconds),
+    "peak memory": (lambda side: side.run.peak, size),
 }
 """Each total: the function that computes it from a counted run, and the function that formats it."""
 COMPARED: dict[str, Readable] = {"flops": count, "params": count, "seconds": seconds}
@@ -62,9 +62,9 @@ TOP_MODULES, TOP_OPERATORS = 10, 5
 NUMBERS = ("a", "b", "difference", "ratio")
 
 
-def _phase_seconds(of: CountedRun, phase: str) -> float | None:
+def _phase_seconds(side: CountedRun, phase: str) -> float | None:
     """Return the seconds of a phase of a profiled block; None if they are 0 or there is no block."""
-    return sum(getattr(time, phase) for time in of.step_times.values()) or None
+    return sum(getattr(time, phase) for time in side.step_times.values()) or None
 
 
 class Change(NamedTuple):
@@ -168,25 +168,25 @@ class Diff(Tabular):
         yield ["", *NUMBERS], [_line(name, change, TOTALS[name][1]) for name, change in measured], ""
         for title, groups, top in self._groups():
             changes = ((key, _changed(groups, key)) for key in COMPARED)
-            key, largest = next(((key, changed) for key, changed in changes if changed), ("", {}))
-            if not largest:
+            key, shown = next(((key, changed) for key, changed in changes if changed), ("", {}))
+            if not shown:
                 continue
-            names = [*largest]
-            lines = [[*_line(name, largest[name], COMPARED[key]), _whereabouts(groups[name])] for name in names[:top]]
-            rest = [largest[name].difference or 0 for name in names[top:]]
-            more = f"{len(rest)} more: {_signed(sum(rest), COMPARED[key])}" if rest else ""
+            names, readable = [*shown], COMPARED[key]
+            lines = [[*_line(name, shown[name], readable), _whereabouts(groups[name])] for name in names[:top]]
+            omitted = [shown[name].difference or 0 for name in names[top:]]
+            more = f"{len(omitted)} more: {_signed(sum(omitted), readable)}" if omitted else ""
             yield [self._heading(key, title), *NUMBERS, ""], lines, more
 
     def _heading(self, key: str, kind: str) -> str:
         """Return a heading such as ``FLOPs by module``, with the phase if the reports have several."""
-        has_others = self.totals["backward FLOPs"] != (None, None)
-        return f"{TITLES[key][0]} by {kind}{f', {self.phase}' * has_others}"
+        has_backward = self.totals["backward FLOPs"] != (None, None)
+        return f"{TITLES[key][0]} by {kind}{f', {self.phase}' * has_backward}"
 
     def _groups(self) -> Iterator[tuple[str, Mapping[str, Sequence[DiffRow]], int]]:
         """Yield the modules grouped by path pattern (``*`` replaces varying numbers), then the operators; each as the kind's
         name, the groups, and the number of groups to show."""
-        alike = grouped((pattern(row.key), row) for row in self.modules)
-        modules = {rows[0].key if rows[0].key and len(rows) == 1 else name: rows for name, rows in alike.items()}
+        by_pattern = grouped((pattern(row.key), row) for row in self.modules)
+        modules = {rows[0].key if rows[0].key and len(rows) == 1 else name: rows for name, rows in by_pattern.items()}
         yield "module", modules, TOP_MODULES
         yield "operator", {row.key: [row] for row in self.operators}, TOP_OPERATORS
 
@@ -229,13 +229,13 @@ def _changed(groups: Mapping[str, Sequence[DiffRow]], key: str) -> dict[str, Cha
 def diff(a: CountedRun, b: CountedRun, phase: str = "forward") -> Diff:
     """Compare ``b`` with ``a``: the totals, and modules and operators in one phase."""
     changes = {name: Change(total_of(a), total_of(b)) for name, (total_of, _) in TOTALS.items()}
-    modules = _both(_modules(a, phase), _modules(b, phase))
-    operators = _both(_operators(a, phase), _operators(b, phase))
+    modules = _diff_rows(_modules(a, phase), _modules(b, phase))
+    operators = _diff_rows(_operators(a, phase), _operators(b, phase))
     origin = f"a: {a.provenance}; b: {b.provenance}"
-    return Diff(_named(a), _named(b), changes, tuple(modules), tuple(operators), origin, phase)
+    return Diff(_heading_line(a), _heading_line(b), changes, tuple(modules), tuple(operators), origin, phase)
 
 
-def _named(side: CountedRun) -> str:
+def _heading_line(side: CountedRun) -> str:
     """Return one report's line: its model, inputs, device, mode and rules."""
     run = side.run
     where = " · ".join(filter(None, [run.environment.device, run.environment.mode]))
@@ -277,7 +277,7 @@ def _operators(counted_run: CountedRun, phase: str) -> Side:
     return {op: (numbers, numbers) for op, numbers in quantities.items()}
 
 
-def _both(a: Side, b: Side) -> Iterator[DiffRow]:
+def _diff_rows(a: Side, b: Side) -> Iterator[DiffRow]:
     # A module that is missing from a report has 0 seconds if the report was timed, else None.
     timed = [any(seconds is not None for (*_, seconds, _), _ in side.values()) for side in (a, b)]
     nothing_a, nothing_b = ((0, 0, 0, 0.0 if is_timed else None, None) for is_timed in timed)

@@ -33,23 +33,23 @@ def exchanged(text: str, timeout: float) -> list[str]:
     """
     if processes() == 1:
         return [text]
-    store, own = default_store(), rank()
-    number = store.add(f"{KEYS}/{own}", 1)  # each process counts its own calls
-    of_call = f"{KEYS}/{number}"
-    store.set(f"{of_call}/{own}", text)
-    if own == 0:
-        missing = _missing(store, [f"{of_call}/{other}" for other in range(processes())], timeout)
-        texts = [] if missing else [store.get(f"{of_call}/{other}").decode() for other in range(processes())]
-        store.set(f"{of_call}/all", json.dumps([_late(missing, timeout, number), texts]))
-    elif _missing(store, [f"{of_call}/all"], 2 * timeout):
-        store.delete_key(f"{of_call}/{own}")  # otherwise rank 0 would read this old text if it calls later
+    store, own_rank = default_store(), rank()
+    number = store.add(f"{KEYS}/{own_rank}", 1)  # each process counts its own calls
+    call_key = f"{KEYS}/{number}"
+    store.set(f"{call_key}/{own_rank}", text)
+    if own_rank == 0:
+        missing = _missing(store, [f"{call_key}/{other}" for other in range(processes())], timeout)
+        texts = [] if missing else [store.get(f"{call_key}/{other}").decode() for other in range(processes())]
+        store.set(f"{call_key}/all", json.dumps([_late(missing, timeout, number), texts]))
+    elif _missing(store, [f"{call_key}/all"], 2 * timeout):
+        store.delete_key(f"{call_key}/{own_rank}")  # otherwise rank 0 would read this old text if it calls later
         raise DistributedError(_late([0], 2 * timeout, number))
-    late, texts = json.loads(store.get(f"{of_call}/all"))
+    late, texts = json.loads(store.get(f"{call_key}/all"))
     if late:
         raise DistributedError(late)
-    if store.add(f"{of_call}/read", 1) == processes():
+    if store.add(f"{call_key}/read", 1) == processes():
         for key in ("all", "read", *range(processes())):
-            store.delete_key(f"{of_call}/{key}")
+            store.delete_key(f"{call_key}/{key}")
     return list(texts)
 
 

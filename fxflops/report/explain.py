@@ -50,8 +50,8 @@ class Difference(NamedTuple):
     @property
     def where(self) -> str:
         """The paths, with ``*`` for varying numbers: ``layer*.*.bn1``; the root is ``(root)``."""
-        alike = grouped((pattern(path), path) for path in self.paths)
-        places = [name if len(paths) > 1 else paths[0] or name for name, paths in alike.items()]
+        by_pattern = grouped((pattern(path), path) for path in self.paths)
+        places = [name if len(paths) > 1 else paths[0] or name for name, paths in by_pattern.items()]
         more = len(places) - MOST_PLACES
         return ", ".join(places[:MOST_PLACES]) + (f", {more} more" if more > 0 else "")
 
@@ -151,9 +151,9 @@ def explain(a: CountedRun, b: CountedRun, phase: str) -> Explanation:
         call = next(each.call for each in (one, other) if each is not None)
         groups.setdefault((call.op, how_a, how_b), []).append((call.path, flops_a, flops_b))
     rows = []
-    for (op, how_a, how_b), calls_alike in groups.items():
-        paths, of_a, of_b = zip(*calls_alike, strict=True)
-        rows.append(Difference(op, tuple(dict.fromkeys(paths)), len(calls_alike), sum(of_a), sum(of_b), how_a, how_b))
+    for (op, how_a, how_b), equal_calls in groups.items():
+        paths, of_a, of_b = zip(*equal_calls, strict=True)
+        rows.append(Difference(op, tuple(dict.fromkeys(paths)), len(equal_calls), sum(of_a), sum(of_b), how_a, how_b))
     total_a, total_b = (sum(each.flops for each in counted) for counted in (counted_a, counted_b))
     largest_first = tuple(sorted(rows, key=lambda row: -abs(row.difference)))
     missing_a, missing_b = (

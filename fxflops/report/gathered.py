@@ -277,8 +277,8 @@ def _flops(counted_run: CountedRun) -> dict[str, int]:
     return {path: number for path, number in flops.items() if number}
 
 
-def _work(of_ranks: Sequence[Mapping[str, int]], whole: Mapping[str, int]) -> dict[str, WorkRow]:
+def _work(flops_by_rank: Sequence[Mapping[str, int]], whole: Mapping[str, int]) -> dict[str, WorkRow]:
     """Return each module's FLOPs on all ranks, compared with one process that does the same work."""
-    paths = dict.fromkeys([*whole, *(path for rank in of_ranks for path in rank)])
-    sums = {path: sum(rank.get(path, 0) for rank in of_ranks) for path in paths}
+    paths = dict.fromkeys([*whole, *(path for rank in flops_by_rank for path in rank)])
+    sums = {path: sum(rank.get(path, 0) for rank in flops_by_rank) for path in paths}
     return {path: WorkRow(flops, whole.get(path, 0), flops - whole.get(path, 0)) for path, flops in sums.items()}

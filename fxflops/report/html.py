@@ -140,18 +140,18 @@ def _nested_tiles(
     place: dict[str | None, int | None] = {None: None}
     tiles: list[Tile] = []
     for path in sorted(rows, key=lambda path: path.count(".") + bool(path)):  # stable: siblings stay in run order
-        row, above = rows[path], parents[path]
+        row, parent = rows[path], parents[path]
         place[path] = len(tiles)
-        name = path.removeprefix(f"{above}." if above else "")
+        name = path.removeprefix(f"{parent}." if parent else "")
         values = {} if path in holders or not path else own[path]
         op = next(iter(ops.get(path, ())), "") if values else ""
-        tiles.append(Tile(name or row.cls, row.cls, path, place[above], row.calls, op, values, peaks.get(path)))
+        tiles.append(Tile(name or row.cls, row.cls, path, place[parent], row.calls, op, values, peaks.get(path)))
     for path in rows:
         if (path in holders or not path) and any(own[path].values()):
-            does = ops.get(path, [])
-            more = f" +{len(does) - 1}" if len(does) > 1 else ""
-            name = f"(own: {does[0]}{more})" if does else "(own)"
-            tiles.append(Tile(name, "", path, place[path], 0, does[0] if does else "", own[path]))
+            own_ops = ops.get(path, [])
+            more = f" +{len(own_ops) - 1}" if len(own_ops) > 1 else ""
+            name = f"(own: {own_ops[0]}{more})" if own_ops else "(own)"
+            tiles.append(Tile(name, "", path, place[path], 0, own_ops[0] if own_ops else "", own[path]))
     tiles += [
         Tile(name, "", "", place[""], 0, "", values) for name, values in elsewhere.items() if any(values.values())
     ]
@@ -189,10 +189,10 @@ def _ops_by_cost(counted: Iterable[Counted]) -> dict[str, list[str]]:
     costs: dict[str, dict[str, tuple[bool, int, float]]] = {}
     for each in counted:
         if each.flops or each.call.seconds or each.cost is None:
-            of_module = costs.setdefault(each.call.path, {})
-            forward, flops, seconds = of_module.get(each.call.op, (False, 0, 0.0))
+            costs_in_module = costs.setdefault(each.call.path, {})
+            forward, flops, seconds = costs_in_module.get(each.call.op, (False, 0, 0.0))
             forward = forward or each.call.phase in PARTS[PHASES[0]]
-            of_module[each.call.op] = forward, flops + each.flops, seconds + (each.call.seconds or 0.0)
+            costs_in_module[each.call.op] = forward, flops + each.flops, seconds + (each.call.seconds or 0.0)
     return {path: sorted(ops, key=lambda op: ops[op], reverse=True) for path, ops in costs.items()}
 
 
@@ -225,9 +225,9 @@ def _roofline_data(rooflines: Mapping[str, Roofline], mfu: float | None) -> Roof
     }
     totals = [roofline.total for roofline in rooflines.values()]
     seconds = sum(row.seconds or 0.0 for row in totals)
-    about = {"device": device.name, "source": device.source, "bandwidth": device.bandwidth}
+    device_facts = {"device": device.name, "source": device.source, "bandwidth": device.bandwidth}
     return RooflineData(
-        {**about, "caches": [list(cache) for cache in device.caches]},
+        {**device_facts, "caches": [list(cache) for cache in device.caches]},
         {dtype: device.peak(dtype) for dtype in dtypes},
         not seconds,
         bounds,

@@ -46,12 +46,12 @@ def memory_snapshot(counted_run: CountedRun) -> dict[str, Any]:
         if size > 0:
             address = allocator.allocate(size)
             frames = _frames(counted_run, tensor)
-            about: Event = {"stream": 0, "frames": frames, "category": tensor.category}
+            common_fields: Event = {"stream": 0, "frames": frames, "category": tensor.category}
             trace += [
-                {"action": "segment_alloc", "addr": start, "size": nbytes, **about}
+                {"action": "segment_alloc", "addr": start, "size": nbytes, **common_fields}
                 for start, nbytes in allocator.taken_segments(frames)
             ]
-            alive[storage] = {"action": "alloc", "addr": address, "size": size, **about}
+            alive[storage] = {"action": "alloc", "addr": address, "size": size, **common_fields}
             trace.append(alive[storage])
     by_address = {event["addr"]: event for event in alive.values()}
     segments = [_segment(segment, allocator.frames[segment.address], by_address) for segment in allocator.segments]

@@ -56,7 +56,7 @@ def picture(counted_run: CountedRun, root: TreeRow, by: str, depth: int | None) 
 
 def charted(page: Page, chart: str, by: str) -> str:
     """Return a chart of the page as SVG. Raises InputError for an unknown chart, or if its data is missing."""
-    from ..render.charts import picture as drawn
+    from ..render.charts import picture as chart_svg
     from ..render.icicle import SHOW, blocks, icicle_chart, total
     from ..render.memory_chart import memory_chart
     from ..render.roofline_chart import roofline_chart
@@ -73,15 +73,15 @@ def charted(page: Page, chart: str, by: str) -> str:
         if metric is None:
             raise InputError(f"by={by!r}: it was not measured in this run")
         root = blocks(page.tiles, page.metrics)
-        about = f"{title} · {COSTS[by][0]} {SHOW[metric.kind](total(root, [name]))}"
-        return drawn(icicle_chart(root, metric, [name], about), data.provenance)
+        caption = f"{title} · {COSTS[by][0]} {SHOW[metric.kind](total(root, [name]))}"
+        return chart_svg(icicle_chart(root, metric, [name], caption), data.provenance)
     if chart == "memory":
         if page.memory is None or not page.memory.states:
             raise InputError("the memory over the run is not known: count(), analyze() and profile() watch it")
-        return drawn(memory_chart(page.memory, title), data.provenance)
+        return chart_svg(memory_chart(page.memory, title), data.provenance)
     if page.roofline is None:
         raise InputError(f"no roofline: {page.why_no_roofline}; chart='roofline', device='H100' predicts one")
-    return drawn(roofline_chart(page.roofline, page.calls, title)[0], data.provenance)
+    return chart_svg(roofline_chart(page.roofline, page.calls, title)[0], data.provenance)
 
 
 def as_png(svg: str) -> bytes:

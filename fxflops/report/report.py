@@ -540,10 +540,10 @@ class Report(View):
         expected = [d if e.cost is None else e for e, d in zip(exact, self._counted_as_computed("dense"), strict=True)]
         phases = [phase for phase in PHASES if phase != "gradient" and any(c.call.phase in PARTS[phase] for c in exact)]
         rooflines = [self._bounds(device, phase, expected) for phase in phases]
-        found = predict(exact, rooflines, device, calibration, launch)
+        prediction = predict(exact, rooflines, device, calibration, launch)
         times = self.step_times()
         return replace(
-            found,
+            prediction,
             counted_for=self._counted_for,
             provenance=self.provenance,
             steps=sum(name != OUTSIDE for name in times),
@@ -564,8 +564,8 @@ class Report(View):
         from ..prediction.reserved import reserved
 
         exact = self._counted_as_computed("exact")
-        found = reserved(self._run.history, exact, device, self._counted_for, gpus=gpus, allocator=allocator)
-        return replace(found, provenance=self.provenance)
+        memory = reserved(self._run.history, exact, device, self._counted_for, gpus=gpus, allocator=allocator)
+        return replace(memory, provenance=self.provenance)
 
     @property
     def _counted_for(self) -> str:
@@ -578,8 +578,8 @@ class Report(View):
         ``attention`` is "dense", "exact", or "least": exact, but no pairs if the mask's values are unknown.
         """
         if attention not in self._computed:
-            of_base = self._with_torch()._recounted(find_convention(BASE_CONVENTION), attention)
-            self._computed[attention] = of_base._counted_run.counted
+            recounted = self._with_torch()._recounted(find_convention(BASE_CONVENTION), attention)
+            self._computed[attention] = recounted._counted_run.counted
         return self._computed[attention]
 
     @cached_property
@@ -946,9 +946,9 @@ class Report(View):
         def __getattr__(self, name: str) -> NoReturn:
             if hasattr(type(self), name):  # a property raised AttributeError: raise the original error again
                 return object.__getattribute__(self, name)
-            public = [each for each in dir(self) if not each.startswith("_")]
-            told = OF_OTHER_TOOLS.get(name) or f"{did_you_mean(name, public)}; print(report) shows its summary"
-            advice = f"a Report has no {name!r}{told}"
+            public = [attribute for attribute in dir(self) if not attribute.startswith("_")]
+            hint = OF_OTHER_TOOLS.get(name) or f"{did_you_mean(name, public)}; print(report) shows its summary"
+            advice = f"a Report has no {name!r}{hint}"
             raise AttributeError(advice, name=name, obj=self)
 
     def __eq__(self, other: object) -> bool:

@@ -43,7 +43,7 @@ from typing import Any
 
 from ..conventions import CONVENTIONS, Convention, find_convention
 from ..counting.counted_run import CountedRun
-from ..counting.masked import dense
+from ..counting.masked import without_mask
 from ..errors import InputError
 from ..meters.code_lines import CodeLine
 from ..meters.history import CATEGORIES, LiveTensor, Moment, Place, Remembered
@@ -253,11 +253,13 @@ class Saved:
         name = data["convention"]
         has_rules = name in CONVENTIONS and is_torch_loaded()
         self.convention = find_convention(name) if has_rules else Convention(name, CONVENTIONS.get(name, NAME_ONLY))
-        seen = (c._replace(operation=dense(c.operation)) for c in calls) if self.attention == "dense" else calls
-        charged = map(self._call, data["charges"])
+        calls_as_counted = calls
+        if self.attention == "dense":
+            calls_as_counted = tuple(call._replace(operation=without_mask(call.operation)) for call in calls)
+        charges = map(self._call, data["charges"])
         self.counted = tuple(
             self._counted(entry, call)
-            for entry, call in zip([*data["calls"], *data["charges"]], [*seen, *charged], strict=True)
+            for entry, call in zip([*data["calls"], *data["charges"]], [*calls_as_counted, *charges], strict=True)
         )
         self.users = {int(i): self._counted(entry, calls[int(i)]) for i, entry in data["users"].items()}
         # A file that was edited by hand, or written by another program, may not add up.
@@ -274,32 +276,32 @@ class Saved:
         return Remembered(memory["peak"], Place(*memory["at"]), tuple(alive), tuple(moments))
 
     def _call(self, data: dict[str, Any]) -> Call:
-        operation = self._once(self._operation, [data["op"], data["target"], *OPERATION_VALUES(data)])
+        operation = self._cached(self._operation, [data["op"], data["target"], *OPERATION_VALUES(data)])
         return Call(operation, **{name: data.get(name, "") if name == "origin" else data[name] for name in PLACE})
 
     def _scope(self, data: dict[str, Any]) -> Scope:
         name = self._classes[data["cls"]].__name__
-        operation = self._once(self._operation, [name, {"class": data["cls"]}, *OPERATION_VALUES(data)])
+        operation = self._cached(self._operation, [name, {"class": data["cls"]}, *OPERATION_VALUES(data)])
         return Scope(data["path"], operation, self._value(data["params"]), data["has_children"], data.get("seconds"))
 
     def _operation(self, data: list[Any]) -> Operation:
         op, target, *values = data
         match target:
             case str():
-                called = target_of(target)
+                function = target_of(target)
             case {"unseen": name}:
-                called = name
+                function = name
             case _:
-                called = self._classes[target["class"]]
-        return Operation(op, called, *map(self._value, values))
+                function = self._classes[target["class"]]
+        return Operation(op, function, *map(self._value, values))
 
     def _counted(self, data: dict[str, Any], call: Call) -> Counted:
-        return Counted(call, self._once(_count_from, [data[name] for name in ("cost", "rule", "missing", "integer")]))
+        return Counted(call, self._cached(_count_from, [data[name] for name in ("cost", "rule", "missing", "integer")]))
 
     def _value(self, data: Any) -> Any:
-        return self._once(self._decoded, data)
+        return self._cached(self._decoded, data)
 
-    def _once(self, make: Callable[[Any], Any], data: Any) -> Any:
+    def _cached(self, make: Callable[[Any], Any], data: Any) -> Any:
         """Return ``make(data)``, cached: most data in a file occurs many times, and equal data gives the same object.
 
         The cache key is the marshalled data, because 1, 1.0 and True are equal in Python.

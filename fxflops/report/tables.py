@@ -239,8 +239,8 @@ def kernel_table(counted_run: CountedRun) -> Table:
         for name, calls, seconds in node.kernels:
             key = node.function or node.name, name
             calls_before, seconds_before, flops_before = sums.get(key, (0, 0.0, 0))
-            own = flops if is_alone and node.calls and not name.startswith(NOT_COMPUTING) else None
-            total = None if own is None or flops_before is None else flops_before + own
+            own_flops = flops if is_alone and node.calls and not name.startswith(NOT_COMPUTING) else None
+            total = None if own_flops is None or flops_before is None else flops_before + own_flops
             sums[key] = calls_before + calls, seconds_before + seconds, total
     longest_first = sorted(sums.items(), key=lambda item: -item[1][1])
     rows = (
@@ -255,8 +255,8 @@ def line_table(counted_run: CountedRun) -> Table:
     lines = counted_run.run.lines
     if lines is None:
         raise InputError("the lines of code were not sampled: fxflops.profile(model, lines=True) samples them")
-    whole = sum(line.seconds for line in lines)
-    rows = tuple((line.place, line.function, line.seconds, 100 * line.seconds / whole) for line in lines)
+    total_seconds = sum(line.seconds for line in lines)
+    rows = tuple((line.place, line.function, line.seconds, 100 * line.seconds / total_seconds) for line in lines)
     return Table("lines", LINES, rows, provenance=counted_run.provenance)
 
 

@@ -50,9 +50,9 @@ class Tree(Tabular):
         units: str | None = None,
     ) -> Tree:
         """Return the tree with other options, so that ``summary.tree(...)`` works as ``report.tree(...)`` does."""
-        asked = {"columns": columns, "sort_by": sort_by, "fold": fold, "units": units}
-        changed: Any = {name: value for name, value in asked.items() if value is not None}
-        return replace(self, options={**self.options, **changed, "depth": depth})
+        given_options = {"columns": columns, "sort_by": sort_by, "fold": fold, "units": units}
+        new_options: Any = {name: value for name, value in given_options.items() if value is not None}
+        return replace(self, options={**self.options, **new_options, "depth": depth})
 
     def _as_table(self) -> Table:
         shown, lines, _ = rows_of(self.root, **self.options)
@@ -95,11 +95,11 @@ def tree_row(counted_run: CountedRun, phase: str, with_shapes: bool = True) -> T
     children = grouped((path.rpartition(".")[0], path) for path in modules if path)
     if scopes and counted_run.counted and all(isinstance(each.call.target, str) for each in counted_run.counted):
         # No operations were observed: show only modules that were called, and the modules around them.
-        observed = {prefix for path in scopes for prefix in prefixes(path)}
-        children = {path: [each for each in inside if each in observed] for path, inside in children.items()}
+        called = {prefix for path in scopes for prefix in prefixes(path)}
+        children = {path: [child for child in paths if child in called] for path, paths in children.items()}
     peaks = highest(run.nodes, phase, lambda node: prefixes(node.path))
 
-    def of(path: str) -> TreeRow:
+    def row_at(path: str) -> TreeRow:
         row = modules[path]
         return TreeRow(
             name=path.rpartition(".")[2],
@@ -120,10 +120,10 @@ def tree_row(counted_run: CountedRun, phase: str, with_shapes: bool = True) -> T
             bytes_peak=peaks.get(path),
             inputs=_shapes(scope.inputs() for scope in calls_shown.get(path, ())),
             output=_shapes(specs_in(scope.out) for scope in calls_shown.get(path, ())),
-            children=tuple(map(of, children.get(path, ()))),
+            children=tuple(map(row_at, children.get(path, ()))),
         )
 
-    return _with_outside(of("")._replace(cls=run.model), outside(run, counted_run.counted, phase))
+    return _with_outside(row_at("")._replace(cls=run.model), outside(run, counted_run.counted, phase))
 
 
 def _own_operators(counted_run: CountedRun, phase: str) -> dict[str, dict[str, int]]:
@@ -142,7 +142,7 @@ def _with_outside(root: TreeRow, outside_calls: Sequence[Counted]) -> TreeRow:
         return root
     by_op = sums_of((item.op, item.sums) for item in items_of(outside_calls))
     sums = together([*by_op.values()])
-    ops = {op: of_op.calls for op, of_op in by_op.items() if of_op.flops or of_op.missing}
+    ops = {op: op_sums.calls for op, op_sums in by_op.items() if op_sums.flops or op_sums.missing}
     row = TreeRow(
         work_name("outside", ops), "", OUTSIDE, 1, 0, sums.macs, sums.flops, missing=sums.missing, seconds=sums.seconds
     )
@@ -150,7 +150,7 @@ def _with_outside(root: TreeRow, outside_calls: Sequence[Counted]) -> TreeRow:
         own_macs=root.own_macs - sums.macs,
         own_flops=root.own_flops - sums.flops,
         own_seconds=None if root.own_seconds is None else root.own_seconds - (sums.seconds or 0.0),
-        own_ops={op: left for op, calls in root.own_ops.items() if (left := calls - ops.get(op, 0))},
+        own_ops={op: calls_left for op, calls in root.own_ops.items() if (calls_left := calls - ops.get(op, 0))},
         children=(*root.children, row),
     )
 

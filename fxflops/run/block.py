@@ -52,9 +52,9 @@ class BlockWatch(Watch):
         self.device = torch.device("cpu") if parameter is None else parameter.device
         self._is_on_meta = self.device.type == "meta"
         self._has_device = parameter is not None and not self._is_on_meta
-        self._timed, self._wanted = is_timed(None if self._is_on_meta else parameter), detail
+        self._is_timed, self._detail = is_timed(None if self._is_on_meta else parameter), detail
         stopwatch_of = observed_clock_of if detail == OPERATIONS else clock_of
-        new_stopwatch = stopwatch_of(self.device) if self._timed else StoppedStopwatch
+        new_stopwatch = stopwatch_of(self.device) if self._is_timed else StoppedStopwatch
         super().__init__(
             paths,
             registry,
@@ -68,13 +68,10 @@ class BlockWatch(Watch):
             self.observer = ModuleTimes(paths, optimizers, new_stopwatch)
         elif not (in_fake_mode() or (parameter is not None and is_fake(type(parameter)))):
             self.storages.note_placeholders()  # not for fake tensors, whose storages are all on meta
-        if (
-            detail == OPERATIONS and self._timed and not isinstance(stopwatch, EventStopwatch)
-        ):  # an EventStopwatch does not read the host's clock
-            stopwatch.costs, stopwatch.cold = measured_entry_costs(
-                registry
-            )  # measured in a separate run of about 50 calls
-        self._begun = Usage.now()
+        # An EventStopwatch does not read the host's clock, which these costs are subtracted from.
+        if detail == OPERATIONS and self._is_timed and not isinstance(stopwatch, EventStopwatch):
+            stopwatch.costs, stopwatch.cold = measured_entry_costs(registry)  # in a separate run of about 50 calls
+        self._usage_before = Usage.now()
 
     def finished(
         self,
@@ -82,27 +79,27 @@ class BlockWatch(Watch):
         mode: str,
         compiled: bool,
         inventory: Inventory,
-        named: Callable[[Sequence[Step]], Iterable[Step]],
+        name_steps: Callable[[Sequence[Step]], Iterable[Step]],
         raised: str = "",
         why: str = "",
     ) -> Run:
-        """Return the record of the block; ``named(steps)`` names the steps.
+        """Return the record of the block; ``name_steps(steps)`` yields them with their names.
 
         ``raised`` is the class name of the exception that ended the block, "" if none did; ``why`` is its text.
         """
         self._find_device()
         until = f" until it raised {raised}" if raised else ""
         source, trace, measured = "storages", f"profiled{until or ' as it ran'}", dict[str, Any]()
-        if self._wanted != OPERATIONS:
-            source, trace = "unknown", f"{self._wanted} profiled{until}, no operations"
+        if self._detail != OPERATIONS:
+            source, trace = "unknown", f"{self._detail} profiled{until}, no operations"
             measured = {"peak": None, "history": Remembered(0, Place(), (), ())}
-        steps = [*named(self.observer.steps)]
-        if self._timed:
+        steps = [*name_steps(self.observer.steps)]
+        if self._is_timed:
             clock = self.observer.stopwatch
             measured |= {
                 "steps": tuple([step._replace(parts=_known_seconds(step.parts)) for step in steps]),
                 "captured": captured_calls(self.observer.calls),
-                "interrupted": Usage.now().since(self._begun).interrupted,
+                "interrupted": Usage.now().since(self._usage_before).interrupted,
                 "instruments": clock.own,
                 "device_busy": clock.busy,
             }
@@ -117,7 +114,7 @@ class BlockWatch(Watch):
             source=source,
             trace=trace,
             trace_reason=why,
-            timed=self._timed,
+            timed=self._is_timed,
             **measured,
         )
 
@@ -127,7 +124,7 @@ class BlockWatch(Watch):
             ran_on = self.observer.ran_on
             self._has_device = ran_on is not None and ran_on.type != "meta"
             self.device = ran_on if self._has_device else self.device
-            self._timed = self._timed and self.device.type == "cpu"
+            self._is_timed = self._is_timed and self.device.type == "cpu"
         if self._has_device:
             self.storages.leave_out_placeholders()
 
@@ -140,12 +137,12 @@ def _world_of(device: torch.device | None) -> RealWorld:
 
 def _known_seconds(parts: Mapping[str, float]) -> dict[str, float]:
     """Return the seconds of each phase; phases captured into a graph have none and are skipped."""
-    read = {phase: seconds_of(taken) for phase, taken in parts.items()}
-    return {phase: seconds for phase, seconds in read.items() if seconds is not None}
+    seconds_by_phase = {phase: seconds_of(reading) for phase, reading in parts.items()}
+    return {phase: seconds for phase, seconds in seconds_by_phase.items() if seconds is not None}
 
 
 def inputs_of(scopes: Iterable[Scope]) -> str:
     """Return the inputs of a model's first call as text, with the number of different shapes if there are several."""
-    found = dict.fromkeys(" ".join(map(repr, scope.inputs())) for scope in scopes if not scope.path)
-    first = next(iter(found), "")
-    return first if len(found) < 2 else f"{first} (first of {len(found)} shapes)"
+    shapes = dict.fromkeys(" ".join(map(repr, scope.inputs())) for scope in scopes if not scope.path)
+    first = next(iter(shapes), "")
+    return first if len(shapes) < 2 else f"{first} (first of {len(shapes)} shapes)"

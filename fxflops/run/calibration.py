@@ -64,17 +64,19 @@ def _measured(observer: Any, module: nn.Module, cache: int) -> Costs:
                 y = torch.neg(y)
         return y
 
-    def least(call: Callable[[Any], Any], given: Callable[[], Any], repeats: int, now: Callable[[], float]) -> float:
-        taken = []
+    def shortest(
+        call: Callable[[Any], Any], make_input: Callable[[], Any], repeats: int, now: Callable[[], float]
+    ) -> float:
+        seconds = []
         for _ in range(repeats):
-            value = given()
+            value = make_input()
             if cache:
                 with DisableTorchFunction(), DisableTorchDispatch():
                     filler.add_(1)
             start = now()
             call(value)
-            taken.append(now() - start)
-        return min(taken)
+            seconds.append(now() - start)
+        return min(seconds)
 
     calls: list[tuple[Callable[[Any], Any], Callable[[], Any], int]] = [
         (torch.neg, lambda: x, REPEATS),
@@ -83,10 +85,10 @@ def _measured(observer: Any, module: nn.Module, cache: int) -> Costs:
         (module, lambda: x, REPEATS),
         (torch.autograd.backward, chain, PASSES),
     ]
-    alone = [least(*each, time.perf_counter) for each in calls]
+    unobserved = [shortest(*case, time.perf_counter) for case in calls]
     before = len(observer.calls)
     with observer:
-        observed = [least(*each, observer.stopwatch.now) for each in calls]
-    costs = Costs(*(max(one - other, 0.0) for one, other in zip(observed, alone, strict=True)))
-    made = sum(call.phase == "backward" for call in observer.calls[before:]) / PASSES
-    return costs._replace(gradient=costs.gradient / made)
+        observed = [shortest(*case, observer.stopwatch.now) for case in calls]
+    costs = Costs(*(max(one - other, 0.0) for one, other in zip(observed, unobserved, strict=True)))
+    gradients_per_pass = sum(call.phase == "backward" for call in observer.calls[before:]) / PASSES
+    return costs._replace(gradient=costs.gradient / gradients_per_pass)

@@ -35,20 +35,20 @@ def first_runs(prepared: Callable[[], Callable[[], Any]]) -> Compiled:
     ``prepared()`` returns a function that runs it once. A compiler error does not end the analysis, which runs the model
     uncompiled; ``missing`` then has the error.
     """
-    compiling, steady = 0.0, True
+    compiling, stayed_compiled = 0.0, True
     try:
         for _ in range(SETTLING):
             call, begun, start = prepared(), compilations_begun(), time.perf_counter()
-            steady &= ran_compiled(call)[1]
+            stayed_compiled &= ran_compiled(call)[1]
             if compilations_begun() != begun:
                 compiling += time.perf_counter() - start
-        ran, undisturbed = ran_compiled(partial(_frames_of, prepared()))
+        functions, last_was_compiled = ran_compiled(partial(_frames_of, prepared()))
     except Exception as error:
         return Compiled(missing=f"it raised {words_of(error)}")
-    if not (steady and undisturbed):
+    if not (stayed_compiled and last_was_compiled):
         return Compiled(missing=OTHER_THREAD)
-    graphs = sum(name.startswith(COMPILED_CODE) for code in ran for name in code.co_names)
-    return Compiled(None, None, compiling or None, graphs, _breaks_in(ran), _recompilations_of(ran))
+    graphs = sum(name.startswith(COMPILED_CODE) for code in functions for name in code.co_names)
+    return Compiled(None, None, compiling or None, graphs, _breaks_in(functions), _recompilations_of(functions))
 
 
 def with_times(compiled: Compiled, times: Times) -> Compiled:
@@ -62,67 +62,67 @@ def with_times(compiled: Compiled, times: Times) -> Compiled:
 
 def _frames_of(call: Callable[[], Any]) -> Functions:
     """Return the functions that run in Python during a call, each once. Code inside compiled graphs does not."""
-    ran: Functions = {}
+    functions: Functions = {}
 
-    def seen(frame: FrameType, event: str, arg: Any) -> None:
+    def on_event(frame: FrameType, event: str, arg: Any) -> None:
         if event == "call":
-            ran.setdefault(frame.f_code, frame.f_globals)
+            functions.setdefault(frame.f_code, frame.f_globals)
 
-    before = sys.getprofile()
-    sys.setprofile(torch.compiler.disable(seen))  # else the compiler would compile it
+    profiler_before = sys.getprofile()
+    sys.setprofile(torch.compiler.disable(on_event))  # else the compiler would compile it
     try:
         call()
     finally:
-        sys.setprofile(before)
-    return ran
+        sys.setprofile(profiler_before)
+    return functions
 
 
-def _breaks_in(ran: Functions) -> tuple[Break, ...]:
+def _breaks_in(functions: Functions) -> tuple[Break, ...]:
     """Return the breaks of the graphs in these functions.
 
     Rewritten code names the functions that resume after a break. A function that the compiler gave up on, e.g. for a
     break in a loop, runs as written. Torch's records of breaks give the reasons; they cover all models, so only those at
     these places count.
     """
-    stops: set[tuple[str, int]] = set()
+    resumptions: set[tuple[str, int]] = set()
     given_up: list[tuple[str, range]] = []
-    for code, names in ran.items():
-        resumed = [names[name].__code__ for name in code.co_names if name.startswith(RESUMED_CODE)]
-        stops.update((each.co_filename, each.co_firstlineno) for each in resumed)
+    for code, variables in functions.items():
+        resumed = [variables[name].__code__ for name in code.co_names if name.startswith(RESUMED_CODE)]
+        resumptions.update((each.co_filename, each.co_firstlineno) for each in resumed)
         if not resumed and not any(name.startswith(COMPILED_CODE) for name in code.co_names):
             last = max([line for *_, line in code.co_lines() if line], default=0)
             given_up.append((code.co_filename, range(code.co_firstlineno, last + 1)))
-    found: dict[str, Break] = {}
+    breaks: dict[str, Break] = {}
     explained: set[tuple[str, int]] = set()
     for record in compilations()[0]:
         places = [(frame.filename, frame.lineno) for frame in record.user_stack]
-        if not places or not (places[-1] in stops or _is_in(places[-1], given_up)):
+        if not places or not (places[-1] in resumptions or _is_in(places[-1], given_up)):
             continue
         explained.update(places)
-        own = [place for place in places if not is_library(place[0])] or places
-        where = "{}:{}".format(*own[-1])
-        found.setdefault(where, Break(record.reason.partition("\n")[0], where))
+        own_places = [place for place in places if not is_library(place[0])] or places
+        where = "{}:{}".format(*own_places[-1])
+        breaks.setdefault(where, Break(record.reason.partition("\n")[0], where))
     for record in compilations()[1]:  # a function given up as a whole has only this record
         failed = record.fail_user_frame_filename, record.fail_user_frame_lineno
         if record.fail_reason and failed[1] is not None and _is_in(failed, given_up):
             where = "{}:{}".format(*failed)
-            found.setdefault(where, Break(record.fail_reason.partition("\n")[0], where))
-    return *found.values(), *(Break("", "{}:{}".format(*stop)) for stop in sorted(stops - explained))
+            breaks.setdefault(where, Break(record.fail_reason.partition("\n")[0], where))
+    return *breaks.values(), *(Break("", "{}:{}".format(*place)) for place in sorted(resumptions - explained))
 
 
 def _is_in(place: tuple[str, int], functions: Iterable[tuple[str, range]]) -> bool:
     return any(place[0] == file and place[1] in lines for file, lines in functions)
 
 
-def _recompilations_of(ran: Functions) -> tuple[Recompilation, ...]:
+def _recompilations_of(functions: Functions) -> tuple[Recompilation, ...]:
     """Return the recompilations of these functions so far, for this model or another with the same code."""
-    functions = {(code.co_filename, code.co_firstlineno) for code in ran}
-    found = []
+    begins = {(code.co_filename, code.co_firstlineno) for code in functions}
+    recompilations = []
     for record in compilations()[1]:
         begin = record.co_filename, record.co_firstlineno
-        if begin in functions and not str(record.compile_id).endswith("/0"):
-            told = getattr(record, "recompile_reason", None) or ""  # torch 2.6 lacks it
-            guard = told.partition(": ")[2].partition("\n")[0].partition("  #")[0]
-            place = re.search(r'File "(.+)", line (\d+)', told)
-            found.append(Recompilation(guard.strip(), "{}:{}".format(*(place.groups() if place else begin))))
-    return tuple(found)
+        if begin in begins and not str(record.compile_id).endswith("/0"):
+            reason_text = getattr(record, "recompile_reason", None) or ""  # torch 2.6 lacks it
+            guard = reason_text.partition(": ")[2].partition("\n")[0].partition("  #")[0]
+            place = re.search(r'File "(.+)", line (\d+)', reason_text)
+            recompilations.append(Recompilation(guard.strip(), "{}:{}".format(*(place.groups() if place else begin))))
+    return tuple(recompilations)

@@ -61,14 +61,14 @@ def compiled_kernels(
     try:
         if not reader.poll(LIMIT):
             return (), f"compiling it in a process of its own took longer than {LIMIT:.0f} s"
-        found = reader.recv()
+        received = reader.recv()
     except (EOFError, OSError):
         return (), "the process that compiled it ended early"
     finally:
         reader.close()
         os.kill(pid, signal.SIGKILL)  # it has sent its result, or takes too long
         os.waitpid(pid, 0)
-    return ((), found) if isinstance(found, str) else (tuple(found), "")
+    return ((), received) if isinstance(received, str) else (tuple(received), "")
 
 
 def _in_copy(writer: Connection, prepared: Callable[[], Callable[[], Any]], paths: Mapping[nn.Module, str]) -> None:
@@ -90,10 +90,10 @@ def _in_copy(writer: Connection, prepared: Callable[[], Callable[[], Any]], path
         # A fork has none of OpenMP's threads. This thread would wait for them; a new thread starts its own.
         with ThreadPoolExecutor(1) as thread:
             try:
-                told = thread.submit(work).result()
+                kernels_or_reason = thread.submit(work).result()
             except Exception as error:
-                told = f"compiling it again raised {words_of(error)}"
-        writer.send(told)
+                kernels_or_reason = f"compiling it again raised {words_of(error)}"
+        writer.send(kernels_or_reason)
     finally:
         os.kill(os.getpid(), signal.SIGKILL)  # skip the parent's exit handlers and buffered output
 
@@ -117,9 +117,9 @@ def _kernels_here(
     end = time.monotonic() + SECONDS_CAP
     while len(runs) < RUNS and not (runs and time.monotonic() > end):
         call = prepared()
-        with profile(activities=[ProfilerActivity.CPU], acc_events=True) as seen:
+        with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
             call()
-        runs.append([*called(seen.events() or (), emitted)])
+        runs.append([*called(profiler.events() or (), emitted)])
     for calls in zip(*runs, strict=True):
         yield calls[0]._replace(seconds=statistics.median(call.seconds for call in calls))
 

@@ -42,8 +42,8 @@ def environment_of(device: torch.device, mode: str, compiled: bool, is_here: boo
 
 def modes_in(modules: Iterable[nn.Module]) -> str:
     """Return the mode that the modules are in: "train", "eval" or "train and eval"."""
-    found = {*map(is_training, modules)}
-    return "train and eval" if len(found) > 1 else "train" if True in found else "eval"
+    flags = {*map(is_training, modules)}
+    return "train and eval" if len(flags) > 1 else "train" if True in flags else "eval"
 
 
 def environment_of_trace(device: str) -> Environment:

@@ -65,9 +65,8 @@ class NodeRunner(fx.Interpreter):
         meters: Sequence[Meter],
         owners: AutogradOwners | None = None,
     ) -> None:
-        super().__init__(
-            nn.Module(), graph=graph.graph
-        )  # given the real module, it would call named_modules(), which users may override
+        # With the real module it would call named_modules(), which users may override.
+        super().__init__(nn.Module(), graph=graph.graph)
         self.module = graph
         self.garbage_collect_values = False  # torch.fx frees values between nodes, outside the meters
         self.extra_traceback = False
@@ -79,7 +78,7 @@ class NodeRunner(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        work, name, dead = self._work(n), n.name, self.user_to_last_uses.get(n, ())
+        work, name, dead_nodes = self._work(n), n.name, self.user_to_last_uses.get(n, ())
         for meter in self._meters:
             meter.before(name)
         try:
@@ -95,8 +94,8 @@ class NodeRunner(fx.Interpreter):
             meter.after(name, value)
         # Clocks are read after freeing, since the model also frees values while it runs.
         del args, kwargs, work
-        for each in dead:
-            del self.env[each]
+        for dead_node in dead_nodes:
+            del self.env[dead_node]
         for meter in self._after_freeing:
             meter.after(name, value)
         if self._owners is not None:
@@ -153,7 +152,7 @@ def run_graph(
     node; ``backward(output, run)`` calls ``run(roots, ones)``. Raises RunError with the name of a node that raises.
     """
     owners = None if back is None else AutogradOwners(follows=True)
-    with uncompiled(), _modes_kept():
+    with uncompiled(), _modes_restored():
         output = NodeRunner(graph, inputs, meters, owners).run()
     for meter in meters:
         meter.finish()
@@ -165,17 +164,17 @@ def run_graph(
 
 def _run_back(owners: AutogradOwners, meter: Meter, roots: Roots, ones: Roots) -> None:
     """Run the backward pass of a graph's run from the sum of its roots; the meter reads it per forward node."""
-    running: list[str] = []
+    open_nodes: list[str] = []
 
     def enter(name: str) -> None:
-        if running != [name]:
+        if open_nodes != [name]:
             leave()
-            running.append(name)
+            open_nodes.append(name)
             meter.before(name)
 
     def leave() -> None:
-        while running:
-            meter.after(running.pop(), None)
+        while open_nodes:
+            meter.after(open_nodes.pop(), None)
 
     with owners.following(enter):
         backward_from(roots, ones)
@@ -183,7 +182,7 @@ def _run_back(owners: AutogradOwners, meter: Meter, roots: Roots, ones: Roots) -
 
 
 @contextmanager
-def _modes_kept() -> Iterator[None]:
+def _modes_restored() -> Iterator[None]:
     """Restore autocast and grad mode, which a recorded graph switches as its model did, even after an error."""
     before = autocast_state()
     with torch.set_grad_enabled(torch.is_grad_enabled()):
@@ -232,45 +231,58 @@ def time_nodes(
     ``backward`` times the model's backward pass too, ``graphs_backward`` the nodes' backward passes. The time of ``compiled``
     is missing if another thread's run made it run eagerly.
     """
-    own, own_back, fast, fast_back = (list[Usage]() for _ in range(4))
-    sums, steady = list[float](), compiled is not None
-    nodes, nodes_host, nodes_back, host_back = (defaultdict[str, list[float]](list) for _ in range(4))
+    own_runs, own_backward_runs, compiled_runs, compiled_backward_runs = (list[Usage]() for _ in range(4))
+    node_sums, stayed_compiled = list[float](), compiled is not None
+    nodes, host_nodes, backward_nodes, host_backward_nodes = (defaultdict[str, list[float]](list) for _ in range(4))
     accelerator = accelerator_of(device)
     queue = FullQueue.of(accelerator)
 
     def run_nodes(clock: Clock | AcceleratorClock, back: Clock | AcceleratorClock, *samples: Samples) -> None:
         tick()
         run_graph(graph, inputs(), clock, back=back if graphs_backward else None)
-        for taken, of_node in zip((clock.seconds, back.seconds), samples, strict=True):
-            for name, seconds in taken.items():
+        for seconds_of, of_node in zip((clock.seconds, back.seconds), samples, strict=True):
+            for name, seconds in seconds_of.items():
                 of_node[name].append(seconds)
-        sums.append(sum(clock.seconds.values()))
+        node_sums.append(sum(clock.seconds.values()))
+
+    def is_enough() -> bool:
+        samples = [_seconds(own_runs), node_sums]
+        if compiled is not None:
+            samples.append(_seconds(compiled_runs))
+        return _enough(samples, repeats, time.perf_counter() - begin)
 
     begin = time.perf_counter()
-    while not _enough(
-        [_seconds(own), sums, *([_seconds(fast)] if compiled else [])], repeats, time.perf_counter() - begin
-    ):
+    while not is_enough():
         tick()
         with uncompiled(graph):
-            _time_model(model(), device, own, own_back if backward else None)
+            _time_model(model(), device, own_runs, own_backward_runs if backward else None)
         if compiled is not None:
             tick()
-            run = partial(_time_model, compiled(), device, fast, fast_back if backward else None)
-            steady &= ran_compiled(run)[1]
+            run = partial(_time_model, compiled(), device, compiled_runs, compiled_backward_runs if backward else None)
+            stayed_compiled &= ran_compiled(run)[1]
         if accelerator is None:
-            run_nodes(Clock(), Clock(), nodes, nodes_back)
+            run_nodes(Clock(), Clock(), nodes, backward_nodes)
             continue
         # The host's times come first: they say how long to hold the device before each node.
-        run_nodes(Clock(), Clock(), nodes_host, host_back)
-        sums.pop()
+        run_nodes(Clock(), Clock(), host_nodes, host_backward_nodes)
+        node_sums.pop()  # the host's time, not the device's
         accelerator.synchronize()
-        clock = AcceleratorClock(accelerator, queue, _least(nodes_host))
-        run_nodes(clock, AcceleratorClock(accelerator, queue, _least(host_back)), nodes, nodes_back)
-    of_nodes, of_host, of_back = ({n: timing(each) for n, each in of.items()} for of in (nodes, nodes_host, nodes_back))
-    latency, back_latency, faster, faster_back = (
-        _timing(runs, device) for runs in (own, own_back, *([fast, fast_back] if steady else [[], []]))
+        clock = AcceleratorClock(accelerator, queue, _least(host_nodes))
+        run_nodes(clock, AcceleratorClock(accelerator, queue, _least(host_backward_nodes)), nodes, backward_nodes)
+    return Times(
+        nodes=_timings(nodes),
+        latency=_timing(own_runs, device),
+        host_nodes=_timings(host_nodes),
+        backward_nodes=_timings(backward_nodes),
+        backward_latency=_timing(own_backward_runs, device),
+        compiled=_timing(compiled_runs, device) if stayed_compiled else None,
+        backward_compiled=_timing(compiled_backward_runs, device) if stayed_compiled else None,
     )
-    return Times(of_nodes, latency, of_host, of_back, back_latency, faster, faster_back)
+
+
+def _timings(samples: Samples) -> dict[str, Timing]:
+    """Return the timing of each node."""
+    return {name: timing(seconds) for name, seconds in samples.items()}
 
 
 def _least(samples: Samples) -> dict[str, float]:
@@ -300,14 +312,14 @@ def _timed(call: Callable[[], Any], device: torch.device, samples: list[Usage]) 
 
 
 def _enough(samples: Sequence[list[float]], repeats: int | str, elapsed: float) -> bool:
-    taken = len(samples[0])
+    runs_done = len(samples[0])
     if processes() > 1 and repeats == "auto":  # ranks wait for each other's collectives, so all must run equally often
         repeats = LEAST
     if isinstance(repeats, int):
-        return taken >= repeats
-    least = _least_runs(samples[0])
-    measured = (seconds[warm_up(seconds, least) :] for seconds in samples)
-    return (taken > 0 and elapsed > SECONDS_CAP) or (taken >= least and all(map(_stable, measured)))
+        return runs_done >= repeats
+    least_runs = _least_runs(samples[0])
+    after_warm_up = (seconds[warm_up(seconds, least_runs) :] for seconds in samples)
+    return (runs_done > 0 and elapsed > SECONDS_CAP) or (runs_done >= least_runs and all(map(_stable, after_warm_up)))
 
 
 def _least_runs(seconds: Sequence[float]) -> int:
@@ -319,8 +331,8 @@ def expected(seconds: float, repeats: int | str, runs: int) -> float:
     """Return the expected seconds of :func:`time_nodes` if a run takes ``seconds`` and each repeat has ``runs`` runs."""
     if isinstance(repeats, int):
         return repeats * runs * seconds
-    least = _least_runs([seconds])
-    return runs * seconds * min(least, 1 + SECONDS_CAP // max(runs * seconds, 1e-9))
+    least_runs = _least_runs([seconds])
+    return runs * seconds * min(least_runs, 1 + SECONDS_CAP // max(runs * seconds, 1e-9))
 
 
 def _stable(seconds: list[float]) -> bool:
@@ -334,19 +346,21 @@ def _seconds(samples: list[Usage]) -> list[float]:
 
 def _timing(samples: list[Usage], device: torch.device) -> Timing | None:
     """Return the timing of the model's own runs; on an accelerator without the host processor's usage, which says nothing there."""
-    measured = samples[warm_up(_seconds(samples), _least_runs(_seconds(samples))) :]
-    return timing(_seconds(measured), measured if accelerator_of(device) is None else ()) if measured else None
+    after_warm_up = samples[warm_up(_seconds(samples), _least_runs(_seconds(samples))) :]
+    if not after_warm_up:
+        return None
+    return timing(_seconds(after_warm_up), after_warm_up if accelerator_of(device) is None else ())
 
 
 def run_error(
     at: str, where: str, args: Any, kwargs: Any, error: Exception, more: str = "", node: str = "", advice: str = ""
 ) -> RunError | OutOfMemoryError:
     """Return the error for a call that raised: ``at`` names it, ``where`` its module; ``args`` and ``kwargs`` are specs."""
-    given = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
+    inputs_text = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
     where = where or "the model's own forward"
     return error_for(
         error,
-        f"the model raised at {at} in {where}\n  given {given or 'nothing'}\n  {type(error).__name__}: {error}{more}",
+        f"the model raised at {at} in {where}\n  given {inputs_text or 'nothing'}\n  {type(error).__name__}: {error}{more}",
         node,
         advice,
     )

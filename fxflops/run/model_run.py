@@ -87,9 +87,9 @@ def watch_of(
 ) -> Watch:
     """Return the instruments for a run of the subject, by default on its real tensors. Other arguments are passed to Watch."""
     inventory, snapshot = subject.inventory, subject.snapshot
-    named = set(map(id, subject.state))
+    known_ids = set(map(id, subject.state))
     # Tensors in plain attributes, which are not registered buffers, also live during the whole run.
-    attributes = [("", tensor) for tensor in snapshot.others() if id(tensor) not in named]
+    attributes = [("", tensor) for tensor in snapshot.other_tensors() if id(tensor) not in known_ids]
     held = {
         "params": [*inventory.params, *inventory.packed],
         "buffers": [*inventory.buffers, *inventory.constants, *attributes],
@@ -115,9 +115,9 @@ def watch_of(
     if subject.count_for.type == "cpu" and isinstance(watch.owners, AutogradOwners):
         watch.owners.keep = watch.storages.add
     # On meta, a step after the callable's own backward pass finds gradients; a step in a hook does not.
-    finds_none = watch.world.is_meta and not subject.own_backward
-    is_training = isinstance(subject.model, Called) and not subject.own_backward
-    watch.observer.phases.on_step = partial(_stepping, snapshot, watch.storages, finds_none, is_training)
+    lacks_gradients = watch.world.is_meta and not subject.own_backward
+    may_train = isinstance(subject.model, Called) and not subject.own_backward
+    watch.observer.phases.on_step = partial(_before_step, snapshot, watch.storages, lacks_gradients, may_train)
     watch.storages.was_there = snapshot.was_there
     if not watch.world.is_meta and any(tensor.is_meta and not is_fake(type(tensor)) for tensor in subject.state):
         watch.storages.note_placeholders()
@@ -128,19 +128,19 @@ def _is_on_fake(subject: Subject) -> bool:
     return in_fake_mode() or any(map(is_fake, {*map(type, subject.state)}))
 
 
-def _stepping(
-    snapshot: Snapshot, storages: LiveStorages, finds_none: bool, is_training: bool, optimizer: Optimizer
+def _before_step(
+    snapshot: Snapshot, storages: LiveStorages, lacks_gradients: bool, may_train: bool, optimizer: Optimizer
 ) -> None:
     """Save the state of an optimizer that steps within the run, e.g. from parameter hooks, and add its memory.
 
-    Raises InputError if it would step real parameters in a run on meta and ``finds_none`` of their gradients there.
+    Raises InputError if it would step real parameters in a run that ``lacks_gradients`` for them, on meta.
     """
     stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if (is_training or not finds_none) and all(map(storages.was_made, stepped)):
+    if (may_train or not lacks_gradients) and all(map(storages.was_made, stepped)):
         return  # the forward created it for an inner loop: nothing to restore, and saving it would keep its memory
-    if is_training:  # code that checks loss.requires_grad skips its backward pass without gradients, and raises nothing
+    if may_train:  # code that checks loss.requires_grad skips its backward pass without gradients, and raises nothing
         raise OwnBackwardError
-    if finds_none and not all(parameter.is_meta for parameter in stepped):
+    if lacks_gradients and not all(parameter.is_meta for parameter in stepped):
         raise InputError(f"{type(optimizer).__name__} makes steps within the run, on the model's real parameters")
     snapshot.before_step(optimizer, holders_in(optimizer))
     storages.add_held(states_of(optimizer), "optimizer")
@@ -160,7 +160,7 @@ def observe(subject: Subject, watch: Watch) -> Watch:
         params = [(name, watch.world.of(parameter)) for name, parameter in subject.held["params"]]
         watch.storages.label(gradients_of(params), "gradients")
         if subject.optimizer is not None:
-            _step(subject, subject.optimizer, watch)
+            _optimizer_step(subject, subject.optimizer, watch)
     if watch.recorder is not None:
         watch.recorder.returned(out)
     return watch
@@ -178,7 +178,7 @@ def observed_run(
     return observe(subject, watch_of(subject, registry, recorder=recorder, cap=cap, new_stopwatch=new_stopwatch))
 
 
-def record_of(subject: Subject, watch: Watch, source: str, trace: str, why: str = "", **measured: Any) -> Run:
+def finished_run(subject: Subject, watch: Watch, source: str, trace: str, why: str = "", **measured: Any) -> Run:
     """Return the record of a finished run and release the watch. A run on meta is recorded for the subject's ``count_for``.
 
     ``measured`` are further fields of the record.
@@ -221,7 +221,7 @@ def run_model(
     """
     if _is_on_fake(subject):
         _check_own_device(subject, "its tensors are fake, and have a device")
-        return record_of(subject, observed_run(subject, registry), "predicted", ON_FAKE)
+        return finished_run(subject, observed_run(subject, registry), "predicted", ON_FAKE)
     classes = {*map(type, subject.inventory.paths)}
     if is_sharded(subject.state) or (subject.backward and nn.parallel.DistributedDataParallel in classes):
         return _on_real(subject, registry, "its parameters are shared with other processes")
@@ -233,8 +233,8 @@ def run_model(
     observe_dispatch = observe_dispatch or any(issubclass(cls, torch.jit.ScriptModule) for cls in classes)
     has_meta = any(tensor.device.type == "meta" for tensor in subject.state)
     # On meta, hooks get stand-ins: a hook that looks up its parameter would not step.
-    if subject.backward and not has_meta and (stepped := held_by_hooks(parameters_of(subject.model))) is not None:
-        return _on_real(subject, registry, f"hooks of its parameters hold an optimizer ({type(stepped).__name__})")
+    if subject.backward and not has_meta and (optimizer := held_by_hooks(parameters_of(subject.model))) is not None:
+        return _on_real(subject, registry, f"hooks of its parameters hold an optimizer ({type(optimizer).__name__})")
     failed: Exception | None = None
     try:
         try:
@@ -249,7 +249,7 @@ def run_model(
             mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch=True, lessons=lessons)
         why = mirror.needs_values  # raised, but caught by the model
         if has_meta or not why:
-            return record_of(subject, watch, "predicted", ON_META)
+            return finished_run(subject, watch, "predicted", ON_META)
     except (RunError, InputError, NotImplementedError) as error:
         failed, why = error, error.problem if isinstance(error, FxflopsError) else str(error)
     # Outside that handler, so that an error on real tensors is not chained to the error on meta.
@@ -260,7 +260,7 @@ def run_model(
         # Autocast does not apply to tensors that are really on meta.
         if subject.is_for_another or subject.autocast is not None or isinstance(failed.__cause__, MixedDtypesError):
             raise failed
-        return record_of(subject, observed_run(subject, registry), "predicted", ON_META)
+        return finished_run(subject, observed_run(subject, registry), "predicted", ON_META)
     except RunError:
         raise failed from failed.__cause__
     finally:
@@ -271,7 +271,7 @@ def _on_real(subject: Subject, registry: FormulaRegistry, why: str) -> Run:
     _check_own_device(subject, why)
     subject.snapshot.keep_all()
     watch = observed_run(subject, registry, cap=cap_of(subject.device))
-    return record_of(subject, watch, "storages", "counted on real tensors", why)
+    return finished_run(subject, watch, "storages", "counted on real tensors", why)
 
 
 def loaded_weights(subject: Subject, watch: Watch) -> bool:
@@ -288,8 +288,8 @@ def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run |
     a module with such weights, is tried. Return None if its result is on meta, too, or it raises.
     """
     inputs = [tensor for _, tensor in subject.held["inputs"]]
-    waits = any(weight.is_meta for weight in subject.state)
-    if not waits or subject.is_for_another or any(tensor.is_meta for tensor in inputs):
+    has_waiting = any(weight.is_meta for weight in subject.state)
+    if not has_waiting or subject.is_for_another or any(tensor.is_meta for tensor in inputs):
         return None
     waiting = [
         module
@@ -307,7 +307,7 @@ def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run |
     if not loaded_weights(subject, watch):
         watch.release()
         return None
-    return record_of(
+    return finished_run(
         subject, watch, "storages", "counted on real tensors", "its weights are on meta until they are loaded"
     )
 
@@ -315,14 +315,14 @@ def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run |
 def _check_own_device(subject: Subject, why: str) -> None:
     """Raise InputError if the model must run on its own device, but is counted for another."""
     if subject.is_for_another:
-        own, asked = subject.device.type, subject.count_for.type
+        own_type, requested = subject.device.type, subject.count_for.type
         raise InputError(
-            f"the model runs on its real tensors, on {own}, and cannot be counted for {asked}: {why}\n"
-            f"  give a model on {asked}, or leave device= out to count it for {own}"
+            f"the model runs on its real tensors, on {own_type}, and cannot be counted for {requested}: {why}\n"
+            f"  give a model on {requested}, or leave device= out to count it for {own_type}"
         )
 
 
-def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
+def _optimizer_step(subject: Subject, requested: OptimizerLike, watch: Watch) -> None:
     """Observe a step of the optimizer on stand-ins for its tensors; the subject's snapshot restores everything this changes.
 
     An optimizer without state first steps once unobserved, since its first step creates the state. Tensors that it creates
@@ -331,43 +331,45 @@ def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
     The memory of the step begins with the state that remains after a step and ``zero_grad``. All else that the step allocates
     is temporary, e.g. per-example gradients stored on the parameters, or state that replaces the previous state.
     """
-    storages, world, name = watch.storages, watch.world, getattr(given, "__name__", type(given).__name__)
+    storages, world = watch.storages, watch.world
+    optimizer_name = getattr(requested, "__name__", type(requested).__name__)
     watch.observer.phases.on_step = lambda optimizer: None  # this optimizer is saved already
-    own = parameters_of(subject.model)
+    parameters = parameters_of(subject.model)
     mirrors = [(tensor, world.of(tensor)) for tensor in subject.state]
-    apart = [mirror for _, mirror in mirrors]
+    mirrored = [mirror for _, mirror in mirrors]
     try:
         with torch.device("cpu") if torch.get_default_device().type == "meta" else nullcontext(), torch.no_grad():
             stand_ins = StandIns(mirrors, world.is_meta, subject.device, storages)
             stand_ins.put_into(subject.holders)
             del stand_ins  # would keep the state that the step replaces
-            stepped = [world.of(parameter) for parameter in own]
-            optimizer = made_optimizer(given, stepped)
-            held = states_of(optimizer, apart)
-            if not any(state.ndim and not storages.was_made(state) for _, state in held):
-                subject.snapshot.before_write(own)  # the step may reach them in ways we do not search
+            stepped = [world.of(parameter) for parameter in parameters]
+            optimizer = made_optimizer(requested, stepped)
+            states = states_of(optimizer, mirrored)
+            if not any(state.ndim and not storages.was_made(state) for _, state in states):
+                subject.snapshot.before_write(parameters)  # the step may reach them in ways we do not search
                 with gradients_kept(stepped), WithoutKernels():
                     optimizer.step()
                     zero_gradients(optimizer, stepped)
-                held = states_of(optimizer, apart)
-            storages.add_held(held, "optimizer")
-            before = Counter(state for state, _ in held)
-            del held  # would keep the state that the step replaces
+                states = states_of(optimizer, mirrored)
+            storages.add_held(states, "optimizer")
+            names_before = Counter(name for name, _ in states)
+            del states  # would keep the state that the step replaces
             with watch.observer:
                 optimizer.step()
-            after = states_of(optimizer, apart)
-            storages.label(after, "optimizer")
+            states_after = states_of(optimizer, mirrored)
+            storages.label(states_after, "optimizer")
             with gradients_kept(stepped):
                 zero_gradients(optimizer, stepped)
-                left = states_of(optimizer, apart)
+                states_left = states_of(optimizer, mirrored)
     except FxflopsError:
         raise
     except Exception as error:
-        said = f"{name} raised in its step\n  {type(error).__name__}: {error}\n  {INSTEAD}"
-        raise RunError(said) from error
+        raise RunError(
+            f"{optimizer_name} raised in its step\n  {type(error).__name__}: {error}\n  {INSTEAD}"
+        ) from error
     # State that the step added and kept belongs to the first step that finds gradients for all parameters.
-    more = Counter(state for state, _ in left) - before
-    storages.keep(after, [state for name, state in left if name in more])
+    added_names = Counter(name for name, _ in states_left) - names_before
+    storages.keep(states_after, [state for name, state in states_left if name in added_names])
 
 
 def cap_of(device: torch.device) -> int:
@@ -392,14 +394,15 @@ def meta_run(
 def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
     """Observe a run of the model, and its backward pass if any; return the output."""
     observer, (args, kwargs) = watch.observer, subject.inputs()
-    known = [*subject.state, *subject.snapshot.others()]
-    watch.storages.holders = Holders(subject.inventory.paths, (*args, *kwargs.values()), known)
+    tensors_before = [*subject.state, *subject.snapshot.other_tensors()]
+    watch.storages.holders = Holders(subject.inventory.paths, (*args, *kwargs.values()), tensors_before)
     if watch.storages.holders.has_any():
-        subject.snapshot.record()  # before the run, since this adds references to tensors whose references are counted
+        # Before the run, since this adds references to tensors whose references are counted.
+        subject.snapshot.remember_layouts()
     watch.storages.holders.begin()
     try:
         with uncompiled(), unoptimized(False), observer:
-            with subject.region():
+            with subject.autocast_region():
                 out = run_to_end(subject.model(*args, **kwargs))
             if isinstance(subject.model, Called) and not subject.own_backward and _has_ended(observer, out, subject):
                 raise OwnBackwardError
@@ -411,11 +414,13 @@ def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
     except Exception as error:
         if isinstance(subject.model, Called) and not subject.own_backward and re.search(OWN_BACKWARD, str(error)):
             raise OwnBackwardError from error
-        whole = type(subject.model).__name__, "", (spec_of(args), spec_of(kwargs))
-        op, path, (given, named) = observer.failed or whole
-        where, missing = f"module {path!r}" if path else "", _what_meta_lacks(error)
-        more = line_that_raised(error) + missing
-        raise run_error(op, where, given, named, error, more, advice="real tensors" * bool(missing)) from error
+        whole_call = type(subject.model).__name__, "", (spec_of(args), spec_of(kwargs))
+        op, path, (args_specs, kwargs_specs) = observer.failed or whole_call
+        where, what_is_missing = f"module {path!r}" if path else "", _what_meta_lacks(error)
+        details = line_that_raised(error) + what_is_missing
+        raise run_error(
+            op, where, args_specs, kwargs_specs, error, details, advice="real tensors" * bool(what_is_missing)
+        ) from error
 
 
 def _has_ended(observer: Observer, out: Any, subject: Subject) -> bool:
@@ -423,8 +428,8 @@ def _has_ended(observer: Observer, out: Any, subject: Subject) -> bool:
     an output from which no backward pass can start."""
     if observer.phases.ran_backward:
         return True
-    took = any(call.phase == BACKWARD for call in observer.calls)
-    return subject.backward and took and not requires_gradient(out)
+    has_backward_calls = any(call.phase == BACKWARD for call in observer.calls)
+    return subject.backward and has_backward_calls and not requires_gradient(out)
 
 
 def _what_meta_lacks(error: Exception) -> str:

@@ -152,9 +152,9 @@ class Run:
         """The bytes alive at the peak by category; "other" are the allocator's bytes beyond the known storages."""
         if self.peak is None:
             return Memory({}, self.source, Place())
-        held = dict.fromkeys(CATEGORIES, 0)
+        bytes_by_category = dict.fromkeys(CATEGORIES, 0)
         for tensor in self.history.at_peak:
-            held[tensor.category] += tensor.bytes
-        found = {category: nbytes for category, nbytes in held.items() if nbytes or category in ALWAYS}
-        other = self.peak - sum(held.values())
-        return Memory(found | ({"other": other} if other else {}), self.source, self.history.peak_in)
+            bytes_by_category[tensor.category] += tensor.bytes
+        shown = {category: nbytes for category, nbytes in bytes_by_category.items() if nbytes or category in ALWAYS}
+        other = self.peak - sum(bytes_by_category.values())
+        return Memory(shown | ({"other": other} if other else {}), self.source, self.history.peak_in)

@@ -31,7 +31,7 @@ from ..trace.symbolic import constants_of, symbolic
 from .compiled import first_runs, with_times
 from .compiled_kernels import compiled_kernels
 from .graph_run import CallCollector, Times, expected, run_graph, time_nodes
-from .model_run import loaded_weights, observed_run, record_of, run_model, unoptimized, watch_of
+from .model_run import finished_run, loaded_weights, observed_run, run_model, unoptimized, watch_of
 from .out_of_memory import noting_live
 from .outcome import Compiled, Run
 from .per_node import Spans, node_of, with_nodes
@@ -115,17 +115,17 @@ def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "")
 
 def _recorded(subject: Subject, registry: FormulaRegistry, why: str) -> Traced:
     recorder = Recorder(subject.model, subject.bound())
-    watched = observed_run(subject, registry, recorder, new_stopwatch=observed_clock_of(subject.device))
-    if loaded_weights(subject, watched):
-        watched.release()
+    watch = observed_run(subject, registry, recorder, new_stopwatch=observed_clock_of(subject.device))
+    if loaded_weights(subject, watch):
+        watch.release()
         return untraced(subject, registry, "a recorded graph would hold the weights that its calls load")
-    return Traced(recorder.graph(), "recorded", why, (watched, recorder.calls_of))
+    return Traced(recorder.graph(), "recorded", why, (watch, recorder.calls_of))
 
 
 def untraced(subject: Subject, registry: FormulaRegistry, why: str) -> Traced:
     """Observe a run of the model; return it with a graph that has no nodes. Raises RunError if the model itself raises."""
-    watched = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
-    return Traced(fx.GraphModule({}, fx.Graph()), "no", why, (watched, {}))
+    watch = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
+    return Traced(fx.GraphModule({}, fx.Graph()), "no", why, (watch, {}))
 
 
 def traced_instead(
@@ -141,16 +141,16 @@ def traced_instead(
         return untraced(subject, registry, f"its recorded graph cannot be run{at}: {_cause(error)}")
     try:
         return traced(subject, registry, "record", str(error).partition("\n")[0])
-    except RunError as raised:
-        is_same = (type(raised.__cause__), str(raised.__cause__)) == (type(error.__cause__), str(error.__cause__))
-        shown = error if is_same else raised
-        raise shown from shown.__cause__
+    except RunError as own_error:
+        is_same = (type(own_error.__cause__), str(own_error.__cause__)) == (type(error.__cause__), str(error.__cause__))
+        shown_error = error if is_same else own_error
+        raise shown_error from shown_error.__cause__
 
 
 def _cause(error: Exception) -> str:
     """Return the first line of the original error."""
-    first = error.__cause__ or error
-    return f"{type(first).__name__}: {first}".partition("\n")[0]
+    original = error.__cause__ or error
+    return f"{type(original).__name__}: {original}".partition("\n")[0]
 
 
 def _symbolic(subject: Subject, registry: FormulaRegistry, stack_traces: bool = False) -> fx.GraphModule:
@@ -176,30 +176,32 @@ def measure(
     graph = trace.graph_module
     # The graph's run only shows each node's calls and bytes. The report has the model's calls, matched to the graph's.
     from_meta = _graph_on_meta(subject, graph, registry)
-    graph_calls, bytes_of, back = from_meta or _watched_graph(subject, graph, registry, subject.runs_backward())
+    graph_calls, bytes_of, graph_ran_backward = from_meta or _watched_graph(
+        subject, graph, registry, subject.runs_backward()
+    )
     tick()
-    found = trace.recorded
+    matched = trace.recorded
     try:
-        found = found or _matched(subject, registry, graph_calls, with_facts=from_meta is None)
+        matched = matched or _matched(subject, registry, graph_calls, with_facts=from_meta is None)
     except (TraceError, RunError, OutOfMemoryError):
         if from_meta is None:
             raise
-    if found is None:
+    if matched is None:
         # On real tensors the graph may match the model after all; if it raises, the error names the node. Not inside the
         # handler, since the error's traceback holds memory.
-        graph_calls, bytes_of, back = _watched_graph(subject, graph, registry, subject.runs_backward())
-        found = _matched(subject, registry, graph_calls, with_facts=True)
-    watched, calls_of = found
+        graph_calls, bytes_of, graph_ran_backward = _watched_graph(subject, graph, registry, subject.runs_backward())
+        matched = _matched(subject, registry, graph_calls, with_facts=True)
+    watch, calls_of = matched
     source = "predicted" if subject.device.type == "meta" else "storages"
-    observed, captured = (
-        with_seconds(watched.calls),
-        captured_calls(watched.calls),
-    )  # the record itself does not keep their times
+    # Read now, since the record does not keep the times of the calls.
+    observed, captured = with_seconds(watch.calls), captured_calls(watch.calls)
     if subject.device.type != "meta":
-        own = sum(call.seconds or 0.0 for call in observed)
-        tick.expect(expected(own, repeats, 2 + (accelerator_of(subject.device) is not None) + subject.compiled))
+        observed_seconds = sum(call.seconds or 0.0 for call in observed)
+        # The model and its nodes; on an accelerator also the nodes on the host; and the compiled model.
+        runs_per_repeat = 2 + (accelerator_of(subject.device) is not None) + subject.compiled
+        tick.expect(expected(observed_seconds, repeats, runs_per_repeat))
     # Make the record before the other passes: the watch must not see them change the model's tensors.
-    run = record_of(subject, watched, source, f"{trace.how} trace", trace.why)
+    run = finished_run(subject, watch, source, f"{trace.how} trace", trace.why)
     measured: dict[str, Any] = {}
     if subject.is_on_meta():
         # Meta runs other kernels than any device (plain products for attention); count() predicts a device's kernels.
@@ -208,27 +210,35 @@ def measure(
     accelerator = accelerator_of(subject.device)
     if accelerator is not None and accelerator.has_statistics:
         tick()
-        bytes_of, peak = _allocated(accelerator, subject, graph, back)
+        bytes_of, peak = _allocated(accelerator, subject, graph, graph_ran_backward)
         measured = {"peak": peak, "source": "allocator"}
     times, compiled = Times(), None
     if subject.device.type != "meta" and repeats != 0:
         if subject.compiled_model is not None:
             tick()
             compiled = first_runs(partial(_with_backward, subject))
-        fast = None if compiled is None or compiled.missing else partial(subject.call, compiled=True)
+        run_compiled = None if compiled is None or compiled.missing else partial(subject.call, compiled=True)
         times = time_nodes(
-            graph, subject.bound, subject.call, subject.device, repeats, tick, subject.runs_backward(), back, fast
+            graph,
+            subject.bound,
+            subject.call,
+            subject.device,
+            repeats,
+            tick,
+            backward=subject.runs_backward(),
+            graphs_backward=graph_ran_backward,
+            compiled=run_compiled,
         )
         if compiled is not None:
             compiled = with_times(compiled, times)
             if kernels and not compiled.missing:
                 tick()
                 compiled = _with_kernels(compiled, subject)
-    ran = _kernels(subject, graph) if kernels else {}
-    nodes = tuple(node_of(n, calls_of.get(n.name, range(0)), times, bytes_of, ran) for n in graph.graph.nodes)
+    kernels_of = _kernels(subject, graph) if kernels else {}
+    nodes = tuple(node_of(n, calls_of.get(n.name, range(0)), times, bytes_of, kernels_of) for n in graph.graph.nodes)
     return replace(
         run,
-        calls=with_nodes(observed, nodes, watched.owners.owner_of) if nodes else observed,
+        calls=with_nodes(observed, nodes, watch.owners.owner_of) if nodes else observed,
         nodes=nodes,
         captured=captured,
         latency=times.latency,
@@ -269,7 +279,7 @@ def _graph_on_meta(
 
 
 def _watched_graph(
-    subject: Subject, graph: fx.GraphModule, registry: FormulaRegistry, back: bool
+    subject: Subject, graph: fx.GraphModule, registry: FormulaRegistry, with_backward: bool
 ) -> tuple[Mapping[str, list[Call]], tuple[Spans, Spans], bool]:
     """Run the graph; return the calls of each node, its bytes in forward and backward, and whether the backward ran.
 
@@ -278,18 +288,18 @@ def _watched_graph(
     """
     watch = watch_of(subject, registry)
     collector = CallCollector(watch.observer, graph.graph)
-    memory, memory_back = MemoryMeter(watch.storages), MemoryMeter(watch.storages)
-    inputs, meter = subject.bound(), memory_back if back else None
+    memory, backward_memory = MemoryMeter(watch.storages), MemoryMeter(watch.storages)
+    inputs, backward_meter = subject.bound(), backward_memory if with_backward else None
     try:
         noting = noting_live(watch.storages, watch.observer.calls, subject.held["params"])
         with noting, uncompiled(), watch.observer:
-            run_graph(graph, inputs, collector, memory, back=meter, backward=watch.observer.backward)
+            run_graph(graph, inputs, collector, memory, back=backward_meter, backward=watch.observer.backward)
     except RunError:
-        if not back:
+        if not with_backward:
             raise
         return _watched_graph(subject, graph, registry, False)
     watch.release()
-    return collector.calls_of, (memory.bytes, memory_back.bytes), back
+    return collector.calls_of, (memory.bytes, backward_memory.bytes), with_backward
 
 
 def _matched(
@@ -302,31 +312,33 @@ def _matched(
     that a mask leaves, are compared only ``with_facts``, since fewer are known on meta. Raises TraceError if the graph makes
     calls that the model does not make, or makes them in another order.
     """
-    watched = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
-    own = [_likeness(call, with_facts) for call in watched.observer.calls if call.phase in PARTS[PHASES[0]]]
-    found: dict[str, range] = {}
+    watch = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
+    own_calls = [_comparable(call, with_facts) for call in watch.observer.calls if call.phase in PARTS[PHASES[0]]]
+    calls_of: dict[str, range] = {}
     end = 0
     for name, calls in graph_calls.items():
-        wanted = [_likeness(call, with_facts) for call in calls]
+        wanted = [_comparable(call, with_facts) for call in calls]
         # Find the next place where the model makes this node's calls in a row; a node without calls fits anywhere.
-        begun = next((i for i in range(end, len(own)) if own[i : i + len(wanted)] == wanted), -1) if wanted else end
-        if begun < 0:
+        starts = (i for i in range(end, len(own_calls)) if own_calls[i : i + len(wanted)] == wanted)
+        first = next(starts, None) if wanted else end
+        if first is None:
             raise TraceError(
                 f"the symbolic graph of {type(subject.model).__name__} does not do what the model does: it calls "
                 f"{calls[0].op} on {', '.join(map(repr, calls[0].inputs()))} in {calls[0].path or 'the root'}, which the "
                 "model does not do there",
                 advice="record",
             )
-        end = begun + len(wanted)
-        found[name] = range(begun, end)
-    return watched, found
+        end = first + len(wanted)
+        calls_of[name] = range(first, end)
+    return watch, calls_of
 
 
-def _likeness(call: Call, with_facts: bool) -> tuple[Any, ...]:
-    given, out = tuple(call.inputs()), call.out
+def _comparable(call: Call, with_facts: bool) -> tuple[Any, ...]:
+    """Return what a call of the graph and one of the model must have in common."""
+    inputs, out = tuple(call.inputs()), call.out
     if with_facts:
-        return call.op, call.path, typed(given), typed(out)
-    bare = [tuple([Spec(spec, spec.dtype, spec.layout) for spec in specs_in(each)]) for each in (given, out)]
+        return call.op, call.path, typed(inputs), typed(out)
+    bare = [tuple([Spec(spec, spec.dtype, spec.layout) for spec in specs_in(each)]) for each in (inputs, out)]
     return call.op, call.path, *map(typed, bare)
 
 
@@ -338,9 +350,9 @@ def author_lines(subject: Subject, registry: FormulaRegistry, trace: Traced) -> 
     places = {}
     for node in graph.graph.nodes:
         files = re.findall(r'File "(.+)", line (\d+)', node.stack_trace or "")
-        own = [f"{file}:{line}" for file, line in files if not is_library(file)]
-        if own:
-            places[node.name] = own[-1]
+        own_lines = [f"{file}:{line}" for file, line in files if not is_library(file)]
+        if own_lines:
+            places[node.name] = own_lines[-1]
     return places
 
 
@@ -354,8 +366,8 @@ def _with_kernels(compiled: Compiled, subject: Subject) -> Compiled:
     """Return the record with the compiled model's kernels, or with the reason why they are unknown."""
     if subject.device.type != "cpu":
         return replace(compiled, kernels_missing=f"they are mapped to modules on a CPU, not on {subject.device.type}")
-    found, missing = compiled_kernels(partial(subject.call, compiled=True), subject.inventory.paths)
-    return replace(compiled, kernels=found, kernels_missing=missing)
+    mapped_kernels, missing = compiled_kernels(partial(subject.call, compiled=True), subject.inventory.paths)
+    return replace(compiled, kernels=mapped_kernels, kernels_missing=missing)
 
 
 def _kernels(subject: Subject, graph: fx.GraphModule) -> dict[str, tuple[Kernel, ...]]:
@@ -367,7 +379,7 @@ def _kernels(subject: Subject, graph: fx.GraphModule) -> dict[str, tuple[Kernel,
 
 
 def _allocated(
-    accelerator: Accelerator, subject: Subject, graph: fx.GraphModule, back: bool
+    accelerator: Accelerator, subject: Subject, graph: fx.GraphModule, with_backward: bool
 ) -> tuple[tuple[Spans, Spans], int]:
     """Return the bytes of each node in forward and backward, and the model's own peak, all from the allocator."""
     call = subject.call()
@@ -378,6 +390,6 @@ def _allocated(
         backward_from(*roots_of(out))
     del out
     peak = accelerator.peak
-    meter, meter_back = MemoryMeter(accelerator), MemoryMeter(accelerator)
-    run_graph(graph, subject.bound(), meter, back=meter_back if back else None)
-    return (meter.bytes, meter_back.bytes), peak
+    meter, backward_meter = MemoryMeter(accelerator), MemoryMeter(accelerator)
+    run_graph(graph, subject.bound(), meter, back=backward_meter if with_backward else None)
+    return (meter.bytes, backward_meter.bytes), peak

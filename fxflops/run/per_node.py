@@ -42,7 +42,7 @@ def node_of(
         backward_bytes_peak=backward_peak,
         host_timing=times.host_nodes.get(node.name),
         kernels=kernels.get(node.name, ()),
-        inputs=tuple(each.name for each in node.all_input_nodes),
+        inputs=tuple(input_node.name for input_node in node.all_input_nodes),
     )
 
 
@@ -52,29 +52,29 @@ def with_nodes(calls: Sequence[Call], nodes: Iterable[Node], owner_of: Mapping[i
     The time of a node with several calls is split in proportion to the observer's times of the calls. A backward call
     belongs to the node of its owner.
     """
-    result = [call._replace(seconds=None) for call in calls]
-    first = _first_made(calls)
-    owned = grouped((first.get(owner, owner), i) for i, owner in owner_of.items())
+    calls_with_nodes = [call._replace(seconds=None) for call in calls]
+    forward_of = _forward_of_recomputed(calls)
+    backward_calls = grouped((forward_of.get(owner, owner), i) for i, owner in owner_of.items())
     for node in nodes:
-        back = [i for owner in node.calls for i in owned.get(owner, ())]
-        for positions, timing in ((node.calls, node.timing), (back, node.backward_timing)):
-            seen = sum(calls[i].seconds or 0.0 for i in positions)
+        backward_positions = [i for owner in node.calls for i in backward_calls.get(owner, ())]
+        for positions, timing in ((node.calls, node.timing), (backward_positions, node.backward_timing)):
+            observed_seconds = sum(calls[i].seconds or 0.0 for i in positions)
             for i in positions:
-                share = (calls[i].seconds or 0.0) / seen if seen else 1 / len(positions)
+                share = (calls[i].seconds or 0.0) / observed_seconds if observed_seconds else 1 / len(positions)
                 seconds = None if timing is None else timing.median * share
-                result[i] = calls[i]._replace(node=node.name, seconds=seconds)
-    return tuple(result)
+                calls_with_nodes[i] = calls[i]._replace(node=node.name, seconds=seconds)
+    return tuple(calls_with_nodes)
 
 
-def _first_made(calls: Sequence[Call]) -> dict[int, int]:
+def _forward_of_recomputed(calls: Sequence[Call]) -> dict[int, int]:
     """Map the index of each recomputed call to that of the equal forward call; several equal calls are matched in turn."""
-    made = defaultdict[tuple[Operation, str], deque[int]](deque)
-    found = {}
+    forward_calls = defaultdict[tuple[Operation, str], deque[int]](deque)
+    forward_of = {}
     for i, call in enumerate(calls):
-        alike = made[call.operation, call.path]
+        equal_calls = forward_calls[call.operation, call.path]
         if call.phase in PARTS[FORWARD]:
-            alike.append(i)
-        elif call.phase == RECOMPUTE and alike:
-            found[i] = alike[0]
-            alike.rotate(-1)
-    return found
+            equal_calls.append(i)
+        elif call.phase == RECOMPUTE and equal_calls:
+            forward_of[i] = equal_calls[0]
+            equal_calls.rotate(-1)
+    return forward_of

@@ -15,7 +15,7 @@ from ..meters.allocated import memory_text
 from ..meters.live_storages import LiveStorages
 from ..model.inputs import as_call, as_module, checked_model, is_compiled, is_compiled_whole, shape_given
 from ..model.inventory import Inventory
-from ..model.optimizer import OptimizerLike, gradients_of, of_another
+from ..model.optimizer import OptimizerLike, gradients_of, optimizer_mismatch
 from ..model.scripts import with_calls_seen
 from ..model.shards import resharded
 from ..model.snapshot import holding
@@ -27,17 +27,17 @@ from .subject import Subject
 from .unbatched import batch_advice, size_advice
 
 MODES = ("eval", "train", "as_is")
-INSTEAD = "fxflops.count(model, args) predicts the peak and needs none of it; or "
+COUNT_INSTEAD = "fxflops.count(model, args) predicts the peak and needs none of it; or "
 
 
 @contextmanager
-def running(
+def prepared_subject(
     model: nn.Module,
     args: Any,
     kwargs: Mapping[str, Any] | None,
     mode: str | None,
     backward: bool,
-    lazy: bool = False,
+    counts_only: bool = False,
     optimizer: OptimizerLike | None = None,
     count_for: torch.device | None = None,
     autocast: torch.dtype | None = None,
@@ -45,44 +45,44 @@ def running(
 ) -> Iterator[Subject]:
     """Prepare the model and its inputs for runs: locked, in its mode, with gradients only for ``backward``.
 
-    ``count_for`` is the device to count for, if not the model's own; ``autocast`` is the dtype of that device's autocast around
+    With ``counts_only`` nothing is computed unless the model needs real values. ``count_for`` is the device to count for, if not the model's own; ``autocast`` is the dtype of that device's autocast around
     the forward; ``own_backward`` says that the callable runs the backward pass itself.
 
     The state of model, inputs, optimizer and random generators is restored at the end. Raises InputError for an invalid
     model, mode or inputs, for an optimizer that has none of the model's parameters, and also for inputs that are shapes if the model raises on them.
     """
-    given = as_module(model)
-    if lazy and isinstance(given, torch.jit.ScriptModule):
-        given = with_calls_seen(given)
-    model = checked_model(given)
+    users_model = as_module(model)
+    if counts_only and isinstance(users_model, torch.jit.ScriptModule):
+        users_model = with_calls_seen(users_model)
+    model = checked_model(users_model)
     with errors_of_kind(TypeError):
         positional, named = as_call(model, args, kwargs)
-    if said := of_another(optimizer, model):
-        raise InputError(said)
+    if problem := optimizer_mismatch(optimizer, model):
+        raise InputError(problem)
     mode = mode or ("as_is" if backward else "eval")
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}")
     with (
         resharded(model),
-        nullcontext(Inventory(model, lazy=True)) as inventory,
+        nullcontext(Inventory(model, lazy=True)) as inventory,  # made here, after the parameters are resharded
         errors_of_kind(),
         torch.set_grad_enabled(backward),  # without gradients, the meta world returns known results without kernels
-        holding(inventory.paths, mode) as within,
-        unseen() if within or are_observed() else nullcontext(),
+        holding(inventory.paths, mode) as is_nested,
+        unseen() if is_nested or are_observed() else nullcontext(),
     ):
         subject: Subject | None = None
         try:
-            with initialized(model, inventory, positional, named) as whole:
-                compiled = is_compiled([given, *whole.keeps], map(type, whole.paths))
-                compiled_model = given if is_compiled_whole(given) else None
+            with initialized(model, inventory, positional, named) as shaped:
+                compiled = is_compiled([users_model, *shaped.keeps], map(type, shaped.paths))
+                compiled_model = users_model if is_compiled_whole(users_model) else None
                 subject = Subject(
                     model,
-                    whole,
+                    shaped,
                     positional,
                     named,
                     mode,
                     backward,
-                    lazy,
+                    counts_only,
                     compiled,
                     compiled_model,
                     optimizer,
@@ -97,8 +97,8 @@ def running(
                 finally:
                     subject.snapshot.rewind()
         except RunError as error:
-            if (shape := shape_given(args, named)) is not None:
-                raise shape from error
+            if (shape_error := shape_given(args, named)) is not None:
+                raise shape_error from error
             batch = batch_advice(subject, positional, named) if subject is not None else ""
             error.add(batch or size_advice(error.__cause__))
             error.advice += ["batch dimension"] * bool(batch)
@@ -115,9 +115,9 @@ def _out_of_memory(error: torch.OutOfMemoryError | OutOfMemoryError, subject: Su
     live = getattr(error, "live", ())
     is_observed = bool(live)
     if not is_observed:
-        held: dict[str, Any] = {**subject.held, "gradients": gradients_of(subject.held["params"])}
-        live = LiveStorages(held).history([]).at_end
+        tensors: dict[str, Any] = {**subject.held, "gradients": gradients_of(subject.held["params"])}
+        live = LiveStorages(tensors).history([]).at_end
     accelerator = accelerator_of(subject.device)
     if accelerator is not None and accelerator.has_statistics:
         text += f"\n  {memory_text(accelerator, live, is_observed, subject.bytes_before)}"
-    return OutOfMemoryError(f"{text}\n  {'' if subject.lazy else INSTEAD}give a smaller batch", node, live)
+    return OutOfMemoryError(f"{text}\n  {'' if subject.counts_only else COUNT_INSTEAD}give a smaller batch", node, live)

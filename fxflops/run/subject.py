@@ -26,7 +26,8 @@ class Subject:
     """A model with its inputs, to be run several times from the state in ``snapshot``.
 
     ``mode`` is the mode of its modules ("eval", "train", "as_is"); ``compiled`` says whether a part of it is under
-    ``torch.compile``; ``compiled_model`` is the user's model if calling it runs compiled code; ``lazy`` is for its Snapshot.
+    ``torch.compile``; ``compiled_model`` is the user's model if calling it runs compiled code. ``counts_only`` says that nothing is
+    computed unless the model needs real values, so the snapshot copies a tensor only before a call writes to it.
     ``optimizer`` steps after the backward pass; ``holders`` are the objects that it leads to.
     ``count_for`` is the device to count for: the requested device, else the model's own, or the CPU for a model on meta;
     ``is_for_another`` says whether its type differs from the device that the model would run on. ``autocast`` is the dtype of
@@ -43,7 +44,7 @@ class Subject:
         kwargs: dict[str, Any],
         mode: str,
         backward: bool = False,
-        lazy: bool = False,
+        counts_only: bool = False,
         compiled: bool = False,
         compiled_model: nn.Module | None = None,
         optimizer: OptimizerLike | None = None,
@@ -56,7 +57,7 @@ class Subject:
         self.autocast = autocast
         self.mode = modes_in(inventory.paths) if mode == "as_is" else mode
         self.compiled = compiled
-        self.lazy = lazy
+        self.counts_only = counts_only
         self.compiled_model = compiled_model
         self.backward = backward
         if backward:
@@ -65,7 +66,7 @@ class Subject:
         self.holders = holders_in(optimizer)
         self.args = args
         self.kwargs = kwargs
-        self._ran = False
+        self._has_run = False
         self.inventory = inventory
         self.held: dict[str, list[tuple[str, torch.Tensor]]] = {
             "params": inventory.params,
@@ -74,20 +75,22 @@ class Subject:
         }
         self.state = [tensor for named in self.held.values() for _, tensor in named]
         self.device = self.state[0].device if self.state else torch.device("cpu")
-        own = torch.device("cpu") if self.device.type == "meta" else self.device
+        own_device = torch.device("cpu") if self.device.type == "meta" else self.device
         # A tensor created on "cuda" has the device "cuda:0".
-        self.count_for = own if count_for is None else torch.device(count_for.type, count_for.index or 0)
+        self.count_for = own_device if count_for is None else torch.device(count_for.type, count_for.index or 0)
         if self.count_for.type == "cpu":
             self.count_for = torch.device("cpu")
-        self.is_for_another = self.count_for.type != own.type
+        self.is_for_another = self.count_for.type != own_device.type
         accelerator = accelerator_of(self.device)
         self.bytes_before = accelerator.live if accelerator is not None and accelerator.has_statistics else 0
         unnamed, reached = state_of(model)
-        self.snapshot = Snapshot([*inventory.paths, *unnamed], (args, kwargs), lazy, self.holders, reached)
-        known = {*map(id, self.state)}
-        for each in reached if backward else ():
-            if issubclass(type(each), torch.Tensor) and each.requires_grad and each.is_leaf and id(each) not in known:
-                self.snapshot.meet_leaf(each)
+        self.snapshot = Snapshot([*inventory.paths, *unnamed], (args, kwargs), counts_only, self.holders, reached)
+        known_ids = {*map(id, self.state)}
+        # Leaves that the model does not hold also get gradients, which must be restored.
+        for value in reached if backward else ():
+            is_tensor = issubclass(type(value), torch.Tensor) and id(value) not in known_ids
+            if is_tensor and value.requires_grad and value.is_leaf:
+                self.snapshot.meet_leaf(value)
 
     def is_on_meta(self) -> bool:
         """Return whether all of the model's tensors and inputs are on meta, and none of them is a fake tensor."""
@@ -99,9 +102,9 @@ class Subject:
 
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return args and kwargs, after restoring the initial state."""
-        if self._ran:
+        if self._has_run:
             self.snapshot.rewind()
-        self._ran = True
+        self._has_run = True
         if self.backward:
             for tensor in self.state:
                 tensor.grad = None
@@ -118,7 +121,7 @@ class Subject:
         model: Any = self.compiled_model if compiled else self.model
         return lambda: run_to_end(model(*args, **kwargs))
 
-    def region(self) -> AbstractContextManager[None]:
+    def autocast_region(self) -> AbstractContextManager[None]:
         """Return the autocast context for the forward; as in a training loop, it does not include the backward."""
         return nullcontext() if self.autocast is None else autocast_on(self.count_for.type, self.autocast)
 

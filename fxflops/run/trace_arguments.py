@@ -34,7 +34,7 @@ class Geometry(NamedTuple):
 
     def shown(self) -> list[str]:
         """Return the parameters as text, as in a newer trace."""
-        return [str(list(each)) if isinstance(each, tuple) else str(each) for each in self]
+        return [str(list(parameter)) if isinstance(parameter, tuple) else str(parameter) for parameter in self]
 
 
 TYPES_OF_GEOMETRY = [LIST, LIST, LIST, NUMBER, LIST, NUMBER]
@@ -81,11 +81,11 @@ def _forward(events: list[Event], i: int, grad: Shape | None) -> tuple[list[str]
     event = events[i]
     input, weight, *_ = event.args[SHAPES]
     caller = _caller(events, i)
-    last = max((each.end for each in _around(events, i)), default=event.end)
-    inside = (each for each in events[i + 1 :] if each.start < event.end and each.name in ON_RESULT)
-    after = next((each for each in events[i + 1 :] if each.start >= last and each.is_operator), None)
+    last = max((other.end for other in _around(events, i)), default=event.end)
+    inside = (other for other in events[i + 1 :] if other.start < event.end and other.name in ON_RESULT)
+    after = next((other for other in events[i + 1 :] if other.start >= last and other.is_operator), None)
     # Shapes certain to be the result's come first, then the next operator's input, which only may be.
-    shapes = [*([] if grad is None else [grad]), *(shape for each in inside for shape in _tensors(each)[:1])]
+    shapes = [*([] if grad is None else [grad]), *(shape for other in inside for shape in _tensors(other)[:1])]
     if after is not None:
         shapes += _tensors(after)[:1]
         if after.name.startswith(PLAIN) and shapes[-1:] == [input]:  # a parallel branch
@@ -107,9 +107,9 @@ def _backward(
     geometry = _geometry(input, weight, grad, caller)
     if node is None or forward is None or geometry is None:
         return None
-    taken = _taken_later(events, node)
+    shapes_taken = _taken_later(events, node)
     has_bias = bool(forward.args[SHAPES][2])
-    mask = [list(input) in taken, list(weight) in taken, has_bias and [grad[1]] in taken]
+    mask = [list(input) in shapes_taken, list(weight) in shapes_taken, has_bias and [grad[1]] in shapes_taken]
     bias = f"[{grad[1] if has_bias else 0}]"
     return [LIST, *TYPES_OF_GEOMETRY, LIST], [bias, *geometry.shown(), str(mask)]
 
@@ -127,22 +127,22 @@ def _geometry(input: Shape, weight: Shape, out: Shape, caller: str) -> Geometry 
     if plain == transposed:
         return None
     sizes = zip(*((out, input) if transposed else (input, out)), weight, strict=True)
-    steps = [_step(*each, transposed) for each in itertools.islice(sizes, 2, None)]
-    if None in steps:
+    windows = [_window(*sizes_of_dim, transposed) for sizes_of_dim in itertools.islice(sizes, 2, None)]
+    if None in windows:
         return None
-    stride, padding, dilation, beyond = zip(*steps, strict=True)
+    stride, padding, dilation, output_padding = zip(*windows, strict=True)
     groups = out[1] // weight[1] if transposed else input[1] // weight[1]
-    return Geometry(stride, padding, dilation, transposed, beyond, groups)
+    return Geometry(stride, padding, dilation, transposed, output_padding, groups)
 
 
-def _step(large: int, small: int, kernel: int, transposed: bool) -> tuple[int, int, int, int] | None:
+def _window(large: int, small: int, kernel: int, transposed: bool) -> tuple[int, int, int, int] | None:
     """Return stride, padding, dilation and output padding with which a window takes ``small`` positions over ``large`` elements."""
     for dilation, stride in itertools.product(range(1, large + 1), repeat=2):
         width = dilation * (kernel - 1) + 1
         for padding in range(width):
-            rest = large + 2 * padding - width - (small - 1) * stride
-            if 0 <= rest < stride:
-                return stride, padding, dilation, rest * transposed
+            remainder = large + 2 * padding - width - (small - 1) * stride
+            if 0 <= remainder < stride:
+                return stride, padding, dilation, remainder * transposed
         if kernel == 1 and dilation > 1:
             return None
     return None
@@ -155,22 +155,22 @@ def _tensors(event: Event) -> list[Shape]:
 def _around(events: list[Event], i: int) -> list[Event]:
     """Return the convolution functions that call an event: they began before it and end after it."""
     around = []
-    for each in reversed(events[:i]):
-        if each.end >= events[i].end and each.name.startswith(PLAIN):
-            around.append(each)
-        elif each.is_operator and each.end <= events[i].start:
+    for earlier in reversed(events[:i]):
+        if earlier.end >= events[i].end and earlier.name.startswith(PLAIN):
+            around.append(earlier)
+        elif earlier.is_operator and earlier.end <= events[i].start:
             break
     return around
 
 
 def _caller(events: list[Event], i: int) -> str:
     """Return the name of the function that called a convolution: ``aten::conv2d``, ``aten::conv_transpose2d``."""
-    return next((each.name for each in _around(events, i) if each.name != FORWARD), "")
+    return next((function.name for function in _around(events, i) if function.name != FORWARD), "")
 
 
 def _node_of(events: list[Event], i: int) -> Event | None:
     """Return the autograd node that an operator runs in."""
-    nodes = (each for each in reversed(events[:i]) if each.name.startswith(NODE))
+    nodes = (earlier for earlier in reversed(events[:i]) if earlier.name.startswith(NODE))
     node = next(nodes, None)
     return node if node is not None and node.end >= events[i].end else None
 
@@ -187,14 +187,14 @@ def _taken_later(events: list[Event], node: Event) -> list[list[int]]:
     taken: list[list[int]] = []
     own = _sequence(node)
     is_inside = False
-    for each in events:
-        if each.start < node.end:
+    for later in events:
+        if later.start < node.end:
             continue
-        if each.name.startswith(NODE):
-            if "AccumulateGrad" not in each.name and (_sequence(each) is None or _sequence(each) >= own):
+        if later.name.startswith(NODE):
+            if "AccumulateGrad" not in later.name and (_sequence(later) is None or _sequence(later) >= own):
                 break
             is_inside = True
         elif is_inside:  # the node's own event, before the operators that it calls
-            taken += [list(shape) for shape in _tensors(each)]
+            taken += [list(shape) for shape in _tensors(later)]
             is_inside = False
     return taken

@@ -72,10 +72,10 @@ def read_file(path: str | os.PathLike[str]) -> TraceFile:
         content = json.loads(gzip.decompress(data) if data.startswith(GZIP) else data)
     except (ValueError, EOFError, OSError, RecursionError) as error:
         raise InputError(f"{name} is not JSON: {error}") from error
-    listed = content.get("traceEvents") if isinstance(content, dict) else content
-    if not isinstance(listed, list):
+    entries = content.get("traceEvents") if isinstance(content, dict) else content
+    if not isinstance(entries, list):
         raise InputError(f"{name} is not a trace: it has no traceEvents. {HOW}")
-    events = [_event(each) for each in listed if _is_range(each)]
+    events = [_event(entry) for entry in entries if _is_shown_range(entry)]
     if not any(event.is_operator or event.name.startswith(GRAPH_CALL) for event in events):
         raise InputError(f"{name} shows no operators. {HOW}")
     operators = [event for event in events if event.is_operator]
@@ -88,16 +88,16 @@ def read_file(path: str | os.PathLike[str]) -> TraceFile:
     return TraceFile(os.path.basename(name), threads, on_device, _hardware(on_device, described or []))
 
 
-def _is_range(each: Any) -> bool:
-    return isinstance(each, dict) and each.get("ph") == "X" and each.get("cat") not in SHOWN_TWICE and "ts" in each
+def _is_shown_range(entry: Any) -> bool:
+    return isinstance(entry, dict) and entry.get("ph") == "X" and entry.get("cat") not in SHOWN_TWICE and "ts" in entry
 
 
-def _event(each: Mapping[str, Any]) -> Event:
+def _event(entry: Mapping[str, Any]) -> Event:
     # Round to whole nanoseconds, so that times equal in the file stay equal.
-    start = round(float(each["ts"]) * 1000)
-    end = start + round(float(each.get("dur", 0)) * 1000)
-    thread = each.get("pid"), each.get("tid")
-    return Event(str(each.get("name")), str(each.get("cat")), start, end, thread, each.get("args") or {})
+    start = round(float(entry["ts"]) * 1000)
+    end = start + round(float(entry.get("dur", 0)) * 1000)
+    thread = entry.get("pid"), entry.get("tid")
+    return Event(str(entry.get("name")), str(entry.get("cat")), start, end, thread, entry.get("args") or {})
 
 
 def _hardware(on_device: list[Event], described: list[Mapping[str, Any]]) -> str:
@@ -105,5 +105,5 @@ def _hardware(on_device: list[Event], described: list[Mapping[str, Any]]) -> str
     if not on_device:
         return "cpu"
     index = on_device[0].args.get("device", 0)
-    names = {each.get("id"): each.get("name") for each in described}
+    names = {device.get("id"): device.get("name") for device in described}
     return f"cuda:{index} ({names[index]})" if names.get(index) else f"cuda:{index}"

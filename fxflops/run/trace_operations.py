@@ -65,8 +65,8 @@ class Operations:
         self._registry = registry
         self._shows_numbers = shows_numbers
         self._dtype = dtype
-        self._known: dict[Any, Operation] = {}
-        self._fitting: dict[Any, Bound] = {}
+        self._operations: dict[Any, Operation] = {}
+        self._bindings: dict[Any, Bound] = {}
 
     def sees(self, event: Event) -> bool | None:
         """Return whether to count an operator: False if it only calls others, None if that depends on whether it calls any."""
@@ -90,44 +90,44 @@ class Operations:
             return Operation(event.name, event.name, (), {}, None)
         overload, args, kwargs = self._bound(event)
         key = event.name, overload, typed(_plain(args)), typed(_plain(kwargs)), _strides(args), _strides(kwargs)
-        if key not in self._known:
+        if key not in self._operations:
             entry = self._registry.find(overload)
             op = event.name if entry is None else entry.op
             sends = entry is not None and entry.reason == COMMUNICATION
             out = None if sends or not isinstance(overload, OpOverload) else _result(overload, args, kwargs)
-            self._known[key] = Operation(op, overload, _plain(args), _plain(kwargs), out)
-        return self._known[key]
+            self._operations[key] = Operation(op, overload, _plain(args), _plain(kwargs), out)
+        return self._operations[key]
 
     def _bound(self, event: Event) -> Bound:
         """Return the overload whose schema fits an event, with its arguments."""
         key = event.name, *(str(event.args.get(column)) for column in COLUMNS)
-        if key not in self._fitting:
-            self._fitting[key] = self._anew(event)
-        return self._fitting[key]
+        if key not in self._bindings:
+            self._bindings[key] = self._bind(event)
+        return self._bindings[key]
 
     def _overloads(self, event: Event) -> list[Any]:
         packet = self._registry.operator(event.name)
         names = packet.overloads() if isinstance(packet, OpOverloadPacket) else ()
         return [getattr(packet, name) for name in names]
 
-    def _anew(self, event: Event) -> Bound:
-        packet, overloads, given = self._registry.operator(event.name), self._overloads(event), len(_given(event))
+    def _bind(self, event: Event) -> Bound:
+        packet, overloads = self._registry.operator(event.name), self._overloads(event)
+        number_shown = len(_shown_arguments(event))
         # Try overloads first for which the trace shows all required numbers, then any.
-        for is_strict, overload in itertools.product(
-            (True, False), sorted(overloads, key=lambda each: len(each._schema.arguments) != given)
-        ):
+        likeliest_first = sorted(overloads, key=lambda each: len(each._schema.arguments) != number_shown)
+        for is_strict, overload in itertools.product((True, False), likeliest_first):
             bound = _arguments(overload, event, self._dtype, is_strict, self._not_read(overload, event))
             if bound is not None:
                 return overload, *bound
-        shown = _shown(event, self._dtype)
+        tensors = _shown_tensors(event, self._dtype)
         for overload in overloads:  # from another torch version; an operator that computes nothing needs no arguments
             entry = self._registry.find(overload)
             if entry is not None and entry.reason:
-                return overload, shown, {}
+                return overload, tensors, {}
         entry = self._registry.find(event.name)
         if overloads and not self._shows_numbers and (entry is None or entry.is_ours):
-            return NO_ARGUMENTS, shown, {}
-        return event.name if overloads else packet, shown, {}
+            return NO_ARGUMENTS, tensors, {}
+        return event.name if overloads else packet, tensors, {}
 
     def _not_read(self, overload: Any, event: Event) -> frozenset[str] | None:
         """Return the names of an event's arguments whose values no formula needs; None if the trace shows the values."""
@@ -143,16 +143,16 @@ def commonest_dtype(trace: TraceFile) -> torch.dtype:
     """Return the commonest floating dtype of a trace's tensors, used for tensors in lists, whose dtypes a trace lacks."""
     events = (event for events in trace.threads.values() for event in events if event.is_operator)
     names = Counter(name for event in events for name in event.args.get("Input type") or ())
-    found = (tensor_dtype(name) for name, _ in names.most_common())
-    return next((dtype for dtype in found if dtype is not None and dtype.is_floating_point), torch.float32)
+    dtypes = (tensor_dtype(name) for name, _ in names.most_common())
+    return next((dtype for dtype in dtypes if dtype is not None and dtype.is_floating_point), torch.float32)
 
 
 def tensor_dtype(name: str) -> torch.dtype | None:
     """Return the dtype with this C++ name, such as ``"c10::BFloat16"``; None if there is none."""
     if name in C_TYPES:
         return C_TYPES[name]
-    found = getattr(torch, name.removeprefix("c10::").lower(), None) if name.startswith("c10::") else None
-    return found if isinstance(found, torch.dtype) else None
+    dtype = getattr(torch, name.removeprefix("c10::").lower(), None) if name.startswith("c10::") else None
+    return dtype if isinstance(dtype, torch.dtype) else None
 
 
 def _arguments(
@@ -163,27 +163,33 @@ def _arguments(
     Trailing arguments with default values are dropped, as a dispatch mode does. In a trace without numbers, a number gets
     its default, or a placeholder if it has none and is ``not_read``.
     """
-    schema, given = overload._schema.arguments, _given(event)
-    if len(given) > len(schema) or any(not argument.has_default_value() for argument in schema[len(given) :]):
+    schema, shown_arguments = overload._schema.arguments, _shown_arguments(event)
+    if len(shown_arguments) > len(schema) or any(
+        not argument.has_default_value() for argument in schema[len(shown_arguments) :]
+    ):
         return None
-    lists = [shape for shown, shape, *_ in given if shown == TENSORS]
+    lists = [shape for shown, shape, *_ in shown_arguments if shown == TENSORS]
     if lists and not any(lists):  # the trace lacks their shapes, since these lists cannot all be empty
         return None
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    kept = 0
-    for argument, each in zip(schema, given, strict=False):
+    number_kept = 0
+    for argument, shown_argument in zip(schema, shown_arguments, strict=False):
         kind = str(argument.real_type)
-        value = _value(kind, *each, dtype) if not_read is None else _unshown(argument, kind, not_read, *each, dtype)
+        value = (
+            _value(kind, *shown_argument, dtype)
+            if not_read is None
+            else _unshown(argument, kind, not_read, *shown_argument, dtype)
+        )
         if value is NotImplemented or (is_strict and value is None and kind in NUMBERED):
             return None
         is_default = argument.has_default_value() and (value is None or value == _tuple(argument.default_value))
         if not argument.kwarg_only:
             args.append(value)
-            kept = kept if is_default else len(args)
+            number_kept = number_kept if is_default else len(args)
         elif not is_default:
             kwargs[argument.name] = value
-    return tuple(args[:kept]), kwargs
+    return tuple(args[:number_kept]), kwargs
 
 
 def _unshown(
@@ -205,7 +211,7 @@ def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _given(event: Event) -> list[tuple[str, Any, Any, str]]:
+def _shown_arguments(event: Event) -> list[tuple[str, Any, Any, str]]:
     """Return the type, shape, strides and text of each argument."""
     types, *others = (event.args.get(name) or [] for name in COLUMNS)
     filled = (column if len(column) == len(types) else [None] * len(types) for column in others)
@@ -219,8 +225,8 @@ def _value(kind: str, shown: str, shape: Any, strides: Any, text: Any, dtype: to
     if kind == "Tensor":
         if not shown and optional:
             return None
-        found = tensor_dtype(shown)
-        return NotImplemented if found is None or shape is None else _laid(shape, strides, found)
+        tensor_type = tensor_dtype(shown)
+        return NotImplemented if tensor_type is None or shape is None else _laid(shape, strides, tensor_type)
     if kind == "List[Optional[Tensor]]" and not shown:  # indices, which a trace does not show
         return ()
     if kind in ("List[Tensor]", "List[Optional[Tensor]]"):
@@ -253,8 +259,8 @@ def _typed_number(kind: str, value: Any) -> Any:
 
 def _list(text: Any) -> Any:
     """Return the numbers of a list given as text: ``"[2, 2]"``."""
-    found = tuple(map(_number, re.findall(r"[^\[\],\s]+", str(text))))
-    return NotImplemented if None in found else found
+    numbers = tuple(map(_number, re.findall(r"[^\[\],\s]+", str(text))))
+    return NotImplemented if None in numbers else numbers
 
 
 def _number(text: Any) -> Any:
@@ -269,9 +275,9 @@ def _number(text: Any) -> Any:
     return None
 
 
-def _shown(event: Event, dtype: torch.dtype) -> tuple[Any, ...]:
+def _shown_tensors(event: Event, dtype: torch.dtype) -> tuple[Any, ...]:
     """Return the tensor arguments that a trace shows for an operator without a fitting schema."""
-    kinds = [("Tensor" if tensor_dtype(each[0]) else "List[Tensor]", each) for each in _given(event)]
+    kinds = [("Tensor" if tensor_dtype(each[0]) else "List[Tensor]", each) for each in _shown_arguments(event)]
     values = (_value(kind, *each, dtype) for kind, each in kinds)
     return tuple(value for value in values if value is not NotImplemented)
 
@@ -294,9 +300,9 @@ def _strides(value: Any) -> Any:
 
 def _result(overload: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Return the spec of an overload's result for these arguments, from its meta kernel; None if it is unknown."""
-    given = {argument.name for argument in overload._schema.arguments}
+    parameter_names = {argument.name for argument in overload._schema.arguments}
     tensors = tree_map(_on_meta, (args, dict(kwargs)), is_leaf=lambda each: isinstance(each, Laid))
-    factory = {"device": "meta"} if "device" in given else {}
+    factory = {"device": "meta"} if "device" in parameter_names else {}
     if not factory and not [*specs_in(_plain((args, dict(kwargs))))]:
         return None
     try:

@@ -80,7 +80,7 @@ class Places:
         self._sees, self._has_device = sees, bool(trace.on_device)
         self._paths: dict[str, str] = {}
         self._forwards: dict[int, str] = {}
-        self._found: list[Seen] = []
+        self._seen_so_far: list[Seen] = []
         self._launched = grouped((event.args.get(CORRELATION), event) for event in trace.on_device)
         # Merge the threads by time, so that a forward comes before its backward. The sort is stable: of a thread's events
         # that start together, the outer stays first.
@@ -97,7 +97,7 @@ class Places:
                 self.earlier.append(event)
             else:
                 self._unknown(event, Open(0))
-        self.seen = sorted(self._found, key=lambda seen: seen.event.start)
+        self.seen = sorted(self._seen_so_far, key=lambda seen: seen.event.start)
 
     def _meet(self, event: Event, stack: list[Open]) -> None:
         self._close(stack, event.start)
@@ -113,7 +113,7 @@ class Places:
             inner.phase = RECOMPUTE
         elif event.name.startswith(GRAPH_CALL) and not self._has_device:
             # On a CPU, a trace shows the operators in a compiled graph but not its fused kernels.
-            self._found.append(Seen(event, top.phase, top.path))
+            self._seen_so_far.append(Seen(event, top.phase, top.path))
         elif event.name.startswith(STEP):
             inner.phase, inner.path = OPTIMIZER, ""
         elif event.is_operator and top.seen is not None:
@@ -150,7 +150,7 @@ class Places:
             inner.inside, inner.waiting = seen, seen if is_seen is None else None
 
     def _add(self, seen: Seen, place: Open) -> None:
-        self._found.append(seen)
+        self._seen_so_far.append(seen)
         if place.node is not None:
             place.node.ends_recorded = place.tracked
             if place.tracked and seen.phase == BACKWARD:
@@ -175,26 +175,26 @@ class Places:
 
     def _launch(self, kernels: Iterable[Event], place: Open) -> None:
         """Assign kernels to the operator that launched them; a composite operator that launches a kernel is counted itself."""
-        for each in kernels:
+        for kernel in kernels:
             if place.seen is None and place.inside is not None:
                 place.seen, place.waiting = place.inside, None
                 if not place.seen.kernels:
                     self._add(place.seen, place)
             if place.seen is None:
-                self._unknown(each, place)
+                self._unknown(kernel, place)
             else:
-                place.seen.kernels.append(each)
+                place.seen.kernels.append(kernel)
 
     def _unknown(self, kernel: Event, place: Open) -> None:
         if kernel.category == "kernel":
-            self._found.append(Seen(kernel, place.phase, place.path, [kernel]))
+            self._seen_so_far.append(Seen(kernel, place.phase, place.path, [kernel]))
         else:
             self.copies.append(kernel)
 
 
 def events_of(seen: Iterable[Seen], has_device: bool) -> list[Event]:
     """Return the events that these calls spent time in: their kernels, or on a CPU the calls themselves."""
-    return [event for each in seen for event in (each.kernels if has_device else [each.event])]
+    return [event for call in seen for event in (call.kernels if has_device else [call.event])]
 
 
 def busy(events: Iterable[Event]) -> float:

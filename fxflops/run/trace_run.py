@@ -44,26 +44,30 @@ def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardwa
         trace = trace._replace(threads=with_convolutions(trace.threads))
     operations = Operations(registry, commonest_dtype(trace), has_numbers)
     places = Places(trace, operations.sees)
-    found = [(each, operations.of(each.event)) for each in places.seen]
-    works = {operation for each, operation in found if each.kernels or each.inner}
+    seen_operations = [(seen, operations.of(seen.event)) for seen in places.seen]
+    operations_that_ran = {operation for seen, operation in seen_operations if seen.kernels or seen.inner}
     # Checkpoint stops recomputation early, inside an operator that autograd has recorded but that never runs: drop it.
-    found = [
-        (each, operation)
-        for each, operation in found
-        if each.phase != RECOMPUTE or each.kernels or each.inner or operation not in works
+    seen_operations = [
+        (seen, operation)
+        for seen, operation in seen_operations
+        if seen.phase != RECOMPUTE or seen.kernels or seen.inner or operation not in operations_that_ran
     ]
     has_device = bool(trace.on_device)
     if hardware is not None and not has_device:
         raise InputError(f"device={hardware!r}, but {trace.name} has no kernels: it is of a CPU run; leave out device=")
-    made = [_made(i, *each, has_device) for i, each in enumerate(found)]
-    calls, nodes = tuple(call for call, _ in made), tuple(node for _, node in made if node is not None)
-    apart = {COPIES: places.copies, EARLIER: places.earlier}
-    others = {name: summed((event.name, event.seconds) for event in events) for name, events in apart.items()}
-    nodes += tuple(Node(name, "", "", "", "", "", range(0), kernels=each) for name, each in others.items() if each)
+    calls_and_nodes = [
+        _call_and_node(i, seen, operation, has_device) for i, (seen, operation) in enumerate(seen_operations)
+    ]
+    calls = tuple(call for call, _ in calls_and_nodes)
+    nodes = tuple(node for _, node in calls_and_nodes if node is not None)
+    for name, events in ((COPIES, places.copies), (EARLIER, places.earlier)):
+        if events:
+            kernels = summed((event.name, event.seconds) for event in events)
+            nodes += (Node(name, "", "", "", "", "", range(0), kernels=kernels),)
     # A trace has only the names of the modules' classes, so each is recorded as a plain Module.
     entered = ((path, Operation(places.modules[path], torch.nn.Module, (), {}, None)) for path in places.entered)
     parents = {path.rpartition(".")[0] for path in places.modules}
-    scopes = tuple(Scope(path, ran, {}, path in parents) for path, ran in entered)
+    scopes = tuple(Scope(path, operation, {}, path in parents) for path, operation in entered)
     device = trace.hardware if hardware is None else f"{trace.hardware.partition(' ')[0]} ({hardware})"
     return Run(
         trace.name,
@@ -78,11 +82,11 @@ def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardwa
         environment_of_trace(device),
         "torch.profiler's trace",
         nodes=nodes,
-        steps=tuple(_steps(trace, [each for each, _ in found])),
+        steps=tuple(_steps(trace, [seen for seen, _ in seen_operations])),
     )
 
 
-def _made(number: int, seen: Seen, operation: Operation, has_device: bool) -> tuple[Call, Node | None]:
+def _call_and_node(number: int, seen: Seen, operation: Operation, has_device: bool) -> tuple[Call, Node | None]:
     """Return a call, with a node for its kernels if it has any. Without a device its time is the host's."""
     event = seen.event
     if not has_device or not seen.kernels:
@@ -93,8 +97,8 @@ def _made(number: int, seen: Seen, operation: Operation, has_device: bool) -> tu
     forward, backward = (
         Timing(seconds, seconds, seconds, 1) if seen.phase in phases else None for phases in (FORWARDS, BACKWARDS)
     )
-    about = (f"{event.name} {number}", "call_function", event.name, event.name, seen.path, "")
-    node = Node(*about, range(number, number + 1), forward, backward_timing=backward, kernels=kernels)
+    identity = (f"{event.name} {number}", "call_function", event.name, event.name, seen.path, "")
+    node = Node(*identity, range(number, number + 1), forward, backward_timing=backward, kernels=kernels)
     return Call(operation, seen.path, node.name, "", seconds, seen.phase), node
 
 
@@ -108,11 +112,11 @@ def _steps(trace: TraceFile, seen: Sequence[Seen]) -> Iterator[Step]:
     marks = marks or [(min((each.event.start for each in seen), default=0), ONE_STEP)]
     starts, has_device = [each.event.start for each in seen], bool(trace.on_device)
     bounds = [*(bisect_left(starts, mark) for mark, _ in marks), len(seen)]
-    ran = [events_of(seen[first:last], has_device) for first, last in pairwise(bounds)]
-    times = [min((event.start for event in events), default=marks[i][0]) for i, events in enumerate(ran)]
-    times.append(max((event.end for events in ran for event in events), default=times[-1]))
+    events_by_step = [events_of(seen[first:last], has_device) for first, last in pairwise(bounds)]
+    times = [min((event.start for event in events), default=marks[i][0]) for i, events in enumerate(events_by_step)]
+    times.append(max((event.end for events in events_by_step for event in events), default=times[-1]))
     for (_, name), (first, last), (begin, end) in zip(marks, pairwise(bounds), pairwise(times), strict=True):
         by_phase = grouped((PART_OF.get(each.phase, each.phase), each) for each in seen[first:last])
-        parts = {phase: busy(events_of(found, has_device)) for phase, found in by_phase.items()}
+        parts = {phase: busy(events_of(seen_in_phase, has_device)) for phase, seen_in_phase in by_phase.items()}
         parts[BETWEEN] = max(0.0, (end - begin) / 1e9 - sum(parts.values()))
         yield Step(name.replace("#", " "), range(first, last), parts if any(parts.values()) else {})

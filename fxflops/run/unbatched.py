@@ -46,14 +46,14 @@ def _works(raised: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bo
         kwargs,
         "as_is",
         raised.backward,
-        raised.lazy,
+        raised.counts_only,
         optimizer=raised.optimizer,
         count_for=raised.count_for,
         autocast=raised.autocast,
         own_backward=raised.own_backward,
     )
     try:
-        if subject.lazy:
+        if subject.counts_only:
             run_model(subject, BASE)
         else:
             observed_run(subject, BASE)

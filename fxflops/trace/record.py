@@ -20,7 +20,7 @@ from torch import fx, nn
 
 from ..model.inputs import signature_of
 from ..model.modules import named_buffers, named_modules, named_parameters, submodule
-from ..model.pytree import Step, fill, is_training, template_of, tensors_in, walk
+from ..model.pytree import Access, fill, is_training, template_of, tensors_in, walk
 from ..ops._registry import is_method
 from ..records import Call
 from ..records.tensors import is_dense
@@ -50,7 +50,7 @@ class _Origin(NamedTuple):
 
     tensor: weakref.ref[torch.Tensor]
     node: fx.Node
-    steps: tuple[Step, ...]
+    steps: tuple[Access, ...]
 
 
 class NoRecorder:

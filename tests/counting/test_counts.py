@@ -12,7 +12,7 @@ from torch import nn
 
 from fxflops import InputError
 from fxflops.conventions import Convention, check_attention, find_convention
-from fxflops.counting.counts import count_calls, overlooked
+from fxflops.counting.counts import count_calls, unused_formula_warnings
 from fxflops.ops import BASE, FormulaRegistry
 from fxflops.records import Call, Cost, Counted, Operation, Spec
 
@@ -64,7 +64,7 @@ def test_a_row_counts_what_its_key_names(key: Any, call: Call) -> None:
     (base,) = counts(call)
     (counted,) = counts(call, convention=Convention("own", "", {key: seven}), at=lambda path: nn.ReLU())
     assert (counted.flops, counted.macs, counted.rule) == (7, base.macs, seven)
-    assert not overlooked([counted], BASE, Convention("own", "", {key: seven}))
+    assert not unused_formula_warnings([counted], BASE, Convention("own", "", {key: seven}))
 
 
 def test_what_a_tools_users_told_it_keeps_our_macs() -> None:
@@ -87,7 +87,7 @@ def test_what_a_tools_users_told_it_keeps_our_macs() -> None:
     ],
 )
 def test_a_row_is_overlooked_where_its_op_is_spelled_otherwise(key: Any, said: str | None) -> None:
-    sentences = overlooked(counts(LINEAR, RELU), BASE, Convention("own", "", {key: seven}))
+    sentences = unused_formula_warnings(counts(LINEAR, RELU), BASE, Convention("own", "", {key: seven}))
     assert len(sentences) == (said is not None)
     assert said is None or said in sentences[0]
 
