@@ -96,9 +96,11 @@ def _checked(source: str | torch.device) -> torch.device:
     try:
         torch_device = torch.device(source)
     except (RuntimeError, TypeError) as error:
-        raise InputError(f"calibrate() takes a torch device, such as 'cuda:0', or a timed report: {error}") from None
+        raise InputError(
+            f"calibrate() takes a torch device, such as 'cuda:0', or a report with times: {error}"
+        ) from None
     if torch_device.type != "cpu" and accelerator_of(torch_device) is None:
-        raise InputError(f"calibrate({str(source)!r}): torch has no such device here")
+        raise InputError(f"calibrate({str(source)!r}): torch finds no such device here")
     return torch_device
 
 
@@ -107,7 +109,7 @@ def _dtypes_of(report: Report) -> list[str]:
 
 
 def _measured(make: Make, torch_device: torch.device, dtype: torch.dtype) -> list[tuple[Kernel, float]]:
-    """Return the kernel of an operation with its seconds; empty unless it has exactly one kernel."""
+    """Time an operation, and return its kernel with the seconds; return an empty list unless the operation has exactly one kernel."""
     with torch.no_grad():
         module, inputs = make(torch_device, dtype)
         report = count(module, inputs)
@@ -118,7 +120,7 @@ def _measured(make: Make, torch_device: torch.device, dtype: torch.dtype) -> lis
 
 
 def _seconds(run: Callable[[], Any], torch_device: torch.device) -> float:
-    """Return the median seconds of one run. On a CPU its tensors are evicted from the caches first: a model's seldom all fit there."""
+    """Return the median seconds of one run. On a CPU the run's tensors are evicted from the caches first, as a model's other layers evict them."""
     is_cpu = accelerator_of(torch_device) is None
     wait, runs_per_reading = waiter(torch_device), BURST["cpu" if is_cpu else "accelerator"]
     evicting = torch.zeros(EVICTED, dtype=torch.uint8) if is_cpu else None
@@ -138,7 +140,7 @@ def _seconds(run: Callable[[], Any], torch_device: torch.device) -> float:
 
 
 def _host_seconds(torch_device: torch.device) -> float:
-    """Return the seconds that the host takes to launch a small module, while the device keeps up."""
+    """Return the seconds that the host takes to launch a kernel so small that the device never makes the host wait."""
     module, x = nn.ReLU(), torch.zeros(1, device=torch_device)
     wait = waiter(torch_device)
     wait()
@@ -168,7 +170,7 @@ def _fitted(
 
 
 def _family(name: str, card: Card, dtype: str, features: torch.Tensor, seconds: torch.Tensor, origin: str) -> Family:
-    """Return a family with numbers fitted to all rows; its error is cross-validated, part by part."""
+    """Return a family with numbers fitted to all kernels. The family's error is measured by cross-validation."""
     formula, rows = FORMULAS[name], torch.arange(len(seconds), device="cpu")
     errors = []
     for part in range(PARTS):
@@ -182,7 +184,7 @@ def _family(name: str, card: Card, dtype: str, features: torch.Tensor, seconds: 
 
 
 def _chip(device: Device, where: str) -> tuple[int, int]:
-    """Return the multiprocessors and the bytes of the largest cache; for a CPU, the number of threads that torch uses."""
+    """Return the number of multiprocessors (on a CPU, of torch's threads) and the bytes of the largest cache."""
     device_name = parts_of(where)[0]
     if device.name in CHIPS:
         chip = CHIPS[device.name]

@@ -106,7 +106,7 @@ class profile:
         self._met_optimizers: list[weakref.ref[Any]] = []
         for own_optimizer in self._optimizers:
             if mismatch := optimizer_mismatch(own_optimizer, self._model):
-                warn(f"{mismatch}; its state is in the memory shown")
+                warn(f"{mismatch}; the reported memory includes the optimizer's state")
         self._convention = find_convention(convention)
         self._attention = check_attention(attention)
         self._registry = registry_with(formulas)
@@ -118,7 +118,7 @@ class profile:
             )
         self._schedule = schedule
         if detail not in DETAILS:
-            raise InputError(f"unknown detail {detail!r:.80}: it is one of {', '.join(map(repr, DETAILS))}")
+            raise InputError(f"unknown detail {detail!r:.80}; expected one of {', '.join(map(repr, DETAILS))}")
         self._detail = detail
         self._iteration = 0
         self._is_on = self._is_open = False
@@ -263,10 +263,10 @@ class profile:
             self._report = self._final_report(raised, f"{raised}: {text}" if text else raised)
         except Exception as failed:  # the user's own exception is the one to see
             problem = f"{type(failed).__name__}: {failed}"
-            self._why = f"the block raised {raised}, and the report of what ran until then could not be made: {problem}"
+            self._why = f"there is no report: the block raised {raised}, and making the report of the code before it raised {problem}"
 
     def _final_report(self, raised: str = "", why: str = "") -> Report:
-        """Return the report; ``raised`` is the class of the exception that ended the block, "" for none."""
+        """Return the report. ``raised`` is the class name of the exception that ended the block; "" if there was no exception."""
         self._label_gradients()
         self._storages.label(self._optimizer_states(), "optimizer")
         self._storages.hold_written(self._observer.calls)
@@ -296,7 +296,7 @@ class profile:
 
     @contextmanager
     def _noting_generate(self, path: str) -> Iterator[None]:
-        """Record the range of model calls that one call of ``generate`` makes."""
+        """Record which model calls are made by one call of ``generate``."""
         first = len(self._observer.steps)
         try:
             yield
@@ -310,7 +310,7 @@ class profile:
         return [state for optimizer in self._stepped() for state in states_of(optimizer)]
 
     def _stepped(self) -> list[Any]:
-        """Return the user's optimizers, and those that have stepped and still exist."""
+        """Return the optimizers that the user passed, and the other optimizers that have stepped and still exist."""
         met = [optimizer for reference in self._met_optimizers if (optimizer := reference()) is not None]
         return [*self._optimizers, *met]
 
@@ -383,7 +383,7 @@ def _optimizers(optimizer: Any) -> list[Optimizer]:
     )
     for each in optimizers:
         if not isinstance(each, Optimizer):
-            raise InputError(f"optimizer must be a torch.optim.Optimizer or a list of them, not {type(each).__name__}")
+            raise InputError(f"optimizer must be a torch.optim.Optimizer or a list of them; got {type(each).__name__}")
     return optimizers
 
 
