@@ -128,7 +128,9 @@ def room_of(model: nn.Module, memory: str | int | None, device: str | torch.devi
             return Room(limit, count_for)
         own_device = count_for or next((tensor.device for tensor in state_tensors(model)), torch.device("cpu"))
         if own_device.type != "cuda" or not torch.cuda.is_available():
-            raise InputError("the memory limit is unknown: give memory='16GiB', or a card, device='H100'")
+            raise InputError(
+                "the memory limit is unknown: give a limit, e.g. memory='16GiB', or a card, e.g. device='H100'"
+            )
         card = find_device(torch.cuda.get_device_name(own_device))
     limit = card.memory if limit is None else limit
     if limit is None:
@@ -220,14 +222,17 @@ def _history_of(report: Report) -> History:
 
 
 def _inputs_of(make_inputs: Callable[[int], Any], batch: int, model: nn.Module) -> tuple[Any, dict[str, Any] | None]:
-    """Return the args and kwargs of a batch. RunError if the function raises, InputError if this machine has no memory for them."""
+    """Return the args and kwargs for a batch size.
+
+    Raises RunError if ``make_inputs`` raises an error, and InputError if this machine has too little memory for the inputs.
+    """
     try:
         inputs = make_inputs(batch)
     except Exception as error:
         problem = f"make_inputs({batch}) raised {type(error).__name__}: {error}"
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error):
             raise InputError(
-                f"{problem}\n  make large inputs without memory: torch.empty(..., device='meta')"
+                f"{problem}\n  make large inputs on the meta device, which takes no memory: torch.empty(..., device='meta')"
             ) from error
         raise of_kind(RunError(problem), type(error)) from error
     if isinstance(inputs, Mapping):
@@ -518,7 +523,7 @@ def _checkpointed(model: nn.Module, modules: Mapping[str, nn.Module], names: Seq
 
 
 def _watched(name: str, module: nn.Module, forward: Callable[..., Any], writes: dict[str, str]) -> Callable[..., Any]:
-    """Return the forward, wrapped to note in ``writes`` if a recomputation changes state.
+    """Wrap the forward of a module: if a recomputation changes state, it notes the reason in ``writes``.
 
     The state consists of buffers, plain attributes, and Python's and numpy's random generators. It excludes batch norms, which
     :data:`CHECKPOINT_NORMS` handles. If a forward writes the same values each time, it may be recomputed.
@@ -554,8 +559,10 @@ def _watched(name: str, module: nn.Module, forward: Callable[..., Any], writes: 
 
 
 def _fingerprint(value: Any, depth: int = DEPTH) -> Any:
-    """Return a value that changes when an object is written to, as far as that shows in numbers, tensors, Python's containers and
-    attributes of other objects."""
+    """Return a value that differs after ``value`` was changed in place.
+
+    Changes are seen in numbers, tensors, Python's containers, and the attributes of other objects.
+    """
     kind = type(value)
     if isinstance(value, torch.Tensor):
         return id(value), -1 if value.is_inference() else value._version
