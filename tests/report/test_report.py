@@ -90,5 +90,7 @@ def test_a_number_has_the_name_that_its_tool_gives_it(convention: str, name: str
 
 def test_names_of_other_counters_say_what_a_report_has() -> None:
     report = fxflops.count(nn.Linear(2, 2), torch.ones(1, 2))
-    with pytest.raises(AttributeError, match=r"no 'unsupported_ops': report\.missing lists what is not counted"):
+    with pytest.raises(
+        AttributeError, match=r"no 'unsupported_ops': report\.missing lists the ops that are not counted"
+    ):
         report.unsupported_ops  # noqa: B018
