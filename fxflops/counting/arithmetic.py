@@ -40,7 +40,8 @@ def is_integral(operation: Operation) -> bool:
 
 
 def is_complex(operation: Operation) -> bool:
-    """Return whether an operation computes with complex numbers. torch converts real operands if any operand is complex."""
+    """Return whether an operation computes with complex numbers. If one operand is complex,
+    torch converts real operands to complex numbers."""
     inputs = operands(operation)
     if operation.op in CONVERTING:
         inputs = [*specs_in(operation.out)] or inputs

@@ -165,7 +165,7 @@ def _counted(function: Any) -> tuple[str, str]:
 
 
 def _about(module: str) -> str:
-    """Return the docstring of a module, each paragraph on one line."""
+    """Return the docstring of a module, with each paragraph on one line."""
     return "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(sys.modules[module]) or "").split("\n\n"))
 
 
@@ -196,7 +196,7 @@ def _table(header: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
 INTRODUCTION = """\
 # What is counted
 
-Written by `python -m fxflops.counting.catalogue` from the formulas in this folder: {ops} ops, with the spellings of torch {version}.
+`python -m fxflops.counting.catalogue` writes this page from the formulas in this folder: {ops} ops, with their names in torch {version}.
 
 Every op has one formula for all its spellings. A formula reads only shapes. Letters in a formula are sizes:
 `x[*, k] -> out[*]: k-1 adds per output` means k-1 additions per element of the result. In-place (`add_`), `out=`,
@@ -238,7 +238,7 @@ second column is the body of a `forward` whose count differs.
 
 If a tool raises an error, its convention counts what the tool was meant to count. Examples are thop on `nn.Softmax()` without a
 dim, flops-profiler on transposed convolutions, and fvcore on a matmul by a vector. The sections above name these cases. The
-convention torch_flops uses the formulas of fxflops, except for its two rows. The next section lists the ops that the tool
+convention torch_flops uses the formulas of fxflops, except for the two rows in its own table. The next section lists the ops that the tool
 torch_flops does not recognize or counts wrongly."""
 
 TORCH_FLOPS = """\

@@ -43,7 +43,7 @@ def count_calls(
     attribute_functions: Collection[tuple[str, Any]] = (),
     users: Mapping[int, Counted] | None = None,
 ) -> tuple[Counted, ...]:
-    """Return each call with its cost under the convention, or with the reason why it has none.
+    """Return each call with its cost under the convention, or with the reason why the call has no cost.
 
     ``module_at(path)`` returns a module, for user formulas that read the module's attributes. ``scopes`` are the module calls.
     If the convention charges modules with children, these charges are added at the end as separate calls.
@@ -172,7 +172,11 @@ class _Counts:
         if entry is None:
             is_description = isinstance(operation.target, str)  # the observer has only a description of the call
             return Count(
-                None, "", "what it computed was not observed" if is_description else f"{NO_FORMULA} for {operation.op}"
+                None,
+                "",
+                "the observer did not see what this call computed"
+                if is_description
+                else f"{NO_FORMULA} for {operation.op}",
             )
         if entry.reason == ESCAPE:
             return Count(None, "", "its data leaves torch; computations outside torch are not counted")
@@ -342,7 +346,7 @@ def _part(value: Any, i: int) -> Any:
 
 
 def weighed(cost: Cost, operation: Operation, tensors: Iterable[Spec]) -> Cost:
-    """Return the cost in operations on real numbers; a complex operation is several of them. ``tensors`` are the operation's tensors."""
+    """Return the cost in real operations. A complex operation takes several real ones. ``tensors`` are the operation's tensors."""
     if True not in [spec.dtype.is_complex for spec in tensors] or not is_complex(operation):
         return cost
     return Cost(*map(operator.mul, cost, COMPLEX))

@@ -75,8 +75,8 @@ def _without_unseen_operators(
 
 
 UNSEEN_OPERATORS = {
-    OPERATOR: "operators that the model's own code calls, as a program of torch.export or make_fx does",
-    SCRIPT: "what TorchScript and other compiled code calls",
+    OPERATOR: "operators that the model's code calls directly, e.g. in a program made by torch.export or make_fx",
+    SCRIPT: "operators that TorchScript or other compiled code calls",
 }
 """Maps the origin of operators that no torch function called to a description of these operators."""
 

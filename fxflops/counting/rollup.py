@@ -104,7 +104,7 @@ def _sums_text(sums: Sums) -> str:
 
 
 def items_of(counted: Iterable[Counted]) -> list[Item]:
-    """Return an item for each counted call. Activations are the output elements of contractions (fvcore's definition)."""
+    """Return an item for each counted call. Activations are the output elements of calls with MACs, as in fvcore."""
     # Fast path: tuple.__new__ makes a NamedTuple three times as fast, and equal operations share an item.
     items, untimed, make_tuple = list[Item](), dict[Any, Item](), tuple.__new__
     for each in counted:
@@ -148,7 +148,7 @@ def sums_of(pairs: Iterable[tuple[K, Sums]]) -> dict[K, Sums]:
 def by_module(
     items: Iterable[Item], modules: Iterable[Module], module_calls: Mapping[str, int]
 ) -> dict[str, ModuleRow]:
-    """Return a row for each module of the model, called or not, by path."""
+    """Return a row for each module of the model, by path. Modules that were not called have a row, too."""
     all_modules = list(modules)
     own_by_path = sums_of([(path, sums) for path, _, _, sums in items])
     sums_inside: dict[str, list[Sums]] = {}

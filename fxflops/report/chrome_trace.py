@@ -1,6 +1,6 @@
-"""A report as a Chrome trace for Perfetto and chrome://tracing: modules, their operations, and memory.
+"""Write a report as a Chrome trace for Perfetto and chrome://tracing. The trace shows modules, operations and memory.
 
-The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format").
+The format is described at https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format").
 Operations are measured one by one, so the trace shows them one after the other in run order. Each phase has its own lane
 (a thread). A phase starts at the end of the previous phase.
 """
@@ -23,15 +23,15 @@ FLOPS_PER_US = 10**6
 BY_TIME = "measured"
 BY_FLOPS = "nothing was timed: 1 us represents 1 MFLOP"
 GRAIN = 8
-"""Times are rounded to 1/8 of a microsecond. Such times are exact binary numbers and whole nanoseconds, so that no operation ends
-after its module if a viewer rounds times."""
+"""Times are rounded to 1/8 of a microsecond, which is exact in binary and in nanoseconds. Otherwise, if a viewer rounds times, an
+operation could end after its module."""
 ARGS = ("node", "module", "target", "inputs", "output", "params", "macs", "flops", "int_ops", "seconds", "counts")
 
 
 def chrome_trace(counted_run: CountedRun) -> dict[str, Any]:
     """Return the trace of a run's operations as JSON data.
 
-    If nothing was timed, the length of a slice represents FLOPs. The lanes' names and the metadata say so.
+    If nothing was timed, the length of a slice represents FLOPs, and the lanes' names and the metadata say so.
     """
     run = counted_run.run
     rows = operation_table(counted_run).to_dicts()

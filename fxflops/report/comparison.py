@@ -59,7 +59,7 @@ SHARED = "inputs", "device"
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Tabular):
-    """A table with one row per model, returned by :func:`compare`. ``print`` and notebooks show the table; ``to_*`` methods export it.
+    """A table with one row per model, returned by :func:`compare`. ``print`` and notebooks show the table.
 
     ``reports`` maps the name of each row to its report. A value is None if the report does not have it, e.g. the latency of a model
     that was only counted. FLOPs of an incomplete report are a lower bound. The column ``missing`` is the number of calls without a
@@ -152,7 +152,7 @@ def compare(
     wide          288   1.02 k  2.18 k
 
     Args:
-        reports: reports, or a mapping from the name of each row to its report. All must be counted under one convention.
+        reports: reports, or a mapping from the name of each row to its report. All reports must be counted under the same convention.
         columns: the columns to show, in this order, as names or in one string: model, inputs, device, params, trainable, params_bytes,
             macs, flops, backward_flops, training_flops, recompute_flops, int_ops, activations, latency, backward_latency, block_time, memory, mfu,
             missing, convention, or the name of a convention: "fvcore" is the count of the tool fvcore. The default is all columns for which the
@@ -222,7 +222,7 @@ def _key(name: str) -> str:
 
 
 def _table(reports: Mapping[str, Report], keys: Sequence[str] | None, conventions: Sequence[str]) -> Table:
-    """Return the table. Without ``keys``, it has every column for which the reports have values."""
+    """Return the table. Without ``keys``, the table has every column for which the reports have values."""
     first = next(iter(reports.values()))
     shown_keys = keys
     if shown_keys is None:

@@ -34,7 +34,7 @@ class ModuleGain(NamedTuple):
 
     @property
     def gain(self) -> float | None:
-        """Eager seconds divided by compiled seconds; None if either is 0."""
+        """Eager seconds divided by compiled seconds; None if the eager or the compiled time is 0."""
         return self.seconds / self.compiled_seconds if self.seconds and self.compiled_seconds else None
 
 
@@ -106,8 +106,8 @@ class CompiledView(View):
     def by_module(self) -> Rows[ModuleGain]:
         """Return each module's eager and compiled time, by path. "" is the model; ``(no kernel)`` is the time outside kernels.
 
-        If a kernel fuses operations of several modules, the kernel's time is split in proportion to the modules' eager times. So
-        these modules show the same gain. Raises InputError, with the reason, if the kernels are not known.
+        If a kernel fuses operations of several modules, the kernel's time is split in proportion to the modules' eager times, so
+        the modules show the same gain. Raises InputError, with the reason, if the kernels are not known.
         """
         if not self.run.kernels:
             raise InputError(
@@ -133,7 +133,7 @@ class CompiledView(View):
 
     @property
     def unsteady(self) -> bool:
-        """True if the kernels' times add up to much more than the latency. Then the times of single modules are unreliable."""
+        """True if the kernels' times add up to much more than the latency, which makes the times of single modules unreliable."""
         return sum(kernel.seconds for kernel in self.run.kernels) > LONGEST * (self.latency or 0.0)
 
     @property

@@ -99,7 +99,8 @@ class DiffRow:
     """A module or operator in both reports. ``total`` is for a module's subtree; ``own`` is for the module's own operations.
 
     ``where`` is "both", "only in a" or "only in b". A report without the module or operator has the value 0. The ``own``
-    differences of all modules add up to the difference between the reports. The same holds for operators.
+    differences of all modules add up to the difference between the reports. The ``own``
+    differences of all operators do, too.
     """
 
     key: str
@@ -162,7 +163,7 @@ class Diff(Tabular):
         """Yield tables of texts, each with a line about the rows that the table omits.
 
         The first table has the totals. The other tables have the modules, grouped by path pattern, and the operators that differ.
-        Modules and operators are compared by FLOPs. If all FLOPs are equal, they are compared by parameters, then by time.
+        Modules and operators are compared by FLOPs. If all FLOPs are equal, the comparison is by parameters; if all parameters are equal, it is by time.
         """
         measured = ((name, change) for name, change in self.totals.items() if change != (None, None))
         yield ["", *NUMBERS], [_line(name, change, TOTALS[name][1]) for name, change in measured], ""
@@ -198,7 +199,7 @@ class Diff(Tabular):
         return written(diff_page(title, self.a, self.b, *self._compared(), self.provenance), path)
 
     def save(self, path: Path) -> None:
-        """Write the comparison to ``path``. With the suffix ``.html`` it is a page, with other suffixes a table of the modules."""
+        """Write the comparison to ``path``: as a page for the suffix ``.html``, as a table of the modules for other suffixes."""
         getattr(self, method_for(path))(path)
 
     def _compared(self) -> tuple[list[Compared], dict[str, list[Compared]]]:
@@ -290,7 +291,7 @@ def _diff_rows(a: Side, b: Side) -> Iterator[DiffRow]:
 
 def _rows(rows: Iterable[DiffRow], key: str, sort_by: str, origin: str) -> Rows[DiffRow]:
     if sort_by not in SORTS:
-        hint = f"; report.diff(other, phase={sort_by!r}) compares that phase" if sort_by in PARTS else ""
+        hint = f"; use report.diff(other, phase={sort_by!r}) to compare this phase" if sort_by in PARTS else ""
         raise InputError(f"cannot sort by {sort_by!r}; expected one of {', '.join(map(repr, SORTS))}{hint}")
     names = [SORTS[sort_by], *(name for name in SORTS.values() if name != SORTS[sort_by])]
     largest_first = sorted(rows, key=lambda row: [-abs(getattr(row.total, name).difference or 0) for name in names])

@@ -1,6 +1,6 @@
 """Exchange texts between the processes of a job, through the store that torch.distributed created for its rendezvous.
 
-The exchange needs no device and no collective. So a missing process does not block the others, but is reported by its rank.
+The exchange needs no device and no collective. A missing process does not block the other processes, but is reported by its rank.
 """
 
 from __future__ import annotations

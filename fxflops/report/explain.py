@@ -1,4 +1,4 @@
-"""Explain the difference between two conventions on one run: which calls do they count differently, and how?"""
+"""Explain the difference between two conventions on one run: the calls that the conventions count differently, and how."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS: tuple[tuple[str, str, Kind], ...] = (
     ("counts_b", "{b} counts", "text"),
 )  # fmt: skip
 """The key, title and kind of each column. ``{a}`` and ``{b}`` are placeholders for the names of the conventions."""
-ABSENT = "not a call of its own"
+ABSENT = "no separate charge"
 MOST_PLACES = 2
 
 
@@ -102,7 +102,7 @@ class Explanation(Tabular):
         return top, cells_table(self.table.columns, self._brief(), None) if self.rows else "", *bottom
 
     def _around(self) -> list[str]:
-        """Return the line above the table, followed by the lines below it."""
+        """Return the line above the table, followed by the lines below the table."""
         bound_a, bound_b = (">= " if missing else "" for missing in (self.missing_a, self.missing_b))
         totals = f"{self.a} {bound_a}{self.total_a:,}   {self.b} {bound_b}{self.total_b:,}   {self.total_b - self.total_a:+,}"
         in_macs = [name for name in (self.a, self.b) if name in IN_MACS]
@@ -163,7 +163,7 @@ def explain(a: CountedRun, b: CountedRun, phase: str) -> Explanation:
 
 
 def _pairs(a: Sequence[Counted], b: Sequence[Counted], calls: int) -> Iterator[tuple[Counted | None, Counted | None]]:
-    """Yield both counts of each call, then both counts of each module charge. A count is None if a convention has no such charge."""
+    """Yield both counts of each call, then both counts of each module charge. A count is None if a convention does not charge the module."""
     yield from zip(a[:calls], b[:calls], strict=True)
     left, right = (dict(_numbered(counted[calls:])) for counted in (a, b))
     for key in dict.fromkeys([*left, *right]):
@@ -171,7 +171,7 @@ def _pairs(a: Sequence[Counted], b: Sequence[Counted], calls: int) -> Iterator[t
 
 
 def _numbered(extra: Iterable[Counted]) -> Iterator[tuple[object, Counted]]:
-    """Yield each module charge with a key: the module's path, the module's class, and a number that distinguishes equal pairs."""
+    """Yield each module charge with a key: the module's path, the module's class, and a running number."""
     seen: Counter[object] = Counter()
     for each in extra:
         key = each.call.path, each.call.target

@@ -39,7 +39,7 @@ class RankRow(NamedTuple):
     """The quantities of one process. An unknown quantity is None.
 
     ``macs`` and ``flops`` are sums over all phases. ``params`` is the number of parameters that the process stores; ``sharded`` is
-    the part of them in shards of larger tensors. ``memory`` is the peak in bytes. ``sent`` and ``received`` are bytes. ``seconds`` is
+    the number of these parameters that are shards of larger tensors. ``memory`` is the peak in bytes. ``sent`` and ``received`` are bytes. ``seconds`` is
     the time of the profiled block, or of forward and backward.
     """
 
@@ -77,9 +77,9 @@ WORK = (
 class GatheredReport(Tabular):
     """The combined reports of all processes. The ``to_*`` methods export ``table``, which has a row for each process.
 
-    ``ranks`` has a row for each process, in rank order. ``complete`` is True if all reports are complete. ``modules`` compares
-    each module's FLOPs with a one-process report of the same work; None without such a report. The optimizer is the entry
-    "(optimizer)". The paths in ``modules`` omit wrappers such as DistributedDataParallel. ``memory`` has the bytes at each process's
+    ``ranks`` has a row for each process, in rank order. ``complete`` is True if all reports are complete. ``modules`` is None
+    unless ``gather`` got a report of the same work in one process; then ``modules`` compares each module's FLOPs with this
+    report. The optimizer is the entry "(optimizer)". The paths in ``modules`` omit wrappers such as DistributedDataParallel. ``memory`` has the bytes at each process's
     peak by category. ``provenance`` is from rank 0's report.
     """
 
@@ -160,7 +160,7 @@ class GatheredReport(Tabular):
 
     @cached_property
     def _unmatched(self) -> str:
-        """The reason why the repeated work is unknown, which is that no module is in both reports; "" if a module is."""
+        """The reason why the repeated work is unknown: no module is in both reports. "" if at least one module is in both reports."""
         rows = self.modules or {}
         rows = {path: row for path, row in rows.items() if path not in ("", OPTIMIZER)} or rows
         if not rows or any(row.needed and row.flops for row in rows.values()):

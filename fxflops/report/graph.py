@@ -1,4 +1,4 @@
-"""The nodes of a report's graph with their costs, as plain data for renderers and exports."""
+"""Convert the nodes of a report's graph to plain data with costs, for renderers and exports."""
 
 from __future__ import annotations
 

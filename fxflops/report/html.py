@@ -55,7 +55,7 @@ def page_of(
     why: str,
     title: str = "",
 ) -> Page:
-    """Return the data of the page. ``rooflines`` has a roofline for each phase. If it is empty, ``why`` is the reason."""
+    """Return the data of the page. ``rooflines`` has a roofline for each phase. If there are no rooflines, ``why`` is the reason."""
     run, counted = counted_run.run, counted_run.counted
     # A run without calls still has one tab, an empty forward.
     phases = [phase for phase in counted_run.phases if phase not in SHOWN_AS]
@@ -134,12 +134,14 @@ def _nested_tiles(
     ops: Mapping[str, list[str]],
 ) -> list[Tile]:
     """Return a tile for each module, parents first. A module with children also has an "(own)" tile for its own operations."""
-    # The parent of each module is the innermost listed module around it; the root has None.
+    # The parent of each module is the innermost listed module around it; the root's parent is None.
     parents = {path: next((p for p in [*prefixes(path)][-2::-1] if p in rows), None) for path in rows}
     holders = set(parents.values())
     place: dict[str | None, int | None] = {None: None}
     tiles: list[Tile] = []
-    for path in sorted(rows, key=lambda path: path.count(".") + bool(path)):  # stable: siblings stay in run order
+    for path in sorted(
+        rows, key=lambda path: path.count(".") + bool(path)
+    ):  # the sort is stable, so siblings stay in run order
         row, parent = rows[path], parents[path]
         place[path] = len(tiles)
         name = path.removeprefix(f"{parent}." if parent else "")
@@ -185,7 +187,7 @@ def _memory_by_module(run: Run, own: Mapping[str, dict[str, float]]) -> dict[str
 
 
 def _ops_by_cost(counted: Iterable[Counted]) -> dict[str, list[str]]:
-    """Return the operators called directly in each module. Forward operators are first; the order is then by FLOPs and by time."""
+    """Return the operators called directly in each module, sorted: forward operators first, then by FLOPs, then by time."""
     costs: dict[str, dict[str, tuple[bool, int, float]]] = {}
     for each in counted:
         if each.flops or each.call.seconds or each.cost is None:
@@ -211,7 +213,7 @@ def _memory(run: Run) -> MemoryTimeline:
     ]
     other = run.memory.get("other", 0)
     if other > 0:
-        owners.append(Owner("other", "", "", "held by the allocator", other, 0))
+        owners.append(Owner("other", "", "", "other memory of the allocator", other, 0))
     owners.sort(key=lambda owner: -owner.bytes)
     return MemoryTimeline(run.history.timeline, run.peak or 0, run.memory.at, owners, run.memory.source)
 

@@ -18,7 +18,7 @@ from ..records import PHASES, prefixes
 
 Event = dict[str, Any]
 UNKNOWN: Event = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "frames": [], "category": "unknown"}
-"""The last event of the trace. It declares the category "unknown", which torch 2.14's viewer needs but does not declare."""
+"""The last event of the trace. The event declares the category "unknown", which torch 2.14's viewer needs but does not declare."""
 
 
 def memory_snapshot(counted_run: CountedRun) -> dict[str, Any]:

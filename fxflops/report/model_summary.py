@@ -38,7 +38,7 @@ class ModelSummary(View):
         if not name.startswith("_") and (name in OF_TORCHINFO or not callable(getattr(Report, name, len))):
             return attrgetter(OF_TORCHINFO.get(name, name))(self.report)
         parts = [f".{part}.{name}" for part, kind in (("report", Report), ("tree", Tree)) if hasattr(kind, name)]
-        where = f": {' and '.join(parts)} {'do' if len(parts) > 1 else 'does'}" if parts else f"; {AS_TORCHINFO}"
+        where = f": use {' or '.join(parts)}" if parts else f"; {AS_TORCHINFO}"
         raise AttributeError(f"a ModelSummary has no {name}{where}", name=name, obj=self)
 
     def __getitem__(self, path: str) -> ModuleRow:

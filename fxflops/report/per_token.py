@@ -57,7 +57,7 @@ def per_token(counted_run: CountedRun, tokens: int | None) -> PerToken:
 def active_params(counted_run: CountedRun, tokens: int | None = None) -> float | None:
     """Return the number of parameters that a mixture of experts uses per token.
 
-    This is the number of parameters outside the experts, plus the experts' MACs per token. None for a model without experts, or if
+    The result is the number of parameters outside the experts, plus the experts' MACs per token. None for a model without experts, or if
     the number of tokens in the run is unknown.
     """
     experts = {

@@ -17,7 +17,7 @@ from .graph import COSTS, costed_nodes
 
 CHARTS = "graph", "modules", "memory", "roofline"
 SIZES = "flops", "macs", "time"
-"""The costs by which the chart of modules can be sized. The names are those in :data:`~fxflops.report.graph.COSTS`."""
+"""The costs that can determine the sizes of modules in the chart. The names are those in :data:`~fxflops.report.graph.COSTS`."""
 NO_OUTLINES = ".chart text{stroke:none !important}"
 ZOOM = 2
 """PNG pixels per SVG pixel, in each direction."""
@@ -44,7 +44,7 @@ class Picture:
         return self.svg
 
     def __repr__(self) -> str:
-        return f"<Picture: {len(self.svg):,} characters of SVG; save('name.svg') writes it>"
+        return f"<Picture: {len(self.svg):,} characters of SVG; save('name.svg') writes a file>"
 
 
 def picture(counted_run: CountedRun, root: TreeRow, by: str, depth: int | None) -> str:
@@ -55,7 +55,7 @@ def picture(counted_run: CountedRun, root: TreeRow, by: str, depth: int | None) 
 
 
 def charted(page: Page, chart: str, by: str) -> str:
-    """Return a chart of the page as SVG. Raises InputError for an unknown chart, or if its data is missing."""
+    """Return a chart of the page as SVG. Raises InputError for an unknown chart, or if the chart's data is missing."""
     from ..render.charts import picture as chart_svg
     from ..render.icicle import SHOW, blocks, icicle_chart, total
     from ..render.memory_chart import memory_chart

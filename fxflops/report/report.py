@@ -1,6 +1,6 @@
 """The Report: a counted run and everything computed from the run. Most methods only call a function of another module.
 
-A Report is immutable: recounting under another convention returns a new one.
+A Report is immutable: recounting under another convention returns a new Report.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class Report(View):
 
     @property
     def live_at_peak(self) -> tuple[LiveTensor, ...]:
-        """The tensor storages alive at peak memory, largest first. Each has a category and the operation that allocated the storage."""
+        """The tensor storages alive at peak memory, largest first. Each storage has a category and the operation that allocated the storage."""
         return self._run.history.at_peak
 
     @property
@@ -454,8 +454,8 @@ class Report(View):
         for causal attention, and for masks whose values could be read. Attention with any other mask is listed in ``missing``.
         A report read from a file keeps the counts by the user's formulas, unless ``formulas`` has formulas for the same ops.
 
-        Raises InputError without a ``convention`` if the report was read from a file and counted under a convention of the
-        user's own.
+        Raises InputError without a ``convention`` if the report was read from a file and counted under a convention that the
+        user defined.
         """
         if convention is None and self._convention.summary == NAME_ONLY:
             raise InputError(
@@ -485,13 +485,11 @@ class Report(View):
         >>> print(report.explain("fvcore", "deepspeed"))  # doctest: +SKIP
         """
         if phase in CONVENTIONS and phase not in PHASES:
-            raise InputError(
-                f"explain() compares two conventions, got {a!r}, {b!r} and {phase!r}: call it for each pair"
-            )
+            raise InputError(f"explain() compares two conventions, got {a!r}, {b!r} and {phase!r}: compare each pair")
         check_phase(phase)
         one, other = (self, self.recount(a)) if b is None else (self.recount(a), self.recount(b))
         if {one.convention, other.convention} & OF_MACS.keys():
-            # Compare a tool that counts multiply-accumulates with our MACs.
+            # Compare a tool that counts multiply-accumulates with fxflops's MACs.
             one, other = (
                 each.recount(BASE_MACS) if each.convention == BASE_CONVENTION else each for each in (one, other)
             )
@@ -560,7 +558,7 @@ class Report(View):
         change torch's default settings, pass an empty :class:`~fxflops.prediction.CachingAllocator` as ``allocator``.
 
         Make the report with :func:`count` and ``device="cuda"``, on any machine. For a report of another device, the prediction uses
-        the tensors of that device, and says so. Two training steps are simulated. Raises InputError for a report that was read from a file.
+        the tensors of that device, and says so. Two steps of the run are simulated. Raises InputError for a report that was read from a file.
 
         >>> print(report.reserved("H100"))  # doctest: +SKIP
         """
@@ -652,8 +650,8 @@ class Report(View):
         the processes compute more FLOPs than ``whole``, several processes repeat the same work; the result shows these FLOPs by
         module. Without torch.distributed, the result covers one process.
 
-        Raises DistributedError, in every calling process, if one does not call within ``timeout`` seconds, and InputError in all
-        of them if their reports come from different functions, e.g. one from ``count`` and the others from ``profile``.
+        Raises DistributedError in every calling process if another process does not call ``gather`` within ``timeout`` seconds.
+        Raises InputError in all processes if the reports come from different functions, e.g. ``count`` and ``profile``.
         """
         if whole is not None and not isinstance(whole, Report):
             raise InputError(f"whole must be a Report, such as fxflops.count(model, batch), got {type(whole).__name__}")
@@ -665,7 +663,7 @@ class Report(View):
         return self.with_name(name)
 
     def with_name(self, name: str) -> Report:
-        """Return a copy of this report with ``name`` as the name of the model. Views show the name, and files store it."""
+        """Return a copy of this report in which ``name`` follows the model's class. Views show the name; files store the name."""
         run = replace(self._run, environment=self.environment._replace(asked=name))
         return Report(run, self._convention, self._registry, self._model, self.attention, self.counted, self._users)
 
@@ -779,7 +777,7 @@ class Report(View):
         Pass ``model`` only to recount with formulas that need the modules themselves: the file has only the modules' plain
         attributes. Loading imports no module that the file names. A class or function that is not imported yet is loaded as a name.
 
-        Raises InputError for a file that does not hold a report, or whose schema this version does not support; OSError
+        Raises InputError if the file is not a report, or if this version does not support the file's schema. Raises OSError
         if the file cannot be read.
         """
         data = data_in(path)
@@ -790,7 +788,7 @@ class Report(View):
             raise
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole report as JSON-compatible data; :mod:`fxflops.report.saved` documents its schema."""
+        """Return the whole report as JSON-compatible data; :mod:`fxflops.report.saved` documents the schema of this data."""
         if self._data is not None:
             return dict(self._data)
         figures = {**{name: getattr(self, name) for name in TOTALS}, "mfu": self._utilization}
@@ -810,7 +808,7 @@ class Report(View):
         return report
 
     def _with_torch(self) -> Report:
-        """Return this report. If it was read before torch was imported, it has only names of functions: then read it again with torch."""
+        """Return this report. If it was read without torch and so has only names of functions, import torch and read the report again."""
         if self._data is None:
             return self
         import torch  # noqa: F401
@@ -858,7 +856,7 @@ class Report(View):
     def to_markdown(self, path: Path | None = None, *, columns: Sequence[str] | str | None = None) -> str | None:
         """Return a GitHub Markdown table of the most expensive parts, or write the table to ``path``.
 
-        All values in a column have the same unit and two digits after the decimal point. Notes follow the table, e.g. that the
+        All values in a column have the same unit and at most two decimals. Notes follow the table, e.g. that the
         times are unsteady. ``columns`` are some of module, class, modules, params, macs, flops, flops%, seconds and time%, in this order.
         """
         return self._as_paper(columns).to_markdown(path)
@@ -911,7 +909,7 @@ class Report(View):
     ) -> str | None:
         """Return a picture as SVG, or write the picture to ``path``.
 
-        ``chart="modules"`` is an icicle chart, in which the width of a module is its share of the cost. ``chart="graph"`` shows the
+        ``chart="modules"`` is an icicle chart, in which the width of a module is the module's share of the cost. ``chart="graph"`` shows the
         modules, coloured by cost, and the tensors between them. ``chart="memory"`` shows the live bytes during the run, by
         category. ``chart="roofline"`` shows the calls below the limits of a ``device``.
 
@@ -950,13 +948,13 @@ class Report(View):
             return picture(self._counted_run, self._summary.root, by, depth)
         return charted(self._page(device, has_roofline=chart == "roofline"), chart, by)
 
-    if not TYPE_CHECKING:  # a type checker would accept any name
+    if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept any attribute
 
         def __getattr__(self, name: str) -> NoReturn:
             if hasattr(type(self), name):  # the code of a property raised AttributeError: raise that error again
                 return object.__getattribute__(self, name)
             public = [attribute for attribute in dir(self) if not attribute.startswith("_")]
-            hint = OF_OTHER_TOOLS.get(name) or f"{did_you_mean(name, public)}; print(report) shows its summary"
+            hint = OF_OTHER_TOOLS.get(name) or f"{did_you_mean(name, public)}; print(report) shows a summary"
             advice = f"a Report has no {name!r}{hint}"
             raise AttributeError(advice, name=name, obj=self)
 

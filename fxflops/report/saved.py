@@ -253,7 +253,7 @@ class Saved:
             trace_reason=data["trace_reason"],
         )
         self.attention: str = data["attention"]
-        # If this process does not have the convention, it is loaded as a name without rules. The counts are in the file anyway.
+        # If this process does not have the convention, load only the convention's name. The counts are in the file anyway.
         name = data["convention"]
         has_rules = name in CONVENTIONS and is_torch_loaded()
         self.convention = find_convention(name) if has_rules else Convention(name, CONVENTIONS.get(name, NAME_ONLY))
@@ -266,7 +266,7 @@ class Saved:
             for entry, call in zip([*data["calls"], *data["charges"]], [*calls_as_counted, *charges], strict=True)
         )
         self.users = {int(i): self._counted(entry, calls[int(i)]) for i, entry in data["users"].items()}
-        # If a file was edited by hand or written by another program, its calls may not add up to its total.
+        # If a file was edited by hand or written by another program, the calls may not add up to the total in the file.
         flops = sum(each.flops for each in self.counted if each.call.phase in PARTS[PHASES[0]])
         stated = data["totals"]["total_flops"]
         if flops != stated:

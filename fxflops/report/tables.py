@@ -65,7 +65,7 @@ def checked_modules(counted_run: CountedRun, phase: str) -> dict[str, ModuleRow]
 
 
 def module_table(counted_run: CountedRun, phase: str) -> Rows[ModuleRow]:
-    """Return a table with a row for each module. Raises as :func:`checked_modules`."""
+    """Return a table with a row for each module. Raises the same errors as :func:`checked_modules`."""
     rows, columns = checked_modules(counted_run, phase), titled(MODULES, counted_run.title)
     return Rows(rows, "modules", columns, _module_cells, counted_run.provenance)
 
@@ -82,7 +82,7 @@ def module_at(counted_run: CountedRun, path: str) -> ModuleRow:
 
 
 def _first_path(run: Run, path: str) -> str:
-    """Return the first of a module's paths. Tables list the module under this path. A module with one path has only ``path``."""
+    """Return the first of a module's paths. Tables list the module under this path. If the module has only one path, return ``path``."""
     first_path = path
     for _ in path.split("."):  # repeat, because a module inside an aliased module may have an alias, too
         alias = next((prefix for prefix in prefixes(first_path) if prefix in run.aliases), "")
@@ -116,7 +116,7 @@ def module_and_operator_table(counted_run: CountedRun, phase: str) -> Rows[Rows[
 
 
 def step_time_table(counted_run: CountedRun) -> Rows[StepTime]:
-    """Return a table with a row for each step of a profiled block and a column for each use of its time."""
+    """Return a table with a row for each step of a profiled block and a column for each part of the step's time."""
     return Rows(counted_run.step_times, "step times", STEP_TIMES, _step_time_cells, counted_run.provenance)
 
 
@@ -230,7 +230,7 @@ def _memory(phase: str, node: Node | None) -> tuple[int | None, int | None, int 
 def kernel_table(counted_run: CountedRun) -> Table:
     """Return a table with a row for each kernel of each operator, slowest first.
 
-    A kernel's FLOPs are known only if its operator launched no other kernel, except copies and fills of memory. Else they are None.
+    A kernel's FLOPs are known only if its operator launched no other kernel, except copies and fills of memory. Otherwise the FLOPs are None.
     """
     sums: dict[tuple[str, str], tuple[int, float, int | None]] = {}
     for node in counted_run.run.nodes:

@@ -170,7 +170,7 @@ def test_another_optimizer_and_what_is_computed_again() -> None:
     assert found.totals["optimizer FLOPs"] == (2 * (16 + 4), adam.total_optimizer_flops)  # weight -= lr * gradient
     assert "recompute FLOPs +" in str(found).replace("\n", " ")
     assert "; ;" not in str(found)
-    with pytest.raises(InputError, match=r"report.diff\(other, phase='backward'\) compares that phase"):
+    with pytest.raises(InputError, match=r"use report.diff\(other, phase='backward'\) to compare this phase"):
         found.by_module("backward")
 
 

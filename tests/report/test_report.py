@@ -22,7 +22,7 @@ def test_a_name_that_it_lacks_is_told_with_those_near_it(name: str, near: str) -
 
 
 def test_a_name_of_torchinfos_is_told_what_shows_it() -> None:
-    with pytest.raises(AttributeError, match=r"a Report has no 'summary'.*; print\(report\) shows its summary"):
+    with pytest.raises(AttributeError, match=r"a Report has no 'summary'.*; print\(report\) shows a summary"):
         REPORT.summary()  # type: ignore[attr-defined]
 
 
