@@ -29,7 +29,7 @@ ACROSS = {
     "test_shape_rules",
     "test_classes",
     "test_fast_asks",
-    "test_record_nodes",
+    "test_graph_recorder_nodes",
     "test_tape_memory",
     "test_golden",
     "test_page_browser",

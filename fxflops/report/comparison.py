@@ -242,7 +242,7 @@ def _table(reports: Mapping[str, Report], keys: Sequence[str] | None, convention
 def _column(key: str, convention: str) -> Column:
     """Return the column for a key. The header contains the reports' convention, or the convention that the key names."""
     if key in FIGURES:
-        return titled([FIGURES[key][0]], title_of(convention))[0]
+        return titled((FIGURES[key][0],), title_of(convention))[0]
     return Column(key, f"{key} {'MACs' if key in OF_MACS else 'FLOPs'}", "flops")
 
 

@@ -40,6 +40,7 @@ from ..torch_internals import in_fake_mode, is_fake
 from ..trace.autograd_owners import AutogradOwners, backward_from, requires_gradient
 from ..trace.dtypes import MixedDtypesError
 from ..trace.forwards import is_hooked
+from ..trace.graph_recorder import Recorder
 from ..trace.memo import Lessons
 from ..trace.meta_mirror import MetaMirror
 from ..trace.meta_results import WithoutKernels
@@ -47,7 +48,6 @@ from ..trace.meta_world import MetaWorld
 from ..trace.observe import Observer
 from ..trace.phases import BACKWARD
 from ..trace.processes import is_sharded
-from ..trace.record import Recorder
 from ..trace.source import line_that_raised
 from ..trace.worlds import World
 from .environment import environment_of
@@ -400,6 +400,7 @@ def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
         # Before the run, since this adds references to tensors whose references are counted.
         subject.snapshot.remember_layouts()
     watch.storages.holders.begin()
+    observer.phases.runs_model = _forward_and_backward.__code__
     try:
         with uncompiled(), unoptimized(False), observer:
             with subject.autocast_region():

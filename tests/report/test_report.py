@@ -29,7 +29,7 @@ def test_a_name_of_torchinfos_is_told_what_shows_it() -> None:
 @pytest.mark.parametrize("view", ["by_module", "tree", "roofline"])
 @pytest.mark.parametrize(
     ("phase", "instead"),
-    [("backward", r"backward=True\) makes them"), ("optimizer", r"optimizer=optimizer\) makes them"), ("gradient", "")],
+    [("backward", r"pass backward=True to count"), ("optimizer", r"backward=True and optimizer="), ("gradient", "")],
 )
 def test_a_phase_without_calls_has_no_modules(view: str, phase: str, instead: str) -> None:
     asked = {"device": "A100"} if view == "roofline" else {}

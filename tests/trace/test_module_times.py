@@ -184,5 +184,5 @@ def test_generate_is_told_as_prefill_and_decode() -> None:
 
 
 def test_a_detail_that_there_is_not() -> None:
-    with pytest.raises(InputError, match="unknown detail 'layers': it is one of 'operations', 'modules', 'steps'"):
+    with pytest.raises(InputError, match="unknown detail 'layers'; expected one of 'operations', 'modules', 'steps'"):
         fxflops.profile(nn.Linear(2, 2), detail="layers")
