@@ -626,7 +626,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py:make_model --input-ids x=1", "write only a shape"),
         (
             "run hf:bert --input 1,128 --counts-only",
-            "its input is token ids: give integers: --input-ids 1,128 or",
+            "the model takes token ids: give integers, with --input-ids 1,128 or",
         ),
         ("run model.py:make_model --input 1,3 --device gpu", "unknown device 'gpu'"),
         ("run model.py:make_model --input 1,3 --device cuda:99", "device 'cuda:99' does not exist"),
@@ -667,7 +667,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("check model.py:with_args", "no budget to check: give a limit (--max-flops"),
         ("check model.py:with_args --max-flops 4Q", "'4Q' is not a number with a unit of k, M, G"),
         ("check model.py:with_args --max-memory 2G", "2GiB, 500MB"),
-        ("check model.py:with_args --max-time 1s --device meta", "no time was measured"),
+        ("check model.py:with_args --max-time 1s --device meta", "cannot check the limit for time"),
         ("ops sofmax", "did you mean softmax"),
         ("frobnicate", "No such command 'frobnicate'"),
         ("run", "Missing argument 'MODEL'"),
@@ -715,7 +715,7 @@ def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         (
             b'{"model_type": "vit"}',
             "a.json",
-            "looks like a transformers config, whose model is hf:path/to/config.json",
+            "looks like a transformers config; to count its model, use hf:path/to/config.json",
         ),
         (b'{"model_type": ', "hf:a.json", "a.json is not a transformers config: Expecting value"),
         (b"[1, 2]", "hf:a.json", "it has no model_type, such as"),
@@ -1142,7 +1142,7 @@ def test_a_model_in_a_file(files: Path, command: str, batch: int) -> None:
         ("batch.pt2", "sizes to choose: input float32["),
         ("fixed.pt2 --batch 3", "size 0 was fixed as 2 in torch.export.export"),
         ("script.pt", "has no default inputs: give --input 1,3,224,224"),
-        ("pickled.pt --input 1,3,8,8", "--unsafe does so for a file that you trust"),
+        ("pickled.pt --input 1,3,8,8", "to load a file that you trust, add --unsafe"),
     ],
 )
 def test_a_file_that_needs_more(files: Path, command: str, said: str) -> None:
