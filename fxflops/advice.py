@@ -27,7 +27,7 @@ WORDS = {
     "report": ": report.save('report.json') writes a report",
     "several": "\n  several inputs go in a tuple, (*inputs,)",
     "token ids": "\n  its input is token ids: give integers, of dtype torch.long",
-    "unsafe": "; fxflops.load_model(path, unsafe=True) does so for a file that you trust",
+    "unsafe": "; to load a file that you trust, use fxflops.load_model(path, unsafe=True)",
 }
 """The words of each piece of advice in Python, with the separator after the problem."""
 
@@ -55,7 +55,7 @@ COMMAND = {
     "record": "\n--trace record records a run of the model instead",
     "report": ": --save report.json writes a report",
     "token ids": "\n  its input is token ids: give integers: --input-ids 1,128 or --input 1,128:i64",
-    "unsafe": "; --unsafe does so for a file that you trust",
+    "unsafe": "; to load a file that you trust, use --unsafe",
 }
 """The words of the command line."""
 
