@@ -1,88 +1,88 @@
-"""Advice on errors. An error carries keys of advice; Python, ``summary`` and the command line each have their own words for a key."""
+"""Advice at the end of error messages. An error has keys of advice. Python, ``summary`` and the command line each have their own text for a key."""
 
 from __future__ import annotations
 
 WORDS = {
-    "backward": ": count(model, args, backward=True) makes them, and analyze does",
-    "optimizer": ": count(model, args, backward=True, optimizer=optimizer) makes them",
-    "backward before a step": ": fxflops.count(..., backward=True, optimizer=...)",
-    "backward in a form": ": closed_form(model, args, backward=True) counts it",
-    "counted backward": ": count(model, args, backward=True) counts it",
-    "batch dimension": ", by x.unsqueeze(0)",
+    "backward": ": pass backward=True to count() or analyze()",
+    "optimizer": ": pass backward=True and optimizer=... to count()",
+    "backward before a step": ": call fxflops.count(..., backward=True, optimizer=...)",
+    "backward in a form": ": call closed_form(model, args, backward=True)",
+    "counted backward": ": call count(model, args, backward=True)",
+    "batch dimension": ", e.g. with x.unsqueeze(0)",
     "cap": ": give a smaller input, or use analyze(model, args), which has no cap",
-    "cast": "\n  cast the inputs or the model, .to(dtype), or run it under torch.autocast",
-    "config": ": it looks like a transformers config, whose model is counted",
-    "convention": ": give recount(convention)",
-    "dataloader": "\n  a DataLoader has many batches: give the inputs of one, batch = next(iter(loader))",
-    "dataset": "\n  a dataset has many samples: give the inputs of a batch, as its DataLoader makes one",
+    "cast": "\n  cast the inputs or the model with .to(dtype), or run the model under torch.autocast",
+    "config": ": it looks like a transformers config; build a model from the config and count that",
+    "convention": ": pass the convention itself to recount(convention)",
+    "dataloader": "\n  a DataLoader has many batches: give the inputs of one batch, e.g. batch = next(iter(loader))",
+    "dataset": "\n  a dataset has many samples: give the inputs of one batch, as a DataLoader returns them",
     "image": "\n  an image is not a tensor: give torchvision.transforms.functional.to_tensor(image)[None]",
-    "inputs": "; inputs go in a tuple args=(a, b) by position and kwargs={...} by name",
-    "list": "\n  a list is one input: give a single input as it is, several as a tuple, (a, b)",
-    "mapping": "\n  a mapping is one input: by the names of forward's parameters they go into kwargs",
+    "inputs": "; give positional inputs as a tuple, args=(a, b), and named inputs as a dict, kwargs={...}",
+    "list": "\n  a list counts as one input: give a single input without a list, and several inputs as a tuple, (a, b)",
+    "mapping": "\n  a mapping counts as one input: to give inputs by the names of forward's parameters, use kwargs",
     "meta": "\n  count(model, args) takes a model on meta, with inputs on any device",
     "ndarray": "\n  a numpy array is not a tensor: give torch.from_numpy(array)",
-    "numbers": "\n  numbers are not a tensor: give torch.tensor(numbers)",
+    "numbers": "\n  plain numbers are not a tensor: give torch.tensor(numbers)",
     "real tensors": ": give a model with real tensors",
     "record": '\nfxflops.analyze(model, args, trace="record") records a run of the model instead',
     "report": ": report.save('report.json') writes a report",
-    "several": "\n  several inputs go in a tuple, (*inputs,)",
-    "token ids": "\n  its input is token ids: give integers, of dtype torch.long",
+    "several": "\n  give several inputs as a tuple, (*inputs,)",
+    "token ids": "\n  the model takes token ids: give integers of dtype torch.long",
     "unsafe": "; to load a file that you trust, use fxflops.load_model(path, unsafe=True)",
 }
-"""The words of each piece of advice in Python, with the separator after the problem."""
+"""The text of each piece of advice in Python, with the punctuation that separates it from the problem."""
 
 SUMMARY = {
     **WORDS,
-    "batch dimension": " by input_size or by batch_dim=0",
-    "inputs": """; inputs go in input_size=[(1, 3), (1, 5)], or in input_data=[a, b] by position, {"name": a, ...} by name""",
-    "token ids": "\n  its input is token ids: give dtypes=[torch.long], a dtype for each input",
+    "batch dimension": ", with input_size or batch_dim=0",
+    "inputs": """; give the shapes as input_size=[(1, 3), (1, 5)], or the inputs as input_data=[a, b] or input_data={"name": a, ...}""",
+    "token ids": "\n  the model takes token ids: give dtypes=[torch.long], with one dtype per input",
 }
-"""The words of ``summary``, ours and torchinfo's."""
+"""The texts for fxflops's ``summary`` and the adapter of torchinfo's ``summary``."""
 
 COMMAND = {
     **WORDS,
-    "backward": ": --backward makes them",
-    "optimizer": ": --backward --optimizer AdamW makes them",
-    "backward before a step": ": --backward",
-    "backward in a form": ": --backward counts it",
-    "counted backward": ": --backward counts it",
+    "backward": ": add --backward",
+    "optimizer": ": add --backward --optimizer AdamW",
+    "backward before a step": ": add --backward",
+    "backward in a form": ": add --backward",
+    "counted backward": ": add --backward",
     "batch dimension": "",
     "cap": ": give a smaller input, or use fxflops run without --counts-only, which has no cap",
     "cast": "\n  --dtype sets the dtype of the weights, --input SHAPE:DTYPE the dtype of an input",
-    "config": ": it looks like a transformers config, whose model is hf:path/to/config.json",
+    "config": ": it looks like a transformers config; to count its model, use hf:path/to/config.json",
     "convention": ": give --convention",
     "meta": "\n  --counts-only takes a model on meta, with inputs on any device",
     "record": "\n--trace record records a run of the model instead",
     "report": ": --save report.json writes a report",
-    "token ids": "\n  its input is token ids: give integers: --input-ids 1,128 or --input 1,128:i64",
-    "unsafe": "; to load a file that you trust, use --unsafe",
+    "token ids": "\n  the model takes token ids: give integers, with --input-ids 1,128 or --input 1,128:i64",
+    "unsafe": "; to load a file that you trust, add --unsafe",
 }
-"""The words of the command line."""
+"""The texts for the command line."""
 
 
-_RUNS = "warm-up runs come first by themselves; repeats=10 is the number of timed runs"
+_RUNS = "warm-up runs are automatic; repeats=10 sets the number of timed runs"
 SCHEDULED = """fxflops.profile(model, schedule=torch.profiler.schedule(wait=2, warmup=0, active=1, repeat=1)) observes
-the third iteration of a loop in its with block; p.step() ends an iteration"""
-_SPLIT = """one device holds the whole model here; fxflops.distributed.simulate(...) runs a model that is split over several,
-and shows what each computes and sends"""
+only the third iteration of the loop in its with block; call p.step() at the end of each iteration"""
+_SPLIT = """serving() assumes that one device holds the whole model; fxflops.distributed.simulate(...) runs a model that is
+split over several devices, and shows what each device computes and sends"""
 _COUNT = {
-    ("depth", "module_depth", "max_depth"): "report.tree(depth=2) cuts the tree of modules",
+    ("depth", "module_depth", "max_depth"): "report.tree(depth=2) shows modules down to depth 2",
     ("top", "top_modules", "top_num"): 'report.by_module().select(sort_by="flops", top=5) has the largest modules',
     ("output_file", "output_path"): (
         'report.save("report.html") writes a file in the format of its suffix: html, json, csv, md, tex'
     ),
-    ("ignore_modules", "ignore_list"): 'all modules are counted; report["path"].total has what one of them adds',
+    ("ignore_modules", "ignore_list"): 'all modules are counted; report["path"].total is the cost of one module',
     ("profile_step",): SCHEDULED,
     ("warm_up", "warmup"): _RUNS,
     ("world_size", "dp_world_size"): (
-        "report.gather() adds up processes of torchrun; fxflops.distributed.simulate(...) runs those you lack"
+        "report.gather() adds up the processes of a torchrun job; fxflops.distributed.simulate(...) simulates processes without their devices"
     ),
-    ("device", "devices"): "the model runs where it and its inputs are: model.to(device), x.to(device)",
+    ("device", "devices"): "move the model and the inputs to the device to run on: model.to(device), x.to(device)",
     ("custom_ops", "supported_ops", "custom_modules_hooks"): (
         "formulas={torch.relu: lambda x, *, out: out.numel()} counts an operation with your own function"
     ),
-    ("train", "training"): 'mode="train" runs it in train mode',
-    ("max_new_tokens", "max_length"): 'kwargs={"max_new_tokens": 8} are arguments of the call',
+    ("train", "training"): 'mode="train" runs the model in train mode',
+    ("max_new_tokens", "max_length"): 'kwargs={"max_new_tokens": 8} passes max_new_tokens to the model',
     ("runs", "num_runs", "iterations"): "analyze(model, x, repeats=10) times 10 runs",
     (
         "verbose",
@@ -91,7 +91,7 @@ _COUNT = {
         "print_profile",
         "print_results",
         "detailed",
-    ): "print() shows the result",
+    ): "print the returned object to see the result",
 }
 _OTHERS: dict[str, dict[tuple[str, ...], str]] = {
     "profile": {("warm_up", "warmup", "wait", "active", "repeats"): SCHEDULED},
@@ -104,12 +104,12 @@ _OTHERS: dict[str, dict[tuple[str, ...], str]] = {
         ("max_new_tokens", "output_len", "max_tokens"): "new_tokens is the number of tokens to generate",
         ("batch_size", "concurrency", "max_num_seqs"): "batch is the number of sequences",
         ("input_len", "prompt_len", "prompt_tokens", "seq_len"): "prompt is the number of tokens in each prompt",
-        ("dtype", "quantization"): "it takes the dtype of the model's weights: model.to(torch.bfloat16)",
+        ("dtype", "quantization"): "serving() uses the dtype of the model's weights: model.to(torch.bfloat16)",
     },
 }
 
 
 def for_argument(function: str, name: str) -> str:
-    """Return advice on an argument that another tool's function takes and this one does not; "" if there is none."""
+    """Return advice for an argument that ``function`` does not take, but a function of another tool does; "" if there is no advice."""
     tables = [_OTHERS.get(function, {}), *([_COUNT] if function in ("count", "analyze", "profile", "summary") else [])]
     return next((said for table in tables for names, said in table.items() if name in names), "")

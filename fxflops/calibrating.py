@@ -1,4 +1,4 @@
-"""Calibrate a device: measure some thirty operations on it, or take a report's timed operations, and fit each family's numbers to them."""
+"""Calibrate a device: time about thirty operations on it, or take a report's timed operations, and fit the numbers of each kernel family."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .roofline.devices import Device, parts_of
 from .roofline.measured_peaks import BURST, DTYPES, device_for
 
 SECONDS, LEAST, MOST = 0.1, 5, 200
-"""How long each operation is repeated, and the least and most repetitions; the first fifth of them warms up."""
+"""The seconds for which each operation is repeated, and the least and the most repetitions. The first fifth of the repetitions warms up."""
 NAMES = {dtype: name for name, dtype in DTYPES.items() if name != "tf32"}
 EVICTED = 2**26
-"""Bytes to write to evict everything else from a CPU's caches."""
+"""The bytes to write so that a CPU's caches keep nothing else."""
 FEWEST = 3
-"""Least number of timed kernels that a family needs."""
+"""The least number of timed kernels that a family needs to be fitted."""
 PARTS = 3
-"""Parts of cross-validation: each part of a family's kernels is predicted by a fit to the others, which gives the error."""
+"""The number of parts for cross-validation: each part of a family's kernels is predicted by a fit to the other parts, to measure the error."""
 CPU_CACHE = Path("/sys/devices/system/cpu/cpu0/cache")
 USUAL_CACHE = 32 * 2**20
 
@@ -41,7 +41,7 @@ Make = Callable[[torch.device, torch.dtype], tuple[nn.Module, tuple[torch.Tensor
 
 
 class _Applied(nn.Module):
-    """A function as a module."""
+    """A module that calls a function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -54,14 +54,15 @@ class _Applied(nn.Module):
 def calibrate(
     source: str | torch.device | Report = "cpu", *, dtypes: Iterable[torch.dtype] | None = None
 ) -> Calibration:
-    """Return how fast a device's kernels are, for ``report.predict(device, calibration=...)``.
+    """Measure how fast a device's kernels are. The result is for ``report.predict(device, calibration=...)``.
 
-    ``source`` is a device of this machine ("cpu", "cuda:0"), on which some thirty operations are timed, taking seconds; or a timed
-    report from :func:`fxflops.analyze`, :func:`fxflops.profile` or :func:`fxflops.read_trace`, whose operations are used. ``dtypes`` are
-    the dtypes to measure: by default float32, and on a GPU bfloat16 too.
+    ``source`` is a device of this machine ("cpu", "cuda:0"): about thirty operations are timed on it, which takes seconds. ``source`` may
+    also be a report with times, from :func:`fxflops.analyze`, :func:`fxflops.profile` or :func:`fxflops.read_trace`: then the times of its
+    operations are used. ``dtypes`` are the dtypes to measure on a device. The default is float32, on a GPU float32 and bfloat16.
 
-    Each family of kernels gets the numbers of its formula, and the mean error on kernels held out of a fit. Families with fewer than
-    three kernels get none: their operations are predicted to take their bound. Calibrate an idle machine: other work slows the kernels.
+    For each family of kernels, the calibration has the fitted numbers of the family's formula, and the mean error on kernels held out of a
+    fit. A family with fewer than three kernels is left out: its operations are predicted to take exactly their roofline bound. Close other
+    programs before you calibrate, because they slow the kernels.
 
     Raises InputError for a device that is not here, and for a report without times.
     """
@@ -74,7 +75,7 @@ def calibrate(
         ]
         if not timed:
             raise InputError(
-                "the report has no times: fxflops.analyze(model, args), fxflops.profile() and read_trace() have them"
+                "the report has no times: pass a report from fxflops.analyze(model, args), fxflops.profile() or fxflops.read_trace()"
             )
         return _fitted(device, source.environment.device, timed, "a report's own times", None)
     torch_device = _checked(source)
@@ -95,9 +96,11 @@ def _checked(source: str | torch.device) -> torch.device:
     try:
         torch_device = torch.device(source)
     except (RuntimeError, TypeError) as error:
-        raise InputError(f"calibrate() takes a torch device, such as 'cuda:0', or a timed report: {error}") from None
+        raise InputError(
+            f"calibrate() takes a torch device, such as 'cuda:0', or a report with times: {error}"
+        ) from None
     if torch_device.type != "cpu" and accelerator_of(torch_device) is None:
-        raise InputError(f"calibrate({str(source)!r}): torch has no such device here")
+        raise InputError(f"calibrate({str(source)!r}): torch finds no such device here")
     return torch_device
 
 
@@ -106,7 +109,7 @@ def _dtypes_of(report: Report) -> list[str]:
 
 
 def _measured(make: Make, torch_device: torch.device, dtype: torch.dtype) -> list[tuple[Kernel, float]]:
-    """Return the kernel of an operation with its seconds; empty unless it has exactly one kernel."""
+    """Time an operation, and return its kernel with the seconds; return an empty list unless the operation has exactly one kernel."""
     with torch.no_grad():
         module, inputs = make(torch_device, dtype)
         report = count(module, inputs)
@@ -117,7 +120,7 @@ def _measured(make: Make, torch_device: torch.device, dtype: torch.dtype) -> lis
 
 
 def _seconds(run: Callable[[], Any], torch_device: torch.device) -> float:
-    """Return the median seconds of one run. On a CPU its tensors are evicted from the caches first: a model's seldom all fit there."""
+    """Return the median seconds of one run. On a CPU the run's tensors are evicted from the caches first, as a model's other layers evict them."""
     is_cpu = accelerator_of(torch_device) is None
     wait, runs_per_reading = waiter(torch_device), BURST["cpu" if is_cpu else "accelerator"]
     evicting = torch.zeros(EVICTED, dtype=torch.uint8) if is_cpu else None
@@ -137,7 +140,7 @@ def _seconds(run: Callable[[], Any], torch_device: torch.device) -> float:
 
 
 def _host_seconds(torch_device: torch.device) -> float:
-    """Return the seconds that the host takes to launch a small module, while the device keeps up."""
+    """Return the seconds that the host takes to launch a kernel so small that the device never makes the host wait."""
     module, x = nn.ReLU(), torch.zeros(1, device=torch_device)
     wait = waiter(torch_device)
     wait()
@@ -167,7 +170,7 @@ def _fitted(
 
 
 def _family(name: str, card: Card, dtype: str, features: torch.Tensor, seconds: torch.Tensor, origin: str) -> Family:
-    """Return a family with numbers fitted to all rows; its error is cross-validated, part by part."""
+    """Return a family with numbers fitted to all kernels. The family's error is measured by cross-validation."""
     formula, rows = FORMULAS[name], torch.arange(len(seconds), device="cpu")
     errors = []
     for part in range(PARTS):
@@ -181,7 +184,7 @@ def _family(name: str, card: Card, dtype: str, features: torch.Tensor, seconds: 
 
 
 def _chip(device: Device, where: str) -> tuple[int, int]:
-    """Return the multiprocessors and the bytes of the largest cache; for a CPU, the number of threads that torch uses."""
+    """Return the number of multiprocessors (on a CPU, of torch's threads) and the bytes of the largest cache."""
     device_name = parts_of(where)[0]
     if device.name in CHIPS:
         chip = CHIPS[device.name]
@@ -194,7 +197,7 @@ def _chip(device: Device, where: str) -> tuple[int, int]:
 
 
 def _cache_sizes() -> list[str]:
-    """Return the sizes of the CPU's caches as Linux lists them ("32768K"); empty elsewhere."""
+    """Return the sizes of the CPU's caches as Linux lists them ("32768K"); an empty list on other systems."""
     texts = [file.read_text().strip() for file in CPU_CACHE.glob("index*/size")]
     return [text for text in texts if text[-1:] in ("K", "M")]
 
@@ -252,4 +255,4 @@ OPERATIONS: tuple[Make, ...] = (
     _convolution(4, 256, 256, 14, 3, 256),
     _convolution(2, 96, 96, 56, 7, 96),
 )
-"""The operations to measure: at least three of each family, from small to large."""
+"""The operations to time: at least three from each family of kernels, from small to large."""

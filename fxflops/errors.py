@@ -20,7 +20,7 @@ from .advice import WORDS, for_argument
 class FxflopsError(Exception):
     """The base class of every error that fxflops raises on purpose.
 
-    Its text is the problem, then what to do: the ``words`` of each key in ``advice``, and a ``note``.
+    The message is the problem, followed by advice and a ``note``. ``advice`` lists keys, and ``words`` has the text for each key.
     """
 
     words: Mapping[str, str] = WORDS
@@ -32,19 +32,19 @@ class FxflopsError(Exception):
 
     @property
     def problem(self) -> str:
-        return Exception.__str__(self)  # a subclass may also be a KeyError, whose __str__ would quote it
+        return Exception.__str__(self)  # an error that is also a KeyError would otherwise print its message in quotes
 
     def __str__(self) -> str:
         return "".join([self.problem, *(self.words[key] for key in self.advice), self.note])
 
     def add(self, text: str) -> None:
-        """Append text to the problem, before the advice."""
+        """Append text to the problem; the advice comes after this text."""
         self.args = (f"{self.problem}{text}", *self.args[1:])
 
 
 @contextmanager
 def worded(words: Mapping[str, str], note: str = "") -> Iterator[None]:
-    """Give fxflops errors from this block the words of an interface, and a note at their end."""
+    """Let fxflops errors from the block print their advice in these words, followed by the note. Each interface has its own words."""
     try:
         yield
     except FxflopsError as error:
@@ -57,7 +57,7 @@ class TraceError(FxflopsError):
 
 
 class InputError(FxflopsError):
-    """The arguments given to fxflops, or to the model through it, do not fit."""
+    """An argument of fxflops, or an input for the model, is invalid."""
 
 
 GOT = r"\b(?:not |got \()"
@@ -75,14 +75,14 @@ HINTS = {
     r"the same dtype|\btype\b.* should be the same|mixed dtype|expected scalar type": "cast",
     r"\bdevice meta\b|\bmeta and\b|\band meta\b": "meta",
 }
-"""Advice keys by patterns in the message of the model's own error."""
+"""The key of the advice to give, for each pattern that may occur in the message of the model's error."""
 
 
 class RunError(InputError):
     """The model raised an error while it ran on these inputs.
 
-    The original error is the ``__cause__``. The RunError also has its type: ``except ValueError`` catches it if the model
-    raised a ValueError. ``node`` is the name of the graph node that raised; "" if the model ran without a graph.
+    The model's error is the ``__cause__``. The RunError also has the type of the model's error: ``except ValueError`` catches the RunError
+    if the model raised a ValueError. ``node`` is the name of the graph node that raised the error; "" if the model ran without a graph.
     """
 
     def __init__(self, message: str, node: str = "") -> None:
@@ -94,9 +94,9 @@ class RunError(InputError):
 class OutOfMemoryError(FxflopsError):
     """The device has too little memory to run the model on these inputs.
 
-    It is also a ``torch.OutOfMemoryError``. ``node`` is as in :class:`RunError`. ``live`` are the live tensors, largest
-    first, as in ``report.live_at_peak``. In a run that is not observed, such as a timed one, they are only parameters,
-    buffers, inputs and gradients.
+    ``except torch.OutOfMemoryError`` also catches this error. ``node`` is the name of the graph node that raised the error, as in
+    :class:`RunError`. ``live`` lists the live tensors, largest first, as in ``report.live_at_peak``. If the run was not observed, e.g. a
+    timed run, ``live`` lists only parameters, buffers, inputs and gradients.
     """
 
     def __init__(self, message: str, node: str = "", live: Sequence[Any] = ()) -> None:
@@ -106,28 +106,28 @@ class OutOfMemoryError(FxflopsError):
 
 
 class ClosedFormError(InputError):
-    """A model has no closed form, or its closed form is used outside the domain on which it holds."""
+    """A model has no closed form, or a closed form was evaluated for sizes at which it does not hold."""
 
 
 class FormulaError(FxflopsError):
-    """A formula cannot be registered, or raised when it was applied to a call."""
+    """A formula cannot be registered, or it raised an error when it was applied to a call."""
 
 
 class MissingFormulaError(FxflopsError):
-    """The run made calls that have no formula, and ``strict=True`` was given."""
+    """Some operations that the model called have no formula, and ``strict=True`` was given."""
 
 
 class DistributedError(FxflopsError):
-    """A process of the job did not do its part in time; the message names its rank."""
+    """A process of a distributed job did not call ``report.gather()`` in time. The message names the rank of this process."""
 
 
 E = TypeVar("E", bound=FxflopsError)
 
 
 def of_kind(error: E, *kinds: type[BaseException]) -> E:
-    """Return the error with these types added to its class, so that ``except`` clauses for them catch it.
+    """Return the error with these types added to its class, so that ``except`` clauses for these types catch the error.
 
-    It is returned unchanged if Python cannot make a class with these bases.
+    The error is returned unchanged if Python cannot create a class with these bases.
     """
     more = [kind for kind in kinds if not isinstance(error, kind) and not issubclass(kind, NOT_TO_RAISE)]
     try:
@@ -136,21 +136,21 @@ def of_kind(error: E, *kinds: type[BaseException]) -> E:
         made: E = builtin.__new__(cls, *error.args)
     except TypeError:
         return error
-    made.args = error.args  # OSError does not set them for a class with its own __init__
+    made.args = error.args  # OSError does not set args if a subclass has its own __init__
     vars(made).update(vars(error))
     return made
 
 
 NOT_TO_RAISE = StopIteration, StopAsyncIteration
-"""Errors that Python turns into a RuntimeError when they leave a generator."""
+"""Types that are not added to an error: if a generator raises such an error, Python replaces it by a RuntimeError."""
 
 
 @contextmanager
 def errors_of_kind(*kinds: type[BaseException]) -> Iterator[None]:
-    """Add these types to the class of fxflops errors that are raised in this block.
+    """Add these types to the class of every fxflops error that the block raises.
 
-    Without ``kinds``, add the type of the error that caused them, with its attributes. Their traceback begins here; their
-    cause's traceback keeps the frames of the model and of torch.
+    Without ``kinds``, add the type and the attributes of the error that caused the fxflops error. The traceback of the fxflops error starts
+    in this function. The traceback of its cause keeps the frames of the model and of torch.
     """
     try:
         yield
@@ -171,7 +171,7 @@ def errors_of_kind(*kinds: type[BaseException]) -> Iterator[None]:
 
 
 def without_ours(traceback: TracebackType | None) -> TracebackType | None:
-    """Return the traceback without the frames of this package, except for one that raised."""
+    """Return the traceback without the frames of this package. The last frame, which raised the error, is always kept."""
     frames = []
     while traceback is not None:
         frames.append(traceback)
@@ -186,7 +186,7 @@ PACKAGE = Path(__file__).parent
 
 
 def warn(said: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the line of the user's code that called this package."""
+    """Issue a warning that shows the line of the user's code that called this package."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and Path(frame.f_code.co_filename).is_relative_to(PACKAGE):
         frame, level = frame.f_back, level + 1
@@ -194,13 +194,16 @@ def warn(said: str, category: type[Warning] = UserWarning) -> None:
 
 
 def renamed(old: str, new: str) -> None:
-    """Warn that a name is deprecated, at the line of the user's code that used it."""
+    """Warn that a name is deprecated. The warning shows the line of the user's code that used the name."""
     warn(f"{old} is deprecated: {new}", DeprecationWarning)
 
 
 def did_you_mean(name: str, known: Iterable[str], most: int = 4) -> str:
-    """Return `` (did you mean a or b?)`` with the known names that begin with this one, the shortest first, or resemble it, or contain
-    it; "" if there are none."""
+    """Return `` (did you mean a or b?)`` with at most ``most`` similar known names; "" if no known name is similar.
+
+    Names that begin with ``name`` come first, the shortest first, then names that resemble ``name``. Only if there are neither, names that
+    contain ``name`` are suggested.
+    """
     names = list(known)
     longer = sorted((each for each in names if each.lower().startswith(name.lower())), key=len)
     similar = [*longer[:most], *get_close_matches(name, names, most)]
@@ -212,20 +215,21 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 4) -> str:
 
 
 def not_installed(package: str, extra: str = "") -> InputError:
-    """Return the error for a missing package, with the line that installs it; ``extra`` is the extra of fxflops that includes it."""
+    """Return the error for a missing package, with the command that installs the package. ``extra`` is the extra of fxflops that includes
+    the package."""
     of_ours = f", or in a clone of fxflops  pip install -e '.[{extra}]'" if extra else ""
     return InputError(f"{package} is not installed: pip install {package}{of_ours}")
 
 
 def check_flags(**flags: object) -> None:
-    """Raise InputError for an argument that is not a bool: any string, even "no", would count as True."""
+    """Raise InputError for an argument that is not a bool. Without this check any string, even "no", would be taken as True."""
     for name, value in flags.items():
         if not isinstance(value, (bool, int)):
             raise of_kind(InputError(f"{name} must be True or False, not {value!r:.80}"), TypeError)
 
 
 def no_calls(phase: str) -> InputError:
-    """Return the error for a phase in which the run made no calls."""
+    """Return the error to raise if the run made no calls in a phase."""
     return InputError(f"the run made no calls in its {phase}", advice=phase if phase in WORDS else "")
 
 
@@ -234,7 +238,8 @@ def unknown_arguments(
 ) -> InputError:
     """Return the error for arguments that a function does not take.
 
-    It has the advice on each of them, and ``last``; else the ``known`` names that may be meant; else ``instead``.
+    The message has the advice on each argument, followed by ``last``. Without advice it suggests similar ``known`` names. Without similar
+    names it ends with ``instead``.
     """
     said = dict.fromkeys(filter(None, (for_argument(function, name) for name in names)))
     meant = "" if said else "".join(did_you_mean(name, known, most=1) for name in names)
@@ -243,7 +248,7 @@ def unknown_arguments(
 
 
 def name_arguments(cls: type) -> None:
-    """Make the public methods of a class answer an unknown argument with the list of those that they take."""
+    """Wrap the public methods of a class, so that the error for an unknown argument lists the arguments that the method takes."""
     methods = {name: each for name, each in inspect.getmembers(cls, inspect.isfunction) if not name.startswith("_")}
     for name, method in methods.items():
         if not hasattr(method, "__wrapped__"):
@@ -251,7 +256,10 @@ def name_arguments(cls: type) -> None:
 
 
 def _naming_arguments(method: Callable[..., Any], methods: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
-    """Return the method of a class with a better TypeError; ``methods`` are all methods of the class, by name."""
+    """Wrap a method of a class, so that its TypeError for an unknown argument lists the arguments that it takes.
+
+    ``methods`` are all methods of the class, by name: the error also names the methods that do take the argument.
+    """
 
     @wraps(method)
     def named(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -260,7 +268,9 @@ def _naming_arguments(method: Callable[..., Any], methods: Mapping[str, Callable
         except TypeError as error:
             taken = _arguments_of(method)
             unknown = [name for name in kwargs if name not in taken]
-            if not unknown or error.__traceback__ is None or error.__traceback__.tb_next:  # the method itself raised it
+            if (
+                not unknown or error.__traceback__ is None or error.__traceback__.tb_next
+            ):  # the error comes from inside the method
                 raise
             owner = type(self).__name__
             others = [f"{owner}.{name}()" for name, each in methods.items() if unknown[0] in _arguments_of(each)]

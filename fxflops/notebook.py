@@ -1,4 +1,4 @@
-"""TorchFLOPsByFX, a drop-in replacement for torch_flops 0.4.1 (https://github.com/zugexiaodui/torch_flops), for notebooks."""
+"""TorchFLOPsByFX, a drop-in replacement for the class of torch_flops 0.4.1 (https://github.com/zugexiaodui/torch_flops), for notebooks."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ MEMORY_FUNCTIONS = ("memory_allocated", "max_memory_allocated")
 
 
 class TorchFLOPsByFX:
-    """Count the FLOPs and measure the time and memory of each node of a model's graph.
+    """Count the FLOPs, and measure the time and memory, of each node in a model's graph.
 
     >>> counter = TorchFLOPsByFX(model)          # doctest: +SKIP
     >>> counter.propagate(x)                     # doctest: +SKIP
     >>> counter.print_result_table()             # doctest: +SKIP
 
     Args:
-        model: the model, or any callable, as for :func:`fxflops.analyze`. It runs in eval mode on its own device, and is left exactly as it was.
-        mem_func_name: "memory_allocated" (after each node) or "max_memory_allocated" (the peak within it). On a CPU they
-            are the bytes of live tensor storages.
-        ignore_ops: names of module classes, functions or methods (``"GELU"``, ``"softmax"``) whose FLOPs are left out.
+        model: the model, or any callable, as for :func:`fxflops.analyze`. The model runs in eval mode on its own device, and is left
+            unchanged.
+        mem_func_name: the memory to show in a node's row: "memory_allocated" (the memory after the node) or "max_memory_allocated" (the
+            peak while the node runs). On a CPU, memory is the bytes of live tensor storages.
+        ignore_ops: names of module classes, functions or methods (``"GELU"``, ``"softmax"``) whose FLOPs are left out of the total.
         trace, formulas: as for :func:`fxflops.analyze`.
-        convention: as for :func:`fxflops.analyze`; default: torch_flops.
+        convention: as for :func:`fxflops.analyze`; by default "torch_flops".
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class TorchFLOPsByFX:
     ) -> None:
         model = checked_model(as_model(model, None, (), None, AttributeError, TypeError))
         if mem_func_name not in MEMORY_FUNCTIONS:
-            wrong = f"mem_func_name must be one of {', '.join(MEMORY_FUNCTIONS)}, not {mem_func_name!r}"
+            wrong = f"mem_func_name must be one of {', '.join(MEMORY_FUNCTIONS)}; got {mem_func_name!r}"
             raise of_kind(InputError(wrong), AssertionError)
         self.mem_func_name = mem_func_name
         self.ignore_ops = (ignore_ops,) if isinstance(ignore_ops, str) else tuple(ignore_ops)
@@ -68,33 +69,34 @@ class TorchFLOPsByFX:
 
     @property
     def graph_model(self) -> fx.GraphModule:
-        """The graph of the last ``propagate``; before the first one, the model traced symbolically with forward's defaults.
+        """The graph of the last call of ``propagate``. Before the first call, the model is traced symbolically, with forward's default
+        arguments.
 
-        Raises TraceError if that fails: then ``propagate`` has to record a run first.
+        Raises TraceError if this tracing fails; then call ``propagate`` first, which records a run.
         """
         if self._graph is None:
             if self._settings["trace"] == "record":
-                raise TraceError("there is no graph yet: call propagate(*inputs), which records a run")
+                raise TraceError("there is no graph yet: call propagate(*inputs) first, which records a run")
             with holding(all_modules(self._model), "eval"):
                 before, constants = Snapshot(all_modules(self._model), ()), constants_of(self._model)
                 try:
                     registry = registry_with(self._settings["formulas"])
                     self._graph = symbolic(self._model, registry, constants, before.before_write)
                 except TraceError as error:
-                    raise TraceError(f"{error}\ncall propagate(*inputs) first: it records a run") from error
+                    raise TraceError(f"{error}\ncall propagate(*inputs) first, which records a run") from error
                 finally:
                     before.rewind()
         return self._graph
 
     @property
     def report(self) -> Report:
-        """The Report of the last ``propagate``."""
+        """The Report of the last call of ``propagate``."""
         if self._report is None:
             raise of_kind(FxflopsError("nothing has run yet: call propagate(*inputs) first"), RuntimeError)
         return self._report
 
     def propagate(self, *args: Any, **kwargs: Any) -> Report:
-        """Run the model on these inputs and measure every node. It may be called again; the last call's results are kept."""
+        """Run the model on these inputs and measure every node. Each call replaces the results of the call before."""
         self._report, self._graph = analyzed(self._model, args, kwargs, **self._settings)
         self._calls_of = _shown_at(self._report.nodes, self._graph)
         self.result_table = [self._row(node) for node in self._report.nodes]
@@ -111,11 +113,12 @@ class TorchFLOPsByFX:
         units: str | None = None,
         tablefmt: str = "rst",
     ) -> list[list[Any]]:
-        """Print a row for each node in run order; return all rows with raw values.
+        """Print a table with a row for each node, in run order. Return all rows with raw values.
 
-        ``sort_by`` is a column ("time", "flops", "mem_delta" ...), largest first; ``top`` is the number of rows to print;
-        ``columns`` are the columns to print; ``where`` maps a column to the value that its cells must have, or to a function that
-        they must pass; ``units="auto"`` prints readable numbers; ``tablefmt`` is tabulate's.
+        ``sort_by`` is the column to sort by ("time", "flops", "mem_delta" ...), largest first. ``top`` is the number of rows to print.
+        ``columns`` are the columns to print. ``where`` maps columns to conditions: only rows whose cell equals the given value, or for
+        whose cell the given function returns True, are printed. ``units="auto"`` prints readable numbers. ``tablefmt`` is a table format of
+        tabulate.
         """
         from .render.table import result_table
 
@@ -135,18 +138,18 @@ class TorchFLOPsByFX:
         return self.result_table
 
     def print_total_flops(self, show: bool = True) -> int:
-        """Print and return the FLOPs of all nodes except those of ``ignore_ops``."""
+        """Print and return the total FLOPs, without the nodes that ``ignore_ops`` names."""
         report = self.report
         left = [i for node in report.nodes if self._is_ignored(node) for i in self._calls_of[node.name]]
         total = report.total_flops - sum(report.counted[i].flops for i in left)
         left_out = sum(not isinstance(row[4], int) for row in self.result_table)
-        note = f" ({left_out} operations are ignored or not recognized)" if left_out else ""
+        note = f" ({left_out} operations are not included: they are ignored, or have no formula)" if left_out else ""
         if show:
             print(f"total_flops = {total:,}{note}")
         return total
 
     def print_total_time(self, show: bool = True) -> float | None:
-        """Print and return the sum of the nodes' times in ms; None if nothing is timed (on meta)."""
+        """Print and return the sum of the nodes' times in ms; None if nothing was timed, as on the meta device."""
         seconds = self.report.total_time
         total = None if seconds is None else seconds * 1000
         if show:
@@ -155,14 +158,14 @@ class TorchFLOPsByFX:
         return total
 
     def print_max_memory(self, show: bool = True) -> int:
-        """Print and return the peak of the model's own run in bytes."""
+        """Print and return the peak memory of the model's own run, in bytes."""
         peak = self.report.max_memory or 0
         if show:
             print(f"max_memory = {peak:,} Bytes")
         return peak
 
     def save_result_to_csv(self, file_path: str | Path, mode: str = "a") -> None:
-        """Write header, rows and an empty line to a CSV file; ``mode`` "a" appends, "w" writes anew."""
+        """Write the header, the rows and an empty line to a CSV file. ``mode`` "a" appends to an existing file, "w" replaces the file."""
         _ = self.report
         with writing(file_path), open(file_path, mode, newline="") as file:
             writer = csv.writer(file)
@@ -171,7 +174,7 @@ class TorchFLOPsByFX:
             file.write("\n")
 
     def _flops_of(self, node: Node) -> int | str:
-        """Return a node's FLOPs, or torch_flops' word for a node that is ignored or has no formula."""
+        """Return a node's FLOPs, or "ignored" or "not_recognized" as torch_flops does."""
         if self._is_ignored(node):
             return "ignored"
         counted = [self.report.counted[i] for i in self._calls_of[node.name]]
@@ -191,10 +194,10 @@ class TorchFLOPsByFX:
 
 
 def _shown_at(nodes: Iterable[Node], graph: fx.GraphModule) -> dict[str, range]:
-    """Return the calls shown in each node's row.
+    """Return, by the node's name, the indices of the calls whose FLOPs the node's row shows.
 
-    Comparing Python numbers is not a call, so its FLOP goes to the torch._assert that checks it. As in torch_flops, the
-    comparison's row shows it, if the comparison is a node.
+    A comparison of Python numbers is not a call. Its FLOP is counted for the torch._assert that checks the comparison. As in torch_flops,
+    the row of the comparison shows this FLOP if the comparison is a node.
     """
     calls = {node.name: node.calls for node in nodes}
     for node in graph.graph.nodes:

@@ -32,6 +32,8 @@ class ScriptProfile:
         self._profile = profile(lines=lines)
         self._thread = os.getpid(), threading.get_ident()
         self._call: Callable[..., Any] = nn.Module.__call__
+        self._first_call: Callable[..., Any] | None = None
+        self._has_models = False
 
     @property
     def report(self) -> Report:
@@ -46,12 +48,18 @@ class ScriptProfile:
             self._begin_with(module, sys._getframe(1))
             return call(module, *args, **kwargs)
 
+        self._first_call = first_call
         nn.Module.__call__ = first_call  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        nn.Module.__call__ = self._call  # type: ignore[method-assign]
+        self._restore_call()
         self._profile.__exit__(*error)
+
+    def _restore_call(self) -> None:
+        """Remove our function for the first call, unless the script has meanwhile replaced ``nn.Module.__call__`` itself."""
+        if nn.Module.__call__ is self._first_call:
+            nn.Module.__call__ = self._call  # type: ignore[method-assign]
 
     def _begin_with(self, module: nn.Module, caller: FrameType) -> None:
         """Start profiling the caller's models, if ``module`` has parameters; otherwise wait for a later call.
@@ -60,9 +68,10 @@ class ScriptProfile:
         nor begin, and ignores calls of other threads and worker processes.
         """
         is_main = self._thread == (os.getpid(), threading.get_ident())
-        if not is_main or next(module.parameters(), None) is None or not is_on_top():
+        if self._has_models or not is_main or next(module.parameters(), None) is None or not is_on_top():
             return
-        nn.Module.__call__ = self._call  # type: ignore[method-assign]
+        self._has_models = True
+        self._restore_call()
         self._profile.__exit__(None, None, None)
         self._profile = profile(_models(module, caller), lines=self._lines)
         self._profile.__enter__()

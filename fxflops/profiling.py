@@ -1,4 +1,4 @@
-"""``profile``: a ``with`` block that counts the calls of the code inside it."""
+"""``profile``: a ``with`` block that counts the operations of the code in the block."""
 
 from __future__ import annotations
 
@@ -36,42 +36,42 @@ from .run.out_of_memory import add_memory_note
 from .run.uncompiled import uncompiled
 from .trace.data_loaders import data_loaders_watched
 
-INSTEAD = """it counts the code in a block,
+INSTEAD = """it counts the code in a with block,
   with fxflops.profile(model) as p:
       model(x)
   print(p.report)
-one call of a model is fxflops.count(model, x) or fxflops.analyze(model, x); thop's function is fxflops.adapters.thop.profile"""
-"""Shown when ``profile`` gets another function's arguments."""
-BLOCK = """it is a block, with fxflops.profile(model) as p: ...
-start_profile() and stop_profile() are those of fxflops.adapters.deepspeed.FlopsProfiler(model), or of adapters.flops_profiler"""
+to count one call of a model, use fxflops.count(model, x) or fxflops.analyze(model, x); for thop's profile, use fxflops.adapters.thop.profile"""
+"""The advice for a ``profile`` that was called with another function's arguments."""
+BLOCK = """use it as a block, with fxflops.profile(model) as p: ...
+for start_profile() and stop_profile(), use fxflops.adapters.deepspeed.FlopsProfiler(model) or fxflops.adapters.flops_profiler"""
 
 
 class profile:
-    """Count the code in a ``with`` block: ``generate()``, any method of a model, a pipeline, a training step.
+    """Count the code in a ``with`` block: e.g. ``generate()`` or another method of a model, a pipeline, or a training step.
 
     >>> with profile(model) as p:          # doctest: +SKIP
     ...     model.generate(**batch)        # doctest: +SKIP
     >>> print(p.report)                    # doctest: +SKIP
 
-    The code runs once, unchanged, on real tensors and in the current modes, and nothing is undone. Its steps, phases,
-    modules and operations are timed, by the clock on a CPU and by events on an accelerator; profiling overhead is excluded
-    and reported separately. Memory is that of live tensor storages.
+    The code runs once, unchanged, on real tensors and in the models' current modes, and nothing is undone. Steps, phases, modules and
+    operations are timed: by the clock on a CPU, by events on an accelerator. Profiling overhead is excluded from these times and reported
+    separately. Memory is the bytes of live tensor storages.
 
     Args:
-        models: an ``nn.Module``, or several, as a sequence or a mapping by name (such as ``pipeline.components``; values
-            that are not modules are skipped), or a pipeline or function from which they are reachable; None for code without a model. Calls are shown by module; calls outside
-            the models are counted too.
-        optimizer: the ``torch.optim.Optimizer`` (or several) whose state to label in memory even if it does not step in
-            the block. Optimizers that step are found by themselves, with their earlier state, as are backward
-            passes and checkpoint's recomputation.
+        models: the models whose modules the report shows: an ``nn.Module``, a sequence of modules, a mapping from names to modules (such as
+            ``pipeline.components``; values that are not modules are skipped), or a pipeline or function from which modules can be reached.
+            None is for code without a model. Calls outside the models are counted, too.
+        optimizer: a ``torch.optim.Optimizer``, or a list of them, that does not step in the block, but whose state is to be shown in the
+            memory. Optimizers that step in the block are found automatically, with their earlier state. So are backward passes and
+            checkpoint's recomputation.
         convention, attention, formulas, strict: as for :func:`fxflops.analyze`.
-        schedule: which iterations of a loop to observe, to save overhead in a long run: the result of
-            ``torch.profiler.schedule(wait=, warmup=, active=)``. The loop must call :meth:`step` after each.
-        detail: "operations" observes everything; "modules" only times module calls and steps, "steps" only the models' own
-            calls: the loop then runs at full speed, and the report is incomplete, without counts and memory. Optimizer
-            steps are timed only for ``optimizer``.
-        lines: also sample which lines of the user's code take the time (``report.by_line()``), with pyinstrument: ``pip install
-            pyinstrument``. With ``detail="steps"`` the loop runs about as fast as without a profile.
+        schedule: which iterations of a loop to observe, to save overhead in a long run: the result of ``torch.profiler.schedule(wait=,
+            warmup=, active=)``. The loop must call :meth:`step` after each iteration.
+        detail: "operations" observes everything. "modules" only times module calls and steps, and "steps" only times calls of the models
+            themselves. With "modules" or "steps" the loop runs almost at full speed, the report has no counts and no memory, and only the
+            steps of ``optimizer`` are timed as optimizer steps.
+        lines: whether to sample which lines of your code take the time (``report.by_line()``). This needs ``pip install pyinstrument``.
+            With ``detail="steps"``, the loop runs about as fast as without a profile.
 
     Raises InputError for models that are not modules, and for inputs: the block runs the models.
     """
@@ -106,19 +106,19 @@ class profile:
         self._met_optimizers: list[weakref.ref[Any]] = []
         for own_optimizer in self._optimizers:
             if mismatch := optimizer_mismatch(own_optimizer, self._model):
-                warn(f"{mismatch}; its state is in the memory shown")
+                warn(f"{mismatch}; the reported memory includes the optimizer's state")
         self._convention = find_convention(convention)
         self._attention = check_attention(attention)
         self._registry = registry_with(formulas)
         self._strict = strict
         if not (schedule is None or callable(schedule)):
             raise InputError(
-                f"schedule must be a function of an iteration's number, not {schedule!r:.80}: "
-                "torch.profiler.schedule(wait=1, warmup=1, active=3) returns one"
+                "schedule must be a function of the iteration's number, such as "
+                f"torch.profiler.schedule(wait=1, warmup=1, active=3); got {schedule!r:.80}"
             )
         self._schedule = schedule
         if detail not in DETAILS:
-            raise InputError(f"unknown detail {detail!r:.80}: it is one of {', '.join(map(repr, DETAILS))}")
+            raise InputError(f"unknown detail {detail!r:.80}; expected one of {', '.join(map(repr, DETAILS))}")
         self._detail = detail
         self._iteration = 0
         self._is_on = self._is_open = False
@@ -126,7 +126,7 @@ class profile:
         self._why = "there is no report until the with block has ended"
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        raise of_kind(InputError(f"profile(model) is not called: {INSTEAD}"), TypeError)
+        raise of_kind(InputError(f"a profile is not a function to call: {INSTEAD}"), TypeError)
 
     def __repr__(self) -> str:
         state = "its with block is running" if self._is_open else self._why if self._report is None else ""
@@ -137,9 +137,10 @@ class profile:
 
     @property
     def report(self) -> Report:
-        """The Report of the block, after its end. Raises FxflopsError before, and if nothing of it was recorded.
+        """The Report of the block. Raises FxflopsError before the block has ended, and if nothing in the block was recorded.
 
-        If the block raised, the report covers what ran until then: its ``trace`` says so, and its ``trace_reason`` has the error.
+        If the block raised an exception, the report covers the code that ran before it: ``report.trace`` says so, and
+        ``report.trace_reason`` has the exception.
         """
         if self._report is None:
             raise FxflopsError(self._why)
@@ -148,8 +149,8 @@ class profile:
     if not TYPE_CHECKING:  # a type checker would accept any name
 
         def __getattr__(self, name: str) -> NoReturn:
-            where = f": its report has it, p.report.{name}" if hasattr(Report, name) else f"; {BLOCK}"
-            raise AttributeError(f"a profile has no {name!r}{where}", name=name, obj=self)
+            where = f"; the report has it: p.report.{name}" if hasattr(Report, name) else f"; {BLOCK}"
+            raise AttributeError(f"a profile has no attribute {name!r}{where}", name=name, obj=self)
 
     def __enter__(self) -> profile:
         params, inventory = [*named_parameters(self._model)], Inventory(self._model)
@@ -187,19 +188,19 @@ class profile:
         return self
 
     def step(self) -> None:
-        """Mark the end of a loop iteration and the start of the next, as torch.profiler's ``step`` does.
+        """Mark the end of a loop iteration and the start of the next iteration, as torch.profiler's ``step`` does.
 
         Raises FxflopsError outside the block.
         """
         if not self._is_open:
             raise FxflopsError(
-                "p.step() ends an iteration of a loop inside the block: with fxflops.profile(model) as p: ..."
+                "call p.step() only inside the block, at the end of each iteration: with fxflops.profile(model) as p: ..."
             )
         self._iteration += 1
         self._switch()
 
     def _switch(self) -> None:
-        """Begin an iteration: turn the observer on or off, as the schedule says."""
+        """Begin an iteration: turn the observer on or off, depending on the schedule."""
         action = ProfilerAction.RECORD if self._schedule is None else self._schedule(self._iteration)
         is_recorded = action in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
         if self._is_on and not is_recorded:
@@ -240,7 +241,7 @@ class profile:
             del self._labelled, self._watch, self._storages, self._observer, self._paths, self._packed, self._until_end
 
     def _close(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
-        """Make the report of a block that has ended, or of what ran until it raised."""
+        """Make the report of a block that has ended. If the block raised an exception, the report covers the code that ran before it."""
         if isinstance(error, torch.OutOfMemoryError):
             self._label_gradients()
             live = self._storages.history(self._observer.calls).at_end
@@ -252,7 +253,7 @@ class profile:
         began_at_end = is_empty and first_iteration == self._iteration > 0
         if first_iteration is None or began_at_end:
             self._why = f"the schedule recorded none of the block's {self._iteration} iterations, so there is no report"
-            self._why += "" if self._iteration else ": the loop has to call p.step() at the end of each"
+            self._why += "" if self._iteration else ": the loop must call p.step() at the end of each iteration"
             return
         if kind is None:
             self._report = self._final_report().checked(self._strict)
@@ -262,10 +263,10 @@ class profile:
             self._report = self._final_report(raised, f"{raised}: {text}" if text else raised)
         except Exception as failed:  # the user's own exception is the one to see
             problem = f"{type(failed).__name__}: {failed}"
-            self._why = f"the block raised {raised}, and the report of what ran until then could not be made: {problem}"
+            self._why = f"there is no report: the block raised {raised}, and making the report of the code before it raised {problem}"
 
     def _final_report(self, raised: str = "", why: str = "") -> Report:
-        """Return the report; ``raised`` is the class of the exception that ended the block, "" for none."""
+        """Return the report. ``raised`` is the class name of the exception that ended the block; "" if there was no exception."""
         self._label_gradients()
         self._storages.label(self._optimizer_states(), "optimizer")
         self._storages.hold_written(self._observer.calls)
@@ -288,14 +289,14 @@ class profile:
             self._storages.add_held(states_of(optimizer), "optimizer")
 
     def _label_states(self, optimizer: Optimizer) -> None:
-        """Label the state that an optimizer's first step has made: the optimizer may be gone by the end of the block, as that of a script is."""
+        """Label the state that an optimizer's first step has created. Do it now: at the end of the block the optimizer may no longer exist."""
         if optimizer not in self._labelled:
             self._labelled.add(optimizer)
             self._storages.label(states_of(optimizer), "optimizer")
 
     @contextmanager
     def _noting_generate(self, path: str) -> Iterator[None]:
-        """Record the range of model calls that one call of ``generate`` makes."""
+        """Record which model calls are made by one call of ``generate``."""
         first = len(self._observer.steps)
         try:
             yield
@@ -309,15 +310,15 @@ class profile:
         return [state for optimizer in self._stepped() for state in states_of(optimizer)]
 
     def _stepped(self) -> list[Any]:
-        """Return the user's optimizers, and those that have stepped and still exist."""
+        """Return the optimizers that the user passed, and the other optimizers that have stepped and still exist."""
         met = [optimizer for reference in self._met_optimizers if (optimizer := reference()) is not None]
         return [*self._optimizers, *met]
 
     def _steps(self, steps: Sequence[Step]) -> Iterator[Step]:
         """Yield the steps with their names.
 
-        In a loop that calls :meth:`step` each iteration is "step n". Otherwise steps are "prefill" and "decode n" in a
-        ``generate``, "generate 2 prefill" and so on in a second one, and "step n" elsewhere.
+        In a loop that calls :meth:`step`, each iteration is "step n". Otherwise, the model calls in a ``generate`` are "prefill" and
+        "decode n". In a second ``generate`` they are "generate 2 prefill" and "generate 2 decode n". All other model calls are "step n".
         """
         in_loop, iteration = self._iteration > 0, 0
         generated = reversed([*enumerate(self._generated)])  # a nested generate ends first, and overrides the outer one
@@ -347,9 +348,9 @@ class profile:
 
 
 class _Generate:
-    """Replaces a module's ``generate`` until :meth:`leave`, and runs each call in the context ``during()``.
+    """A replacement for a module's ``generate`` until :meth:`leave`. Each call runs in the context ``during()``.
 
-    It has the attributes of ``generate``; in a copied or pickled module it becomes ``generate`` itself.
+    The replacement has the attributes of ``generate``. In a copied or pickled module, it becomes ``generate`` itself.
     """
 
     def __init__(self, module: Any, during: Callable[[], AbstractContextManager[None]]) -> None:
@@ -382,16 +383,16 @@ def _optimizers(optimizer: Any) -> list[Optimizer]:
     )
     for each in optimizers:
         if not isinstance(each, Optimizer):
-            raise InputError(f"optimizer must be a torch.optim.Optimizer or a list of them, not {type(each).__name__}")
+            raise InputError(f"optimizer must be a torch.optim.Optimizer or a list of them; got {type(each).__name__}")
     return optimizers
 
 
 class Models(nn.ModuleDict):
-    """Several models that are profiled together, by name; a report shows this class at their root."""
+    """Several models that are profiled together, by name. A report shows this class as their common root."""
 
 
 def one_model(models: Any) -> nn.Module:
-    """Return the model, or one module that holds several: from a list, or from a mapping by name, whose other values are skipped."""
+    """Return the model, or for several models one module that contains them. Values of a mapping that are not modules are skipped."""
     if models is None:
         return Models()
     is_called = callable(models) and not isinstance(models, nn.Module | type)
@@ -403,7 +404,7 @@ def one_model(models: Any) -> nn.Module:
             return checked_model(models[""])
     named = named_models(models)
     if not named:
-        raise InputError(f"profile() needs a model, or several; there is no torch.nn.Module in {models!r:.80}")
+        raise InputError(f"profile() needs one or more models, but found no torch.nn.Module in {models!r:.80}")
     several = Models()
     several._modules.update(named)  # add_module() rejects names such as "keys", or with a dot
     several.training = any(map(is_training, named.values()))

@@ -26,18 +26,18 @@ def check_formula(
     backward: bool = False,
     rtol: float = 0.0,
 ) -> None:
-    """Check the formula of an operation against a function that computes the same in plain torch.
+    """Check the formula of an operation against a reference function that computes the same result in plain torch.
 
-    Both are called with ``args`` and ``kwargs`` and counted, on meta where the code allows it. The formula must count the
-    call of ``op`` as a whole, and give the reference's MACs and FLOPs under the convention "fxflops"; results must have
-    the same shapes and dtypes.
+    ``op`` and ``reference`` are both called with ``args`` and ``kwargs``, and counted, on the meta device if the code allows it. The
+    formula must count a call of ``op`` as one operation. Its MACs and FLOPs must equal the reference's under the convention "fxflops". The
+    results of ``op`` and ``reference`` must have the same shapes and dtypes.
 
     Args:
-        op: the operation with the formula: a function, an operator of ``torch.ops``, a module.
-        reference: the textbook definition, written in operations that fxflops counts itself.
-        args: a tuple is passed as positional arguments, anything else is one argument.
-        backward: check the costs of the backward pass, too.
-        rtol: by how much FLOPs may differ, as a share of the reference's. MACs must be equal.
+        op: the operation that has the formula: a function, an operator of ``torch.ops``, or a module.
+        reference: a function with the textbook definition, written with operations that fxflops can count.
+        args: the positional arguments as a tuple; anything else is passed as a single argument.
+        backward: whether to check the costs of the backward pass, too.
+        rtol: the largest difference in FLOPs that is allowed, as a share of the reference's FLOPs. MACs must be equal.
 
     Raises AssertionError with both costs if they differ; if no formula counts ``op``; if the results do not match.
     InputError if the reference has calls without a formula.
@@ -49,17 +49,19 @@ def check_formula(
     name = getattr(op, "_qualified_op_name", getattr(op, "__name__", type(op).__name__))
     if not theirs.complete:
         missing = ", ".join(missing.op for missing in theirs.missing)
-        raise InputError(f"the reference has calls without a formula: {missing}. Write it with operations of torch")
+        raise InputError(
+            f"the reference has calls without a formula: {missing}. Write the reference with torch's own operations"
+        )
     if not ours.complete:
         missing = ", ".join(missing.op for missing in ours.missing)
-        raise AssertionError(f"no formula counts {missing}, which {name} calls:\n{ours.recipe()}")
+        raise AssertionError(f"no formula counts {missing}, called by {name}. To register one:\n{ours.recipe()}")
     counting = [each.call.op for each in ours.counted if each.call.phase == "forward" and any(each.cost)]
     if len(counting) > 1:
         raise AssertionError(
-            f"no formula counts {name} as a whole: the calls that it makes are counted, {', '.join(counting)}"
+            f"no formula counts {name} as a whole; instead the calls inside it are counted: {', '.join(counting)}"
         )
     if out != expected:
-        raise AssertionError(f"{name} returns {out}, the reference {expected}")
+        raise AssertionError(f"{name} returns {out}, but the reference returns {expected}")
     rows = [
         (phase, kind, getattr(cost, kind), getattr(by_reference, kind))
         for phase in PHASES[: 1 + backward]
@@ -86,7 +88,7 @@ class _Calling(nn.Module):
 def _counted(
     function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any] | None, backward: bool
 ) -> tuple[Report, Any]:
-    """Return the report of one call of a function, and the specs of its result."""
+    """Count one call of a function. Return the report, and the shapes and dtypes of the call's result."""
     returned = list[Any]()
 
     def noted(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Readable numbers: counts in SI units, bytes in KiB/MiB/GiB, seconds in the unit that suits them; and their parsers."""
+"""Format numbers to be read: counts with SI prefixes, bytes in KiB/MiB/GiB, seconds in ns/us/ms/s. Parse such numbers."""
 
 from __future__ import annotations
 
@@ -18,46 +18,48 @@ NOT_MEASURED = "-"
 
 
 def count(value: float | None, unit: str | None = None) -> str:
-    """Return a count in SI units: ``35164979282 -> '35.16 G'``. ``unit`` fixes the prefix ("G"); "" gives the whole number."""
+    """Format a count with an SI prefix: ``35164979282 -> '35.16 G'``. ``unit`` is the prefix to use ("G"); with "" all digits are shown."""
     return NOT_MEASURED if value is None else _scaled(value, SI, unit, whole="")
 
 
 def billions(value: float | None, unit: str | None = None) -> str:
-    """Return a number of parameters as people say it, in thousands, millions and billions: ``7e9 -> '7.00 B'``."""
+    """Format a number of parameters in thousands, millions or billions: ``7e9 -> '7.00 B'``. ``unit`` is the suffix to use ("B")."""
     return NOT_MEASURED if value is None else _scaled(value, ELEMENTS, unit, whole="")
 
 
 def amount(value: float, of: str) -> str:
-    """Return a count with its noun: ``amount(1.45e11, "FLOP/s") -> '145.0 GFLOP/s'``, ``amount(800, "FLOPs") -> '800 FLOPs'``."""
+    """Format a count with its noun: ``amount(1.45e11, "FLOP/s") -> '145.0 GFLOP/s'``, ``amount(800, "FLOPs") -> '800 FLOPs'``."""
     number = count(value)
     return f"{number}{of}" if " " in number else f"{number} {of}"
 
 
 def size(value: float | None, unit: str | None = None) -> str:
-    """Return bytes in binary units: ``346030080 -> '330.0 MiB'``. ``unit`` fixes the unit ("MiB")."""
+    """Format bytes in a binary unit: ``346030080 -> '330.0 MiB'``. ``unit`` is the unit to use ("MiB")."""
     return NOT_MEASURED if value is None else _scaled(value, IEC, unit, whole="B")
 
 
 def seconds(value: float | None, unit: str | None = None) -> str:
-    """Return seconds in the unit that suits them: ``0.0021 -> '2.10 ms'``. ``unit`` fixes the unit ("ms")."""
+    """Format seconds in a readable unit: ``0.0021 -> '2.10 ms'``. ``unit`` is the unit to use ("ms")."""
     unit = "s" if unit is None and value == 0 else unit
     return NOT_MEASURED if value is None else _scaled(value, TIME, unit, whole=None)
 
 
 def percent(part: float | None, whole: float | None) -> float | None:
-    """Return a share in percent; None if either number is unknown or the whole is 0."""
+    """Return how many percent of ``whole`` the ``part`` is; None if either number is unknown or ``whole`` is 0."""
     return None if part is None or not whole else 100.0 * part / whole
 
 
 def read_count(text: str) -> int:
-    """Parse a count: ``"4.2G" -> 4200000000``, ``"4 GFLOPs" -> 4000000000``. SI letters in either case; ValueError for other text lists the
-    units."""
+    """Parse a count: ``"4.2G" -> 4200000000``, ``"4 GFLOPs" -> 4000000000``. Prefixes may be in upper or lower case.
+
+    Raises ValueError, with a list of the units, for text that is not a count.
+    """
     number = re.sub(r"(?i)(flops?|macs?|params?)$", "", text.strip())
     return int(_read(number or text, SI, "4.2G, 30M or 8227340288"))
 
 
 def read_tokens(text: str) -> int:
-    """Parse a number of tokens or parameters, where B is a billion: ``"15T" -> 15000000000000``, ``"300B" -> 300000000000``."""
+    """Parse a number of tokens or parameters: ``"15T" -> 15000000000000``, ``"300B" -> 300000000000``. B is a billion."""
     return int(_read(text, {**SI, **ELEMENTS}, "15T, 300B or 1000000"))
 
 
@@ -88,7 +90,7 @@ def _scaled(value: float, units: dict[str, float] | dict[str, int], unit: str | 
         fitting = [name for name, factor in units.items() if abs(value) >= factor]
         unit = fitting[-1] if fitting else next(iter(units))
     elif unit not in units:
-        raise ValueError(f"unknown unit {unit!r}: one of {', '.join(map(repr, units))}")
+        raise ValueError(f"unknown unit {unit!r}; expected one of {', '.join(map(repr, units))}")
     scaled = value / units[unit]
     if unit == whole:
         return f"{value:,.0f} {unit}".rstrip()

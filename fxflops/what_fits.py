@@ -1,4 +1,4 @@
-"""What fits into a device's memory: the largest batch, and the modules to checkpoint. Both count; nothing runs on the device."""
+"""Find what fits into a device's memory: the largest batch, and the modules to checkpoint. Models are counted; nothing runs on the device."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from .units import percent, size
 from .units import seconds as in_seconds
 
 ON_META = 2**30
-"""Inputs of more bytes than this are made on meta, if ``make_inputs`` leaves their device to torch."""
+"""Inputs of more bytes than this are made on the meta device, unless ``make_inputs`` names a device itself."""
 LINES_OF_CURVE = 8
-WRITES = "it writes to its {}, and a recomputation would write again"
-DRAWS = "it draws numbers from {}, and a recomputation would draw others"
+WRITES = "its forward changes the {}, and a recomputation would change it again"
+DRAWS = "it draws random numbers from {}, and a recomputation would draw different numbers"
 DEPTH = 3
-"""How deep plain attributes of modules are searched for writes of a forward to the lists and objects in them."""
+"""The levels of containers and objects in a module's plain attributes that are compared, to see whether a forward changed them."""
 OF_ANY_MODULE = frozenset(vars(nn.Module())) | {"forward"}
 CHECKPOINT = """\
 from functools import partial
@@ -57,7 +57,7 @@ for name in {names}:
     module = model.get_submodule(name)
     module.forward = partial(checkpoint, module.forward, use_reentrant=False)
 """
-"""The lines that checkpoint modules. Names of modules and in their state dict do not change."""
+"""The code that checkpoints modules. It changes neither the names of modules nor the keys of the state dict."""
 CHECKPOINT_NORMS = """\
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -66,7 +66,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 @contextmanager
-def frozen(norms):  # a recomputed batch norm must not update its running statistics once more
+def frozen(norms):  # a recomputed batch norm must not update its running statistics again
     before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
         norm.momentum = norm.num_batches_tracked = None
@@ -83,14 +83,14 @@ for name in {names}:
     contexts = lambda norms=norms: (nullcontext(), frozen(norms))
     module.forward = partial(checkpoint, module.forward, use_reentrant=False, context_fn=contexts)
 """
-"""The same for modules with batch norms, which do not update their statistics without a momentum and a number of batches."""
+"""The same code for modules with batch norms. While ``momentum`` and ``num_batches_tracked`` are None, a batch norm updates no statistics."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """The memory to fit into: ``memory`` bytes for tensors or, on a ``card``, for everything that a process takes.
+    """The memory limit: ``memory`` bytes for the tensors or, with a ``card``, for everything that a process takes on the card.
 
-    ``count_for`` is the device to count for, by default the model's own.
+    ``count_for`` is the device to count for; None is the model's own device.
     """
 
     memory: int
@@ -102,17 +102,17 @@ class Room:
         return self.card.name if self.card else str(self.count_for or "")
 
     def of(self, memory: int) -> Room:
-        """Return the room with another limit."""
+        """Return a copy with the limit ``memory``."""
         return replace(self, memory=memory, card=self.card and replace(self.card, memory=memory))
 
     def taken(self, report: Report, history: History | None = None) -> int:
-        """Return the bytes that a counted run takes, or would with another ``history``."""
+        """Return the bytes that a counted run takes, or would take with the allocations of ``history`` instead of its own."""
         history = history or _history_of(report)
         return history.peak if self.card is None else total(history, report._counted_as_computed("exact"), self.card)
 
 
 def room_of(model: nn.Module, memory: str | int | None, device: str | torch.device | Device | None) -> Room:
-    """Return the memory to fit into: a limit, a card's memory, or that of the model's own GPU; InputError if there is none."""
+    """Return the memory limit: ``memory``, the memory of a card, or the memory of the model's own GPU. Raise InputError if none is known."""
     limit = limit_of(memory)
     card = device if isinstance(device, Device) else listed(device) if isinstance(device, str) else None
     count_for = None
@@ -120,17 +120,21 @@ def room_of(model: nn.Module, memory: str | int | None, device: str | torch.devi
         try:
             count_for = checked_device(device)
         except InputError as error:
-            cards = "" if device == "meta" else "; or a card's name: 'H100', 'A100', 'L4', 'RTX 4090' ..."
+            cards = (
+                "" if device == "meta" else "; this call also takes a card's name: 'H100', 'A100', 'L4', 'RTX 4090' ..."
+            )
             raise InputError(f"{error}{cards}") from None
         if limit is not None:
             return Room(limit, count_for)
         own_device = count_for or next((tensor.device for tensor in state_tensors(model)), torch.device("cpu"))
         if own_device.type != "cuda" or not torch.cuda.is_available():
-            raise InputError("the memory limit is unknown: give memory='16GiB', or a card, device='H100'")
+            raise InputError(
+                "the memory limit is unknown: give a limit, e.g. memory='16GiB', or a card, e.g. device='H100'"
+            )
         card = find_device(torch.cuda.get_device_name(own_device))
     limit = card.memory if limit is None else limit
     if limit is None:
-        raise InputError(f"the memory of {card.name} is not known: give memory='16GiB'")
+        raise InputError(f"the memory size of {card.name} is unknown: give a limit, e.g. memory='16GiB'")
     return Room(limit, "cuda", replace(card, memory=limit))
 
 
@@ -145,21 +149,23 @@ def largest_batch(
     autocast: torch.dtype | None = None,
     progress: bool | None = None,
 ) -> int:
-    """Return the largest batch with which the model, or any callable, fits into memory, 0 if not even the smallest does. The model is counted, not run.
+    """Return the largest batch size with which a model (or any callable) fits into memory; 0 if no batch fits.
 
-    Memory grows almost linearly with the batch, so four or five counts are usually enough: if two show that each tensor grows linearly, the
-    answer follows. The returned size was counted and fits; the next one was counted and does not.
+    The model is counted, not run. Memory grows almost linearly with the batch, so four or five counts are usually enough. If two counts show
+    that each tensor grows linearly, the largest batch is computed from these two counts. The returned size was counted and fits. The next
+    larger size was counted and does not fit.
 
     Args:
-        make_inputs: a function of the batch that returns ``args`` as for :func:`count`: a tuple of inputs or one input, or a mapping
-            by the names of forward's parameters. Sizes for which it or the model raises do not fit, such as 1 for a batch norm in training.
-            Inputs of more than 1 GiB are made on meta, if the function leaves the device to torch.
-        memory: bytes, or a size such as "16GiB". Without a card it limits the peak of tensors, ``report.max_memory``; with a card, everything
-            that the process takes.
-        device: a card's name ("H100 SXM") or a Device, into whose memory the run must fit as ``report.reserved`` predicts it, CUDA context
-            included; or "cpu" or "cuda" to count for, with the limit ``memory``. By default the model's own device.
-        backward, optimizer, autocast: as for :func:`count`; the mode is the model's own with ``backward``, else "eval".
-        progress: whether to show a bar on stderr; None shows it on a terminal.
+        make_inputs: a function of the batch size that returns a tuple of inputs, a single input, or a mapping from the names of forward's
+            parameters to inputs. If the function or the model raises an error for a size, that size does not fit, e.g. size 1 for a
+            batch norm in training. Inputs of more than 1 GiB are made on the meta device, unless the function names a device.
+        memory: the memory limit, in bytes or as a size such as "16GiB". Without a card it limits the peak memory of tensors
+            (``report.max_memory``). With a card it limits everything that the process takes.
+        device: a card, as a name ("H100 SXM") or a Device: everything that ``report.reserved`` predicts, including the CUDA context, must
+            fit into the card's memory. Or "cpu" or "cuda": the model is counted for this type of device, and ``memory`` is the limit. By
+            default, the model's own device.
+        backward, optimizer, autocast: as for :func:`count`. With ``backward`` the model runs in its current mode, otherwise in eval mode.
+        progress: whether to show a progress bar on stderr. None shows the bar only on a terminal.
 
     Raises:
         InputError: there is neither a ``memory`` nor a card, or memory does not grow with the batch.
@@ -172,8 +178,8 @@ def largest_batch(
     if not callable(make_inputs):
         raise of_kind(
             InputError(
-                f"make_inputs is a function of the batch, such as lambda batch: torch.randn(batch, 3, 224, 224), "
-                f"not {type(make_inputs).__name__}"
+                "make_inputs must be a function of the batch size, such as lambda batch: torch.randn(batch, 3, 224, 224); "
+                f"got {type(make_inputs).__name__}"
             ),
             TypeError,
         )
@@ -216,14 +222,17 @@ def _history_of(report: Report) -> History:
 
 
 def _inputs_of(make_inputs: Callable[[int], Any], batch: int, model: nn.Module) -> tuple[Any, dict[str, Any] | None]:
-    """Return the args and kwargs of a batch. RunError if the function raises, InputError if this machine has no memory for them."""
+    """Return the args and kwargs for a batch size.
+
+    Raises RunError if ``make_inputs`` raises an error, and InputError if this machine has too little memory for the inputs.
+    """
     try:
         inputs = make_inputs(batch)
     except Exception as error:
         problem = f"make_inputs({batch}) raised {type(error).__name__}: {error}"
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error):
             raise InputError(
-                f"{problem}\n  make large inputs without memory: torch.empty(..., device='meta')"
+                f"{problem}\n  make large inputs on the meta device, which takes no memory: torch.empty(..., device='meta')"
             ) from error
         raise of_kind(RunError(problem), type(error)) from error
     if isinstance(inputs, Mapping):
@@ -236,17 +245,19 @@ def _inputs_of(make_inputs: Callable[[int], Any], batch: int, model: nn.Module) 
 
 @dataclass(frozen=True)
 class CheckpointPlan:
-    """The modules to checkpoint, so that a step fits into ``memory`` bytes and recomputes the least.
+    """The modules to checkpoint so that a training step fits into ``memory`` bytes and recomputes as little as possible.
 
-    - ``modules``: their names; empty if the step fits as it is.
-    - ``peak``: peak bytes with checkpoints, of tensors or, for a card, of the whole process; ``peak_before``: without.
-    - ``recompute_flops``: the recomputed FLOPs; ``flops``: the step's FLOPs without checkpoints.
-    - ``seconds``: the predicted step time on the card with checkpoints, ``seconds_before``: without (:meth:`Report.predict`); None without
-      a card, or without a calibration for it.
-    - ``code``: the lines that checkpoint them in the model named ``model``.
-    - ``curve``: the Pareto front of peak and recomputation among the counted sets (``peak, recompute_flops, modules``), the
-      highest peak first.
-    - ``left_out``: modules that cannot be checkpointed, each with the reason.
+    - ``modules``: the names of the modules to checkpoint; empty if the step fits without checkpoints.
+    - ``peak``: the peak bytes with checkpoints: bytes of tensors or, for a card, of the whole process.
+    - ``peak_before``: the peak bytes without checkpoints.
+    - ``recompute_flops``: the recomputed FLOPs.
+    - ``flops``: the step's FLOPs without checkpoints.
+    - ``seconds``: the time of a step with checkpoints, as :meth:`Report.predict` predicts it; None without a card or its calibration.
+    - ``seconds_before``: the predicted time of a step without checkpoints; None without a card or its calibration.
+    - ``code``: the code that checkpoints these modules; it expects the model in a variable ``model``.
+    - ``curve``: the Pareto front of peak and recomputation among the counted sets of modules, the highest peak first. A point has ``peak``,
+      ``recompute_flops`` and ``modules``.
+    - ``left_out``: maps each module that cannot be checkpointed to the reason.
     """
 
     model: str
@@ -265,14 +276,14 @@ class CheckpointPlan:
     _within: Callable[[int], CheckpointPlan] | None = field(default=None, repr=False, compare=False)
 
     def within(self, memory: str | int) -> CheckpointPlan:
-        """Return the plan for another memory, in bytes or as "16GiB". Earlier counts are reused; only new sets of modules are counted.
+        """Return the plan for another memory limit, in bytes or as a size such as "16GiB".
 
-        The model and its inputs must be unchanged. OutOfMemoryError if no set of modules fits.
+        Sets of modules that were counted before are not counted again. The model and its inputs must be unchanged. Raises OutOfMemoryError if no set of modules fits.
         """
         limit = limit_of(memory)
         if limit is None or self._within is None:
             raise InputError(
-                "give a memory, such as '16GiB', to a plan that plan_checkpoints() returned in this process"
+                "within() needs a memory limit, such as '16GiB', and a plan that plan_checkpoints() returned in this process"
             )
         return self._within(limit)
 
@@ -287,14 +298,14 @@ class CheckpointPlan:
         lines = [
             f"{self.model} fits with {len(self.modules)} modules checkpointed: {size(self.peak)} of {size(self.memory)}{where}; "
             f"without checkpoints {size(self.peak_before)}",
-            f"recomputed: {readable(self.recompute_flops)} FLOPs, {share or 0:.1f}% more",
+            f"recomputed: {readable(self.recompute_flops)} FLOPs, {share or 0:.1f}% of the FLOPs without checkpoints",
             *self._time(),
             "",
             self.code.rstrip(),
             "",
             *_table(self),
         ]
-        lines += [f"left out: {name}: {reason}" for name, reason in [*self.left_out.items()][:LINES_OF_CURVE]]
+        lines += [f"cannot checkpoint {name}: {reason}" for name, reason in [*self.left_out.items()][:LINES_OF_CURVE]]
         return printable("\n".join(lines))
 
     def _time(self) -> list[str]:
@@ -309,7 +320,7 @@ class CheckpointPlan:
 
 
 def _table(plan: CheckpointPlan) -> list[str]:
-    """Return the lines of a table of the curve, with a sample of its points if it is long."""
+    """Return the lines of a table of the plan's curve. A long curve is shown by a sample of its points."""
     points = [*plan.curve]
     every = max(1, -(-len(points) // LINES_OF_CURVE))
     shown = [
@@ -333,22 +344,24 @@ def plan_checkpoints(
     autocast: torch.dtype | None = None,
     progress: bool | None = None,
 ) -> CheckpointPlan:
-    """Return the modules to checkpoint so that a training step fits into memory and recomputes the least. Nothing is run.
+    """Find the modules to checkpoint so that a training step fits into memory and recomputes as little as possible.
 
-    The step is counted as by :func:`count` with ``backward=True`` and the ``optimizer``, in the model's own mode. All modules that the
-    forward calls are candidates, also nested ones; the model is left unchanged. In models of few modules all sets are compared; in
-    larger ones sets are grown and improved (:mod:`fxflops.prediction.checkpoints`). The returned plan was counted.
+    The step is not run, but counted like ``count(..., backward=True, optimizer=optimizer)``, in the model's current mode. Every module that the forward
+    calls is a candidate, nested modules included. The model is left unchanged. In a model with few modules, all sets of modules are
+    compared. In a larger model, sets are grown and then improved (:mod:`fxflops.prediction.checkpoints`). The set of the returned plan was
+    counted itself.
 
-    A recomputed module runs twice. Dropout draws the same numbers; the ``code`` keeps batch norms from updating their statistics twice.
-    Modules are left out if they cannot run again (a KV cache grows), if recomputation changes a buffer or a plain attribute (a counter), or
-    if they draw from their own random generator, Python's or numpy's; ``plan.left_out`` says why. Not detected are changes in objects
-    without a ``__dict__``, more than three containers or objects deep, or outside the module (a global, a closure, a file).
+    A checkpointed module runs twice. Dropout draws the same numbers both times, and ``plan.code`` keeps batch norms from updating their
+    statistics twice. A module is never checkpointed if it cannot run twice (e.g. because a KV cache grows), if recomputing it changes a
+    buffer or a plain attribute (e.g. a counter), or if it draws random numbers from Python, from numpy, or from a generator of its own.
+    ``plan.left_out`` has the reason for each such module. Some changes of state are not detected: changes in objects without a
+    ``__dict__``, changes more than three containers or objects deep, and changes outside the module (a global, a closure, a file).
 
     Args:
         args, kwargs: the inputs, as for :func:`count`.
         memory, device: as for :func:`largest_batch`.
         optimizer, autocast: as for :func:`count`.
-        progress: whether to show a bar on stderr; None shows it on a terminal.
+        progress: whether to show a progress bar on stderr. None shows the bar only on a terminal.
 
     Raises:
         OutOfMemoryError: no set of modules fits; the message has the smallest peak.
@@ -444,28 +457,29 @@ def plan_checkpoints(
 
 
 def _too_large(model: nn.Module, least: Trial, base: Trial, room: Room) -> OutOfMemoryError:
-    """Return the error for a model that does not fit with any checkpoints."""
+    """Return the error for a model that does not fit with any set of checkpointed modules."""
     where = f" of {room.name}" if room.name else ""
     what = f"with {', '.join(least.modules[:4])}{' ...' if len(least.modules) > 4 else ''} checkpointed"
     return of_kind(
         OutOfMemoryError(
-            f"{type(model).__name__} does not fit into {size(room.memory)}{where} with any set of modules that was tried: the smallest peak found is "
-            f"{size(least.peak)} ({least.peak:,} bytes), {what if least.modules else 'without checkpoints'}; without any it is "
-            f"{size(base.peak)}\n  give a smaller batch (fxflops.largest_batch finds it), or another optimizer{_cached(model)}"
+            f"{type(model).__name__} does not fit into {size(room.memory)}{where} with any tested set of checkpointed modules. The smallest "
+            f"peak found is {size(least.peak)} ({least.peak:,} bytes), {what if least.modules else 'without checkpoints'}. Without "
+            f"checkpoints the peak is {size(base.peak)}\n  use a smaller batch (fxflops.largest_batch finds the largest that fits) or "
+            f"another optimizer{_cached(model)}"
         ),
         MemoryError,
     )
 
 
 def _cached(model: nn.Module) -> str:
-    """Return advice on the KV cache that a transformers model also returns in training, and holds for the whole step."""
+    """Return advice for a transformers model that also returns a KV cache in training; "" for any other model."""
     if not getattr(getattr(model, "config", None), "use_cache", False):
         return ""
-    return "\n  model.config.use_cache is True: keys and values of all layers are held until the step ends; set it to False to train"
+    return "\n  model.config.use_cache is True, so the KV cache stays in memory until the step ends; for training, set model.config.use_cache = False"
 
 
 def _code(modules: Mapping[str, nn.Module], names: Sequence[str]) -> str:
-    """Return the lines that checkpoint these modules of ``model``; "" for none."""
+    """Return the code that checkpoints the modules with these names; "" if there are no names."""
     if not names:
         return ""
     has_norms = any(
@@ -480,7 +494,7 @@ def _code(modules: Mapping[str, nn.Module], names: Sequence[str]) -> str:
 
 
 def _is_norm(module: nn.Module) -> bool:
-    """Return whether a module updates running statistics of its batches."""
+    """Return whether a module updates running statistics, as a batch norm does."""
     return module._buffers.get("num_batches_tracked") is not None
 
 
@@ -490,7 +504,10 @@ def _is_script(module: nn.Module) -> bool:
 
 @contextmanager
 def _checkpointed(model: nn.Module, modules: Mapping[str, nn.Module], names: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Checkpoint these modules by the lines of a plan, and undo it. Yield, by module, why it may not be recomputed."""
+    """Checkpoint the modules with these names by running a plan's code, and undo this at the end.
+
+    Yield a dict of the modules that cannot be recomputed, with the reasons.
+    """
     writes: dict[str, str] = {}
     before = [(modules[name], "forward" in vars(modules[name]), vars(modules[name]).get("forward")) for name in names]
     try:
@@ -506,10 +523,10 @@ def _checkpointed(model: nn.Module, modules: Mapping[str, nn.Module], names: Seq
 
 
 def _watched(name: str, module: nn.Module, forward: Callable[..., Any], writes: dict[str, str]) -> Callable[..., Any]:
-    """Return the forward, wrapped to note in ``writes`` if a recomputation changes state.
+    """Wrap the forward of a module: if a recomputation changes state, it notes the reason in ``writes``.
 
-    Buffers, plain attributes and Python's and numpy's random generators are compared, except for batch norms, which
-    :data:`CHECKPOINT_NORMS` handles. A forward that writes the same each time may be recomputed.
+    The state consists of buffers, plain attributes, and Python's and numpy's random generators. It excludes batch norms, which
+    :data:`CHECKPOINT_NORMS` handles. If a forward writes the same values each time, it may be recomputed.
     """
     paths, _ = modules_of(module)
     holders = [(path, holder) for holder, path in paths.items() if not _is_norm(holder)]
@@ -542,8 +559,10 @@ def _watched(name: str, module: nn.Module, forward: Callable[..., Any], writes: 
 
 
 def _fingerprint(value: Any, depth: int = DEPTH) -> Any:
-    """Return a value that changes when an object is written to, as far as that shows in numbers, tensors, Python's containers and
-    attributes of other objects."""
+    """Return a value that differs after ``value`` was changed in place.
+
+    Changes are seen in numbers, tensors, Python's containers, and the attributes of other objects.
+    """
     kind = type(value)
     if isinstance(value, torch.Tensor):
         return id(value), -1 if value.is_inference() else value._version
@@ -562,7 +581,7 @@ def _fingerprint(value: Any, depth: int = DEPTH) -> Any:
 
 
 def _generator_states() -> dict[str, Any]:
-    """Return the states of the random generators that checkpoint does not restore."""
+    """Return the states of the random generators that torch's checkpoint does not restore, by name."""
     states: dict[str, Any] = {"Python's random": random.getstate()}
     if (numpy := sys.modules.get("numpy")) is not None:
         _, keys, place, *rest = numpy.random.get_state()
@@ -571,7 +590,7 @@ def _generator_states() -> dict[str, Any]:
 
 
 def _own_generator(module: nn.Module) -> str:
-    """Return the name of a generator of random numbers that a module, or one inside it, has as an attribute; "" without one."""
+    """Return the name of an attribute, of this module or a nested one, that is a random number generator; "" if there is none."""
     paths, _ = modules_of(module)
     for each in paths:
         for key, value in vars(each).items():

@@ -59,7 +59,7 @@ def test_a_further_name_of_a_module_is_told_the_first(saved: bool, tmp_path: Pat
     paths = {"block": "1", "layer": "1.0.0", "block.0.0": "1.0.0", "block.first": "0", "1.up.block.up.layer": "1.0.0"}
     for path, first in paths.items():
         with pytest.raises(
-            fxflops.InputError, match=rf"no module '{path}': it is the same module as '{first}'; report"
+            fxflops.InputError, match=rf"no module '{path}': use '{first}', another path of this module; report"
         ):
             report[path]
     with pytest.raises(fxflops.InputError, match=r"no module 'block\.none'; "):
@@ -68,7 +68,7 @@ def test_a_further_name_of_a_module_is_told_the_first(saved: bool, tmp_path: Pat
 
 def test_a_list_and_a_model_on_meta_say_what_to_give() -> None:
     for ask in (fxflops.count, fxflops.analyze):
-        with pytest.raises(fxflops.RunError, match=r"several as a tuple, \(a, b\)"):
+        with pytest.raises(fxflops.RunError, match=r"several inputs as a tuple, \(a, b\)"):
             ask(nn.Linear(4, 4), [torch.ones(1, 4)])
     with pytest.raises(fxflops.RunError, match=r"\n  count\(model, args\) takes a model on meta"):
         fxflops.analyze(nn.Linear(4, 4, device="meta"), torch.ones(1, 4))
@@ -147,7 +147,7 @@ def test_an_error_of_our_own_keeps_its_frame() -> None:
         ),
         (
             lambda net, x: fxflops.analyze(net, x, verbose=0, device="cpu"),
-            r"takes no verbose, device: print\(\) .*; the model",
+            r"takes no verbose, device: print the returned object .*; move the model",
         ),
         (
             lambda net, x: fxflops.count(net, input=x),
@@ -197,7 +197,7 @@ def test_arguments_of_the_wrong_kind(wrong: Any, said: str) -> None:
 
 
 def test_a_list_of_inputs_is_one_input() -> None:
-    with pytest.raises(fxflops.RunError, match=r"a list is one input: .* several as a tuple, \(a, b\)$"):
+    with pytest.raises(fxflops.RunError, match=r"a list counts as one input: .* several inputs as a tuple, \(a, b\)$"):
         fxflops.count(nn.Conv2d(3, 4, 3), [torch.ones(2, 3, 8, 8), torch.ones(2)])
 
 

@@ -309,16 +309,16 @@ def test_the_recipe_counts_every_missing_op() -> None:
 @pytest.mark.parametrize(
     ("target", "model", "said"),
     [
-        (nn.functional.gelu, nn.GELU(), "torch.nn.functional.gelu counted nothing: gelu is called here as torch.nn.GELU x1"),
-        ("aten::gelu", nn.GELU(), "aten::gelu counted nothing: gelu is called here as torch.nn.GELU x1"),
-        (nn.GELU, Calls(nn.functional.gelu), "torch.nn.GELU counted nothing: gelu is called here as torch.nn.functional.gelu x1"),
-        (torch.ops.aten.add.Tensor, Calls(lambda x: torch.add(x, 1)), "aten::add.Tensor counted nothing: add is called here as torch.add x1"),
-        ("aten::add_.Tensor", Calls(lambda x: torch.add(x, 1)), "aten::add_.Tensor counted nothing: add is called here as torch.add x1"),
-        (torch.ops.aten.mm, Calls(lambda x: torch.matmul(x, x.T)), "aten::mm counted nothing: matmul is called here as torch.matmul x1"),
+        (nn.functional.gelu, nn.GELU(), "torch.nn.functional.gelu counted nothing: the code calls gelu as torch.nn.GELU x1"),
+        ("aten::gelu", nn.GELU(), "aten::gelu counted nothing: the code calls gelu as torch.nn.GELU x1"),
+        (nn.GELU, Calls(nn.functional.gelu), "torch.nn.GELU counted nothing: the code calls gelu as torch.nn.functional.gelu x1"),
+        (torch.ops.aten.add.Tensor, Calls(lambda x: torch.add(x, 1)), "aten::add.Tensor counted nothing: the code calls add as torch.add x1"),
+        ("aten::add_.Tensor", Calls(lambda x: torch.add(x, 1)), "aten::add_.Tensor counted nothing: the code calls add as torch.add x1"),
+        (torch.ops.aten.mm, Calls(lambda x: torch.matmul(x, x.T)), "aten::mm counted nothing: the code calls matmul as torch.matmul x1"),
     ],
 )  # fmt: skip
 def test_a_formula_that_counts_nothing_says_how_its_op_is_called(target: Any, model: nn.Module, said: str) -> None:
-    with pytest.warns(UserWarning, match=re.escape(f"the formula for {said}; a formula for that counts it")):
+    with pytest.warns(UserWarning, match=re.escape(f"the formula for {said}; register the formula for this name")):
         count(model, X, formulas={target: lambda *_, out, **__: 1})
     with pytest.warns(UserWarning, match=re.escape(said)):
         count(model, X).recount(formulas={target: lambda *_, out, **__: 1})
@@ -335,7 +335,7 @@ def test_formulas_that_are_no_mapping() -> None:
 def test_so_does_one_that_is_registered(others: Any) -> None:
     fxflops.formula(nn.functional.gelu)(lambda x, *, out: 7)
     with pytest.warns(
-        UserWarning, match=r"torch.nn.functional.gelu counted nothing: gelu is called here as torch.nn.GELU x1"
+        UserWarning, match=r"torch.nn.functional.gelu counted nothing: the code calls gelu as torch.nn.GELU x1"
     ):
         count(nn.GELU(), X, formulas=others)
 

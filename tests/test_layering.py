@@ -8,7 +8,9 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "fxflops"
+import fxflops
+
+PACKAGE = Path(fxflops.__file__).parent
 
 # From top to bottom. Rooms of one floor do not import each other.
 FLOORS = [

@@ -148,3 +148,22 @@ def test_state_of_an_optimizer_that_is_gone_by_the_end_is_its_own() -> None:
         main()
     assert run.report.memory["optimizer"] >= 2 * 4 * 8 * 4
     assert "train and eval" in str(run.report)
+
+
+def test_a_call_that_the_script_has_replaced_stays_replaced() -> None:
+    before, called = nn.Module.__call__, list[str]()
+    try:
+        with ScriptProfile() as run:
+            call = nn.Module.__call__
+
+            def logged(module: nn.Module, /, *args: object) -> object:
+                called.append(type(module).__name__)
+                return call(module, *args)
+
+            nn.Module.__call__ = logged  # type: ignore[method-assign]
+            for _ in range(2):
+                nn.Linear(8, 4)(torch.ones(3, 8))
+        assert nn.Module.__call__ is logged
+        assert (called, run.report.total_macs) == (["Linear", "Linear"], 2 * 96)
+    finally:
+        nn.Module.__call__ = before  # type: ignore[method-assign]

@@ -383,7 +383,7 @@ def test_what_step_and_schedule_are_for_is_said() -> None:
     ("iterations", "stepped", "said"),
     [
         (2, True, "none of the block's 2 iterations, so there is no report$"),  # the third was to be recorded
-        (3, False, r"none of the block's 0 iterations, .* p\.step\(\) at the end of each$"),
+        (3, False, r"none of the block's 0 iterations, .* p\.step\(\) at the end of each iteration$"),
     ],
 )
 def test_a_schedule_that_begins_too_late(iterations: int, stepped: bool, said: str) -> None:
@@ -419,8 +419,8 @@ def test_a_block_in_which_the_model_was_not_called_says_so() -> None:
     remarks = [
         [line for line in str(p.report).splitlines() if " in the block: " in line] for p in (empty, wrong, right, none)
     ]
-    assert remarks[0][0].startswith("nothing was observed in the block: ")
-    assert remarks[1][0].startswith("the given model was never called in the block: ")
+    assert remarks[0][0].startswith("nothing ran in the block: ")
+    assert remarks[1][0].startswith("the model was never called in the block: ")
     assert remarks[2:] == [[], []]
 
 
@@ -431,7 +431,9 @@ def test_each_argument_of_other_profilers_is_told_what_takes_its_place() -> None
 
 def test_what_a_profile_does_not_have_is_said_where_it_is() -> None:
     p = profile(nn.Linear(2, 2))
-    with pytest.raises(AttributeError, match=r"no 'start'.*with fxflops\.profile[\s\S]*deepspeed\.FlopsProfiler"):
+    with pytest.raises(
+        AttributeError, match=r"no attribute 'start'.*with fxflops\.profile[\s\S]*deepspeed\.FlopsProfiler"
+    ):
         p.start()  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match=r"p\.report\.total_flops$"):
         _ = p.total_flops  # type: ignore[attr-defined]

@@ -116,9 +116,11 @@ def test_the_backward_pass_is_checked_too() -> None:
 
 
 def test_what_no_formula_counts_is_said() -> None:
-    with pytest.raises(AssertionError, match=r"(?s)no formula counts checked::square, .*@fxflops.formula"):
+    with pytest.raises(AssertionError, match=r"(?s)no formula counts checked::square, called by .*@fxflops.formula"):
         check_formula(torch.ops.checked.square, lambda x: x * x, X)
-    with pytest.raises(AssertionError, match=r"no formula counts <lambda> as a whole: the calls .*, mul, add"):
+    with pytest.raises(
+        AssertionError, match=r"no formula counts <lambda> as a whole; .* calls inside it are counted: mul, add"
+    ):
         check_formula(lambda x: x * x + x, lambda x: x * x + x, X)
     with pytest.raises(fxflops.InputError, match="the reference has calls without a formula: checked::square"):
         check_formula(torch.relu, torch.ops.checked.square, X)
@@ -129,5 +131,5 @@ def test_results_must_match() -> None:
     def of_square(x: fxflops.records.Spec, *, out: fxflops.records.Spec) -> int:
         return out.numel()
 
-    with pytest.raises(AssertionError, match=r"returns .*, the reference .*"):
+    with pytest.raises(AssertionError, match=r"returns .*, but the reference returns .*"):
         check_formula(torch.ops.checked.square, lambda x: x[0] * x[0], X)

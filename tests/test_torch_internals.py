@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import nn
 
+import fxflops
 from fxflops import torch_internals
 from tests.fresh import Fresh
 
-PACKAGE = Path(__file__).parents[1] / "fxflops"
+PACKAGE = Path(fxflops.__file__).parent
 FILES = [path.relative_to(PACKAGE).as_posix() for path in sorted(PACKAGE.rglob("*.py"))]
 DOOR = "torch_internals.py"
 NOT_YET = ()  # fmt: skip

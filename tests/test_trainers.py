@@ -195,24 +195,24 @@ def test_what_is_missing_is_said() -> None:
     report = fxflops.count(nn.Linear(4, 4), torch.ones(1, 4), backward=True)
     for source, lengths, message in (
         (report, [8], "the megatron formula needs the model's config"),
-        (report, None, "give the lengths of the batch's sequences"),
-        (SMALL, [], "lengths must be the lengths of the batch's sequences"),
+        (report, None, "the lengths of the batch's sequences are unknown"),
+        (SMALL, [], "lengths must list the length of each sequence"),
         (report_of(built(SMALL), backward=False), None, "count forward and backward"),
         (7, [8], "expected a report, a model or a transformers config, got int"),
         ({"model_type": "odd", "n_embd": 8}, [8], "has no num_hidden_layers or n_layer"),
     ):
         with pytest.raises(InputError, match=message):
             trainers.estimate("fxflops" if lengths is None else "megatron", source, lengths)
-    with pytest.raises(InputError, match="transformers builds no language model of this config"):
+    with pytest.raises(InputError, match="transformers cannot build a language model from this config"):
         trainers.estimate("6nd", {"model_type": "vit"}, [8])
     bert = {**SMALL, "model_type": "bert"}
     with pytest.raises(
-        InputError, match="megatron's formula does not fit this architecture, bert: its config says 9,216"
+        InputError, match=r"megatron's formula does not fit the architecture bert: by the config, .* has 9,216"
     ):
         trainers.estimate("megatron", bert, [8])
     with pytest.raises(InputError, match=r"verl.s formula reads a field that the config lacks.*num_hidden_layers"):
         trainers.estimate("verl", SimpleNamespace(model_type="llama", hidden_size=8), [8])
-    with pytest.raises(InputError, match=r"intermediate_size is .4, 8., where the formulas read one number"):
+    with pytest.raises(InputError, match=r"intermediate_size is .4, 8., but the formulas need one number"):
         trainers.estimate("megatron", SimpleNamespace(**{**SMALL, "intermediate_size": [4, 8]}), [8])
     with pytest.raises(InputError, match=r"unknown trainer 'megatrn' \(did you mean megatron"):
         trainers.estimate("megatrn", SMALL, [8])
@@ -222,7 +222,7 @@ def test_what_is_missing_is_said() -> None:
 @pytest.mark.parametrize("source", [transformers.ViTConfig(), {"model_type": "vit"}, {"model_type": "vitt"}])
 def test_a_config_of_another_kind_of_model(source: Any) -> None:
     with pytest.raises(
-        InputError, match=r"model_type 'vitt?', since it has none of that type: give the model"
+        InputError, match=r"model_type 'vitt?', because it does not know this type: give the model"
     ) as error:
         trainers.estimate("6nd", source, 128)
     assert "\n" not in str(error.value)

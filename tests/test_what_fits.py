@@ -343,7 +343,7 @@ def test_searched_sizes_are_the_largest(peak: Callable[[int], int], refused: Cal
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "give memory='16GiB', or a card, device='H100'"),
+        ({}, "give a limit, e.g. memory='16GiB', or a card, e.g. device='H100'"),
         ({"memory": "16"}, "give it a unit"),
         ({"memory": "lots"}, "not a number"),
         ({"memory": 1.5}, "not bytes"),

@@ -22,7 +22,7 @@ from ..records import prefixes
 from ..report.report import Report
 from ..run.model_run import finished_run, observed_run
 from ..run.running import prepared_subject
-from ..trace.record import Recorder
+from ..trace.graph_recorder import Recorder
 from ._arguments import one_of, refuse_scripts
 from ._fvcore_nodes import JitNode, nodes_of, python_ops
 from ._fvcore_values import Value

@@ -1,1 +1,1 @@
-"""The command line: the commands in app.py, and what they read, load and show in the other files."""
+"""The command line. ``app.py`` has the commands; the other files read their options, load models and format the output."""

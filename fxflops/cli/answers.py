@@ -43,7 +43,7 @@ ESTIMATE_EXAMPLES = examples(
 @spread(
     "convention",
     "attention",
-    device="The card, such as H100, 'A100 40GB' or 4090. Default: the device of a timed report.",
+    device="The card, such as H100, 'A100 40GB' or 4090. Default: the device that a timed report was measured on.",
 )
 def roofline(
     model: option.Model,
@@ -52,7 +52,7 @@ def roofline(
     phase: Annotated[str, typer.Option(metavar="forward|backward|optimizer", help="The phase to show.")] = "forward",
     json: option.TableAsJson = False,
 ) -> None:
-    """Show the least time that each call of a model takes on a card, and what limits it. The model is counted, not run."""
+    """Show a lower bound on the time of each call of a model on a card, and what limits the call. The model is counted, not run."""
     saved = is_saved(model)
     if asked.device is None and not saved:
         raise InputError(option.NO_CARD)
@@ -73,25 +73,27 @@ def roofline(
     "backward",
     "optimizer",
     "convention",
-    device="The card, such as H100, for times.",
+    device="The card to show times for, such as H100. Default: show no times.",
 )
 def serving(
     model: option.Model,
     *,
-    prompt: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens in each prompt.")],
-    new_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens to generate after the prompt.")],
-    sequences: Annotated[int, typer.Option("--batch", min=1, metavar="N", help="Sequences served together.")] = 1,
+    prompt: Annotated[int, typer.Option(min=1, metavar="N", help="Number of tokens in each prompt.")],
+    new_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Number of tokens to generate after the prompt.")],
+    sequences: Annotated[
+        int, typer.Option("--batch", min=1, metavar="N", help="Number of sequences served together.")
+    ] = 1,
     draft: Annotated[str | None, typer.Option(metavar="MODEL", help="Draft model for speculative decoding.")] = None,
     draft_tokens: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Tokens the draft model proposes at a time.")
+        int, typer.Option(min=1, metavar="N", help="Number of tokens that the draft model proposes at a time.")
     ] = 4,
     acceptance: Annotated[
-        float, typer.Option(min=0, max=1, metavar="SHARE", help="Share of draft tokens accepted.")
+        float, typer.Option(min=0, max=1, metavar="SHARE", help="Share of the draft model's tokens that are accepted.")
     ] = 0.8,
     asked: Asked,
     json: option.TableAsJson = False,
 ) -> None:
-    """Show the cost of serving a transformers causal language model: FLOPs, bytes, cache size and, with a card, times."""
+    """Show the cost of serving a transformers causal language model: FLOPs, bytes and cache size. With a card, also show times."""
     from ..symbolic.inference import serving as cost_of
 
     result = cost_of(
@@ -108,16 +110,22 @@ def serving(
     typer.echo(as_json(asdict(result)) if json else str(result))
 
 
-@spread("backward", "optimizer", "convention", "autocast", "train", device="The card that trains, such as H100.")
+@spread(
+    "backward", "optimizer", "convention", "autocast", "train", device="The card to train on, such as H100. Required."
+)
 def training_run(
     model: option.Model,
     *,
-    tokens: Annotated[int, typer.Option(parser=TOKENS, metavar="N", help="Tokens to train on: 15T, 300B ...")],
-    mfu: Annotated[float, typer.Option(metavar="SHARE", help="Share of the card's peak FLOP/s reached.")] = 0.4,
+    tokens: Annotated[
+        int, typer.Option(parser=TOKENS, metavar="N", help="Number of tokens to train on: 15T, 300B ...")
+    ],
+    mfu: Annotated[
+        float, typer.Option(metavar="SHARE", help="Share of the card's peak FLOP/s that training reaches.")
+    ] = 0.4,
     asked: Asked,
     json: option.TableAsJson = False,
 ) -> None:
-    """Show the GPU-hours of a training run from the count of one step, beside the 6ND estimate."""
+    """Show how many GPU-hours a training run takes, from the count of one step, and compare them with the 6ND estimate."""
     card = _card(asked)
     if card is None:
         raise InputError(option.NO_CARD)
@@ -131,29 +139,35 @@ def training_run(
         )
     else:
         typer.echo(
-            f"{result}\ncounted for {report.inputs}: the cost of a token depends on the length, --input-ids 1,LENGTH"
+            f"{result}\ncounted for {report.inputs}: the cost per token depends on the sequence length, which --input-ids 1,LENGTH sets"
         )
         if result.dtype in ("f32", "tf32"):
-            note("the model computes in f32; most training uses --dtype bf16")
+            note("the model computes in f32, but most training runs use bf16: give --dtype bf16")
 
 
 def estimate(
     trainer: Annotated[
-        str, typer.Argument(metavar="TRAINER", help="verl, megatron, torchtitan ...; fxflops is the true count.")
+        str,
+        typer.Argument(
+            metavar="TRAINER", help="The trainer: verl, megatron, torchtitan ...; fxflops stands for the true count."
+        ),
     ],
     model: option.Model,
     *,
     lengths: Annotated[
         str | None,
-        typer.Option(metavar="N,N,...", help="Tokens in each sequence of the batch. Default: the saved report's."),
+        typer.Option(
+            metavar="N,N,...",
+            help="Number of tokens in each sequence of the batch. Default: the lengths in the saved report.",
+        ),
     ] = None,
     against: Annotated[
-        str | None, typer.Option(metavar="TRAINER", help="Explain why another trainer's figure differs.")
+        str | None, typer.Option(metavar="TRAINER", help="Explain why this other trainer's estimate differs.")
     ] = None,
 ) -> None:
-    """Show the FLOPs that a trainer (verl, Megatron-LM, torchtitan ...) estimates for a batch, term by term.
+    """Show the FLOPs that a trainer (verl, Megatron-LM, torchtitan ...) estimates for a batch, term by term of the trainer's formula.
 
-    The model is a config or class of transformers (hf:...), or a saved report of a count with a backward pass.
+    MODEL must be a transformers config or class (hf:...), or a saved report with a backward pass.
     """
     from .. import trainers
 
@@ -162,10 +176,10 @@ def estimate(
         try:
             given = [int(each) for each in lengths.split(",")]
         except ValueError:
-            raise InputError(f"--lengths {lengths!r}: whole numbers, such as 512,1024") from None
+            raise InputError(f"--lengths {lengths!r}: expected whole numbers, such as 512,1024") from None
     source: Any = report_of(model, Asked()) if is_saved(model) else _network(model, Asked())
     if given is None and not is_saved(model):
-        raise InputError("give --lengths N,N,...: the tokens in each sequence of the batch")
+        raise InputError("give --lengths N,N,..., the number of tokens in each sequence of the batch")
     result = (
         trainers.estimate(trainer, source, given)
         if against is None
@@ -178,13 +192,13 @@ def _card(asked: Asked) -> Device | None:
     """Return the requested card; None if none was requested."""
     if asked.device is None or asked.card is not None:
         return asked.card
-    from .tensors import card_of  # only an unlisted device needs torch, whose import takes seconds
+    from .tensors import card_of  # imported here: only an unlisted device needs torch
 
     return card_of(asked.device)
 
 
 def _network(model: str, asked: Asked) -> nn.Module:
-    """Return the model on the meta device, in the dtype that was asked for."""
+    """Return the model on the meta device, in the requested dtype."""
     from .models import load
     from .tensors import dtype_of
 

@@ -1,9 +1,9 @@
 """The command line: ``fxflops run``, ``predict``, ``summary``, ``explain``, ``diff``, ``check``, ``closed-form``, ``roofline``, ``serving``,
 ``training-run``, ``estimate``, ``mesh``, ``ops``, ``conventions``.
 
-Only results are printed on stdout; notes and errors go to stderr. The exit code is 0 for success, 1 if a budget is
-exceeded or ``--strict`` finds an operation without a formula, 2 for wrong arguments. Commands import torch only to count
-or run a model, since importing it takes seconds.
+Results are printed to stdout; notes and errors are printed to stderr. The exit code is 0 for success, 1 if a budget is
+exceeded or ``--strict`` finds an operation without a formula, and 2 for wrong arguments. Commands import torch only to count
+or run a model, since importing torch takes seconds.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from .shown import (
 )
 
 UsageError: Any = typer.BadParameter.__mro__[1]
-"""The usage error class: click's, or that of typer's bundled copy."""
+"""The class of usage errors, from click or from the copy of click in typer."""
 OVER, USAGE = 1, 2
 UNIT = re.compile(r"(?i)[kmgtp]?(i?b|flops?|macs?|params?|s)?")
 PREDICTED_BY = ("operator", "module", "phase", "kind", "call")
 RESERVED = ("allocated", "reserved", "total", "memory", "fits", "workspaces", "context", "nccl", "fragmentation")
-"""The memory figures that ``--json`` prints."""
+"""The attributes of a memory prediction that ``--json`` prints."""
 TRACERS = ("auto", "symbolic", "record")
 
 
 class Commands(TyperGroup):
-    """The group of commands; it turns an FxflopsError into a message and an exit code."""
+    """The group of commands. It prints an FxflopsError as a message and exits with a code."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         try:
@@ -66,7 +66,7 @@ class Commands(TyperGroup):
         except UsageError as error:
             name = args[0] if args else ""
             if name in ("count", "analyze"):
-                error.message += f" fxflops run MODEL counts and times a model{', with --counts-only it only counts' * (name == 'count')}."
+                error.message += f" fxflops run MODEL counts and times a model{'; with --counts-only it only counts' * (name == 'count')}."
             elif (model := model_named(name)) is not None:
                 error.message += f" To count a model: fxflops run {' '.join([model, *args[1:]])}"
             raise
@@ -77,7 +77,9 @@ class Commands(TyperGroup):
         except UsageError as error:
             word = error.message.rpartition("(")[2].rstrip(")")
             if "unexpected extra argument" in error.message and UNIT.fullmatch(word):
-                error.message += f". A number and its unit are one word: 4{word[0].upper()}, or '4 {word}' in quotes"
+                error.message += (
+                    f". Write a number and its unit as one word, 4{word[0].upper()}, or in quotes, '4 {word}'"
+                )
             raise
         except FxflopsError as error:
             error.words = COMMAND
@@ -104,7 +106,7 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the ``fxflops`` command; also called by ``python -m fxflops``."""
+    """Run the ``fxflops`` command. ``python -m fxflops`` calls this function too."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # some terminals cannot encode the summary's bars
@@ -156,37 +158,40 @@ def run(
         str,
         typer.Option(
             metavar="|".join(TRACERS),
-            help="How to make the graph: trace symbolically, record a run, or auto.",
+            help="How to build the graph: symbolic traces the model with torch.fx, record records a run, and auto takes the first that succeeds.",
             autocompletion=lambda: list(TRACERS),
         ),
     ] = "auto",
     repeats: Annotated[
         str,
-        typer.Option(metavar="auto|N", help="Number of timed runs; auto: until stable or for 2 s; 0: no timing."),
+        typer.Option(
+            metavar="auto|N",
+            help="Number of timed runs. auto runs until the times are stable, for at most 2 s. 0 measures no times.",
+        ),
     ] = "auto",
     compiled: Annotated[
         bool,
-        typer.Option("--compile", help="Also time the model under torch.compile, and compare with eager."),
+        typer.Option("--compile", help="Also time the model under torch.compile, and compare it with eager mode."),
     ] = False,
     counts_only: Annotated[
-        bool, typer.Option("--counts-only", help="Count on the meta device, without weights or times.")
+        bool,
+        typer.Option("--counts-only", help="Only count, on the meta device: allocate no weights and measure no times."),
     ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Fail (exit code 1) if an operation has no formula.")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 1 if an operation has no formula.")] = False,
     shown: Shown,
     save: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE", help="Write the report to FILE: .html, .json, .csv, .md ... Repeat for more files."
+            metavar="FILE",
+            help="Write the report to FILE, in the format of its suffix: .html, .json, .csv, .md ... Repeat the option for further files.",
         ),
     ] = None,
 ) -> None:
     """Run a model on random inputs and show its FLOPs, time and memory, module by module.
 
-    Given a report saved as JSON, show that report. Given several models, compare them: one row each, with the chosen --columns.
-    If --device names a card, the model is counted for it, not run, and the last line says whether it fits in the card's memory.
-    Under torchrun, with a FILE.py:FUNCTION that parallelizes the model, rank 0 shows its own report, then a report of all ranks.
+    If MODEL is a report saved as JSON, show that report. Several models are compared in a table with one row per model and the chosen
+    --columns. If --device names a card, the model is counted for the card but not run, and the last line says whether the model fits in
+    the card's memory. Under torchrun, FILE.py:FUNCTION may parallelize the model: rank 0 then shows its own report and a report of all ranks.
     """
     is_one = len(models) == 1
     if is_one:
@@ -202,16 +207,16 @@ def run(
         reason = f"{saved[0]} is a saved report" if saved else ""
         if counts_only or card:
             reason = f"{'--counts-only' if counts_only else f'--device {asked.device}'} does not run the model"
-        raise InputError(f"--trace, --repeats and --compile are for running a model; {reason}")
+        raise InputError(f"--trace, --repeats and --compile only work when the model runs: {reason}")
     counts_only = counts_only or card is not None
     if asked.optimizer and not (saved or (counts_only and asked.backward)):
         raise InputError(
-            f"--optimizer {asked.optimizer} is only counted, not timed: leave it out, or give --backward --counts-only"
+            f"--optimizer {asked.optimizer}: an optimizer's step can be counted but not timed; leave out --optimizer, or give --backward --counts-only"
         )
     if trace not in TRACERS:
-        raise InputError(f"--trace {trace!r}: one of {', '.join(TRACERS)}")
+        raise InputError(f"--trace {trace!r}: expected one of {', '.join(TRACERS)}")
     if repeats != "auto" and not repeats.isdecimal():
-        raise InputError(f"--repeats {repeats!r}: auto or an integer of at least 0")
+        raise InputError(f"--repeats {repeats!r}: expected auto or an integer of at least 0")
     timed = {"trace": trace, "repeats": repeats if repeats == "auto" else int(repeats), "compiled": compiled}
     if not is_one:
         reports = comparisons.reports_of(rows, asked, None if counts_only else timed)
@@ -225,7 +230,7 @@ def run(
     report = report_of(models[0], asked, None if counts_only else timed)
     whole = [] if saved else gathered(report)
     if whole is None:
-        return  # another process prints
+        return  # rank 0 prints the report
     typer.echo("\n\n".join([shown.text(report, colored()), *map(str, [] if shown.json else whole)]))
     if card is not None:
         typer.echo(fits_text(report, card), err=shown.json)
@@ -236,7 +241,9 @@ def run(
     except MissingFormulaError as error:
         if shown.json:
             raise
-        raise MissingFormulaError(str(error).partition("\n")[0]) from None  # the report above names the calls
+        raise MissingFormulaError(
+            str(error).partition("\n")[0]
+        ) from None  # the printed report already lists the calls without a formula
 
 
 @app.command(
@@ -255,41 +262,50 @@ def predict(
     model: option.Model,
     *,
     asked: Asked,
-    by: Annotated[str, typer.Option(metavar="|".join(PREDICTED_BY), help="Group the table by this.")] = PREDICTED_BY[0],
+    by: Annotated[
+        str, typer.Option(metavar="|".join(PREDICTED_BY), help="Group the rows of the table by this property.")
+    ] = PREDICTED_BY[0],
     top: Annotated[int, typer.Option(min=1, metavar="N", help="Number of rows in the table.")] = 12,
-    gpus: Annotated[int, typer.Option(min=1, metavar="N", help="GPUs in the job; determines NCCL's buffers.")] = 1,
+    gpus: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Number of GPUs in the job, which determines the size of NCCL's buffers."
+        ),
+    ] = 1,
     launch: Annotated[
         str,
         typer.Option(
-            metavar="graph|eager", help="graph: device time only; eager: also the host's time to launch each kernel."
+            metavar="graph|eager",
+            help="graph predicts device time only; eager also includes the host's time to launch each kernel.",
         ),
     ] = "graph",
     what_fits: Annotated[
         bool,
         typer.Option(
             "--what-fits",
-            help="Also find the largest batch that fits and, if training does not fit, the modules to checkpoint. Takes 5 s to 2 minutes.",
+            help="Also find the largest batch that fits. If training does not fit, also find the modules to checkpoint. This takes 5 seconds to 2 minutes.",
         ),
     ] = False,
     json: option.TableAsJson = False,
 ) -> None:
-    """Predict how long a model takes on a card, and how much memory. It is only counted for the card; nothing runs.
+    """Predict how much time and memory a model takes on a card. The model is only counted for the card, not run.
 
-    The time is device time, as in a CUDA graph, with the usual error of such predictions. The memory is what CUDA's allocator
-    reserves in two steps, beside the card's own; a saved report has no memory prediction, as it lacks single allocations.
+    The time is device time, as in a CUDA graph, and is printed with the typical error of such predictions. The memory is the amount that
+    CUDA's allocator reserves in two steps, plus CUDA's context and NCCL's buffers. Memory cannot be predicted from a saved report, because
+    a saved report does not contain individual allocations.
     """
     if by not in PREDICTED_BY:
-        raise InputError(f"--by {by!r}: one of {', '.join(PREDICTED_BY)}")
+        raise InputError(f"--by {by!r}: expected one of {', '.join(PREDICTED_BY)}")
     if what_fits and is_saved(model):
         raise InputError(
-            f"--what-fits counts the model with other batches, and {model} is a saved report: give the model"
+            f"--what-fits counts the model with other batch sizes, but {model} is a saved report: give the model instead"
         )
     if asked.optimizer and not (asked.backward or is_saved(model)):
-        raise InputError(f"--optimizer {asked.optimizer} is counted after a backward pass: give --backward")
+        raise InputError(f"--optimizer {asked.optimizer}: the step follows a backward pass, so also give --backward")
     if asked.device is None:
         raise InputError(option.NO_CARD)
     card = asked.card
-    # Imported late: only an unlisted device needs torch, whose import takes seconds.
+    # Imported here because only an unlisted device needs torch, and importing torch takes seconds.
     from ..prediction.memory import NO_BUFFERS, advice, no_batch_fits, text
     from ..prediction.result import duration, notes, summary
     from .tensors import card_of
@@ -299,7 +315,7 @@ def predict(
     report = report_of(model, replace(asked, device=None) if saved else replace(asked, device=card.name))
     found = report.predict(card, launch=launch)
     memory = None if saved else report.reserved(card, gpus=gpus)
-    if not json:  # first, since the search below may take minutes
+    if not json:  # printed first, since the search below may take minutes
         typer.echo(f"{subject_line(report, asked)}\n")
         typer.echo("\n".join([*summary(found), found.table(by, top=top), *notes(found)]))
         if memory is not None:
@@ -323,7 +339,7 @@ def predict(
             if isinstance(answer, LargestBatch):
                 fitting["largest_batch"] = answer.size
                 fitting["largest_batch_seconds"] = answer.prediction and answer.prediction.seconds
-                each = f"each of {gpus} {card.name}, all with the whole model" if gpus > 1 else card.name
+                each = f"each of {gpus} {card.name}, each with the whole model" if gpus > 1 else card.name
                 said = f"largest batch that fits on {each}: {answer.size:,}"
                 if answer.prediction is not None:
                     said += f", which takes {duration(answer.prediction)}"
@@ -336,7 +352,7 @@ def predict(
             if not json:
                 typer.echo(f"\n{said}")
         if not json and model.startswith("hf:") and (gpus > 1 or (asked.backward and is_too_large)):
-            typer.echo(f"\nspread over several cards: fxflops mesh {model} ...")
+            typer.echo(f"\nto spread the model over several cards: fxflops mesh {model} ...")
     if json:
         seconds = {"seconds": found.seconds, "bound_seconds": found.bound_seconds, "error": found.error}
         held = None if memory is None else {key: getattr(memory, key) for key in RESERVED}
@@ -360,24 +376,30 @@ def explain(
         str,
         typer.Argument(
             metavar="CONVENTION",
-            help="A counter, such as fvcore; see fxflops conventions.",
+            help="A counter, such as fvcore. The command 'fxflops conventions' lists all counters.",
             autocompletion=option.conventions,
         ),
     ],
     b: Annotated[
-        str, typer.Argument(metavar="OTHER", help="Another convention.", autocompletion=option.conventions)
+        str,
+        typer.Argument(
+            metavar="OTHER", help="Another counter, to compare with the first.", autocompletion=option.conventions
+        ),
     ] = BASE_CONVENTION,
     *,
     asked: Asked,
 ) -> None:
-    """Explain, op by op, why two conventions give different totals for a model, and what each counts."""
+    """Explain why two counters (conventions) give different totals for a model.
+
+    The table lists the operations that the two counters count differently, and what each counter counts for them.
+    """
     for each in (a, b):
         check_convention(each)
     typer.echo(str(report_of(model, asked).explain(a, b)))
 
 
 TABLES = ".html", ".csv", ".json", ".md", ".tex"
-"""The suffixes of the files that a comparison of two can be written into."""
+"""The suffixes of files to which a comparison of two models can be written."""
 
 
 @app.command(
@@ -395,7 +417,7 @@ def diff(
         str,
         typer.Argument(
             metavar="OTHER",
-            help="The other model, or saved report.",
+            help="The other model or saved report, in any form that MODEL can have.",
             show_default=False,
             callback=option.check_model,
         ),
@@ -408,10 +430,10 @@ def diff(
         typer.Option(metavar="FILE", help="Write the comparison to FILE: .html, .csv, .json, .md or .tex."),
     ] = None,
 ) -> None:
-    """Show what grew, and where, from one model or saved report to another."""
+    """Compare two models or saved reports: show how the totals differ, and in which modules."""
     for path in save or ():
         if not path.name.endswith(TABLES):
-            raise InputError(f"--save {path}: a comparison of two is written as one of {', '.join(TABLES)}")
+            raise InputError(f"--save {path}: a comparison of two models can be saved as one of {', '.join(TABLES)}")
     one, other = both(a, b, asked)
     found = one.diff(other)
     found = replace(found, a=_labelled(a, one, found.a), b=_labelled(b, other, found.b))
@@ -426,7 +448,7 @@ def diff(
 
 
 def _labelled(name: str, report: Report, text: str) -> str:
-    """Put the name before the text, unless the report was requested by that name and its text has it already."""
+    """Put the name before the text, unless the report was requested by that name: then the text already contains the name."""
     return text if report.environment.asked == name else f"{name}   {text}"
 
 
@@ -449,46 +471,51 @@ def check(
     baseline: Annotated[
         Path | None,
         typer.Option(
-            metavar="REPORT", help="A saved report whose FLOPs, MACs, params and predicted memory are the limits."
+            metavar="REPORT", help="A saved report. Its FLOPs, MACs, parameters and predicted memory become the limits."
         ),
     ] = None,
     tolerance: Annotated[
         float | None,
         typer.Option(
-            metavar="PERCENT", parser=option.PERCENT, help="How much above the --baseline is allowed, such as 1%."
+            metavar="PERCENT", parser=option.PERCENT, help="How far the model may exceed the --baseline, e.g. 1%."
         ),
     ] = None,
     allow_incomplete: Annotated[
         bool,
         typer.Option(
-            "--allow-incomplete", help="Pass even if operations without a formula are missing from the counts."
+            "--allow-incomplete",
+            help="Let the check pass although some operations have no formula and are missing from the counts.",
         ),
     ] = False,
     asked: Asked,
     json: option.TableAsJson = False,
 ) -> None:
-    """Check a model, or a saved report, against budgets: exit code 0 if it is within all of them, 1 otherwise.
+    """Check a model or a saved report against budgets. The exit code is 0 if the model is within all budgets, else 1.
 
-    Memory is predicted, unless --max-time runs the model. If --device names a card, the model must also fit in its memory.
-    A model that is not fully counted fails.
+    With --max-time the model runs, and its memory is measured; otherwise its memory is predicted. If --device names a card, the model must
+    also fit in the card's memory. The check fails if an operation has no formula, unless --allow-incomplete is given.
     """
     card = asked.card
     if limits == Limits() and card is None and baseline is None:
         names = ", ".join(f"--{field.name.replace('_', '-')}" for field in fields(Limits))
         raise InputError(
-            f"no budget is given: give one or more of {names}, a saved report, --baseline main.json, or a card to fit on, --device H100"
+            f"no budget to check: give a limit ({names}), a saved report (--baseline main.json), or a card whose memory is the limit (--device H100)"
         )
     if tolerance is not None and baseline is None:
         raise InputError(f"--tolerance {tolerance:g}% needs a --baseline")
     from ..report.budget import above, budgets_of
 
     if card and limits.max_time is not None:
-        raise InputError(f"--max-time runs the model, and --device {asked.device} only counts it for that card")
+        raise InputError(
+            f"--max-time and --device {asked.device} exclude each other: --max-time runs the model, but for a card the model is only counted"
+        )
     if card and is_saved(model):
-        raise InputError(f"--device {asked.device}: a saved report lacks single allocations; give the model")
+        raise InputError(
+            f"--device {asked.device}: cannot predict whether a saved report fits, because it does not contain individual allocations; give the model instead"
+        )
     if asked.optimizer and not (asked.backward and limits.max_time is None) and not is_saved(model):
         raise InputError(
-            f"--optimizer {asked.optimizer} is counted after a backward pass: give --backward, without --max-time"
+            f"--optimizer {asked.optimizer}: the step follows a backward pass and is only counted, so give --backward and leave out --max-time"
         )
     report = report_of(model, asked, None if limits.max_time is None else {})
     given = asdict(limits)
@@ -498,7 +525,7 @@ def check(
     budgets = budgets_of(report, **given)
     memory = None if card is None else report.reserved(card)
     if memory is not None and memory.fits is None:
-        raise InputError(f"the memory of {memory.device.name} is not known: give --max-memory")
+        raise InputError(f"the memory size of {memory.device.name} is unknown: give --max-memory")
     if json:
         kept = [{"name": b.name, "value": b.value, "limit": b.limit, "kept": b.kept} for b in budgets]
         held = (
@@ -523,15 +550,19 @@ def check(
 for command, short_help, epilog in (
     (summaries.summary, "Show a model's modules with their shapes, as torchinfo does.", summaries.EXAMPLES),
     (closed_forms.closed_form, "Print a model's costs as formulas in the sizes of its inputs.", closed_forms.EXAMPLES),
-    (answers.roofline, "Show what bounds each call of a model on a card.", answers.ROOFLINE_EXAMPLES),
-    (answers.serving, "Show what it costs to serve a language model.", answers.SERVING_EXAMPLES),
-    (answers.training_run, "Show the GPU-hours of a training run.", answers.TRAINING_EXAMPLES),
+    (
+        answers.roofline,
+        "Show the least time of each call of a model on a card, and what limits it.",
+        answers.ROOFLINE_EXAMPLES,
+    ),
+    (answers.serving, "Show the cost of serving a language model.", answers.SERVING_EXAMPLES),
+    (answers.training_run, "Show how many GPU-hours a training run takes.", answers.TRAINING_EXAMPLES),
     (answers.estimate, "Show the FLOPs that a trainer estimates for a batch.", answers.ESTIMATE_EXAMPLES),
-    (meshes.mesh, "Rank the meshes of a cluster by tokens per second in training.", meshes.EXAMPLES),
+    (meshes.mesh, "Rank ways to split training over a cluster by tokens per second.", meshes.EXAMPLES),
 ):
     app.command(short_help=short_help, epilog=epilog)(command)
 app.command(
-    short_help="Run a script and show what it computes, and where its time goes.",
+    short_help="Run a script, and show what it computes and where its time goes.",
     epilog=scripts.EXAMPLES,
     context_settings=scripts.RUN,
 )(scripts.profile)
@@ -548,19 +579,30 @@ app.command(
     ),
 )
 def ops(
-    search: Annotated[str, typer.Argument(metavar="[SEARCH]", help="Part of an op's name or spelling.")] = "",
+    search: Annotated[
+        str,
+        typer.Argument(
+            metavar="[SEARCH]", help="Part of the name of an operation, or of a function or module counted as it."
+        ),
+    ] = "",
     packages: Annotated[
-        bool, typer.Option("--packages", help="Instead list the installed libraries that bring their own formulas.")
+        bool,
+        typer.Option(
+            "--packages", help="List the installed libraries that add their own formulas, instead of the operations."
+        ),
     ] = False,
 ) -> None:
-    """List the counted operations: what is counted for each, and which functions and modules are counted as it."""
+    """List the operations that fxflops counts, and what is counted for each operation.
+
+    With SEARCH, also list the functions and modules that are counted as each operation.
+    """
     if packages:
         if search:
             raise InputError("--packages lists all libraries: leave out SEARCH")
         from ..ops.packages import GROUP, load_packages
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the list shows failed libraries
+            warnings.simplefilter("ignore")  # the printed list shows libraries that failed to load
             typer.echo(packages_text(load_packages(), GROUP))
         return
     from ..counting import catalogue_page
@@ -570,5 +612,5 @@ def ops(
 
 @app.command(short_help="List the counters whose numbers fxflops reproduces.", epilog=examples("fxflops conventions"))
 def conventions() -> None:
-    """List the conventions, one per counter that papers quote, and what each counts."""
+    """List the conventions and what each convention counts. A convention reproduces the numbers of one counter that papers quote, such as fvcore."""
     typer.echo(listed(repr(list_conventions()).splitlines()))

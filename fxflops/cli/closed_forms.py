@@ -1,4 +1,4 @@
-"""``fxflops closed-form``: the costs of a model as formulas in the sizes of its inputs."""
+"""``fxflops closed-form``: print the costs of a model as formulas in the sizes of its inputs."""
 
 from __future__ import annotations
 
@@ -30,23 +30,25 @@ def closed_form(
         str,
         typer.Option(
             metavar="NAME,NAME,...",
-            help="Names for the first dims, the same for every input tensor: batch,seq; _ for a fixed dim; seq:8192 also sets the largest size to check.",
+            help="Names for the first dims of every input tensor, e.g. batch,seq. Use _ for a fixed dim. seq:8192 also sets the largest size to check.",
         ),
     ],
     python: Annotated[
-        bool, typer.Option("--python", help="Print the FLOPs as a Python function that needs no package.")
+        bool, typer.Option("--python", help="Print the FLOPs as a Python function that imports no package.")
     ] = False,
-    latex: Annotated[bool, typer.Option("--latex", help="Print the FLOPs in LaTeX.")] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="Print the FLOPs as a LaTeX formula.")] = False,
     asked: Asked,
 ) -> None:
-    """Print a model's costs as polynomials in the sizes of its inputs, with the sizes for which they hold.
+    """Print a model's costs as polynomials in the sizes of its inputs, and the range of sizes for which the polynomials hold.
 
-    --python and --latex print FLOPs only: of the forward or, with --backward, of training (forward and backward).
+    --python and --latex print only the FLOPs of the forward pass or, with --backward, of the forward and backward passes together.
     """
     names = [NAMED.fullmatch(each.strip()) for each in dynamic.split(",")]
     if None in names or (python and latex):
         wrong = (
-            "--python or --latex, not both" if None not in names else f"--dynamic {dynamic!r}: names, such as batch,seq"
+            "give either --python or --latex, not both"
+            if None not in names
+            else f"--dynamic {dynamic!r}: expected names, such as batch,seq"
         )
         raise InputError(wrong)
     from torch.export import Dim
@@ -59,11 +61,11 @@ def closed_form(
         for i, each in enumerate(names)
         if each and each[1] != "_"
     }
-    with redirect_stdout(sys.stderr):  # for what a model prints: stdout is for results
+    with redirect_stdout(sys.stderr):  # stdout is for results, so text that the model prints goes to stderr
         on_meta = asked.card is not None or asked.device in (None, "meta")
         net, args, kwargs = subject(model, asked, on_meta, counts=on_meta)
         form = fitted(net, args, kwargs, dynamic_shapes=[dims] * (len(args) + len(kwargs)), **settings_of(asked))
     if asked.card is not None:
-        note(f"closed forms count for the CPU: peak memory may differ on {asked.card.name}")
+        note(f"the closed form was counted for the CPU; peak memory may differ on {asked.card.name}")
     phase = "training" if asked.backward else "forward"
     typer.echo(form.to_python(phase=phase) if python else form.latex(phase=phase) if latex else str(form))

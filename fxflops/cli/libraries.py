@@ -1,6 +1,7 @@
-"""Names of the models of timm, torchvision and transformers, read from the installed sources.
+"""The model names of timm, torchvision and transformers, read from the sources of the installed libraries.
 
-Importing these libraries, and torch with them, takes seconds; finding a misspelt name needs no import.
+Importing one of these libraries also imports torch and takes seconds. Names are read from source files so that a misspelt name is
+reported without an import.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ REGISTERED = {
     "timm": re.compile(r"^@register_model\n(?:@.*\n)*def (\w+)", re.M),
     "torchvision": re.compile(r'^@register_model\((?:name="(\w+)")?\)\n(?:[^d].*\n)*?def (\w+)', re.M),
 }
-"""The patterns of the names under which a library's sources register models."""
+"""For each library, a pattern that finds the names of models where the library's sources register them."""
 TYPE, CLASS = re.compile(r'"([\w.-]+)"[:,] "\w+Config"'), re.compile(r'"([A-Z]\w*(?:Model|For\w+))"')
-"""Patterns of a model type and of a model class in the sources of transformers' auto classes."""
+"""Patterns that find model types and model classes in the sources of transformers' auto classes."""
 FORMS = """\
   timm:resnet50                    a timm model
   torchvision:swin_t               a torchvision model
   hf:bert  hf:LlamaForCausalLM     a transformers model type or class, with its config's defaults
-  hf:path/to/config.json           the same with your own config
-  file.py:make_model               a module, or a function that returns one, or (model, args), or (model, args, kwargs)
-  package.module:make_model        the same from a package
-  model.pt2  model.pt              a torch.export program, a torch.jit.save model
+  hf:path/to/config.json           a transformers model with your own config
+  file.py:make_model               a model, or a function that returns model, (model, args) or (model, args, kwargs)
+  package.module:make_model        a model or such a function in a module that Python can import
+  model.pt2  model.pt              a torch.export program or a model saved by torch.jit.save
   path/to/folder                   a folder with a transformers or diffusers config.json, with or without weights"""
 
 
 SAVED = (".json", ".json.gz")
-"""Suffixes of saved reports and of torch.profiler traces."""
+"""The file suffixes of saved reports and of torch.profiler traces."""
 SUFFIXES = (".pt2", ".pt", ".pth", ".bin", ".ckpt", ".onnx", ".safetensors", ".gguf")
 
 
@@ -45,20 +46,23 @@ def is_from_a_library(name: str) -> bool:
 
 
 def is_file(name: str) -> bool:
-    """Return whether a name is an existing model file or folder, not Python code or a config alone."""
+    """Return whether a name is an existing model file or folder. Python files and .json files are not model files."""
     return not (is_from_a_library(name) or name.endswith((".py", *SAVED))) and Path(name).expanduser().exists()
 
 
 def model_named(word: str) -> str | None:
-    """Return the model that a word names, as commands expect it: "timm:resnet50" for "resnet50". None if it names no model."""
+    """Return the name of a model as commands expect it, e.g. "timm:resnet50" for "resnet50"; None if the word is not a model's name."""
     if is_from_a_library(word) or ".py:" in word or is_file(word) or word.endswith(".json"):
         return word
     return next((f"{library}:{word}" for library in REGISTERED if word in registered(library)), None)
 
 
 def check_model(name: str) -> str:
-    """Return a model's name, with "hf:" put before a config.json. Raises InputError if its library or file does not exist, or no such
-    model is in the library's sources. In doubt the name passes, and the library reports the error when the model is loaded."""
+    """Return a model's name, with "hf:" put before a config.json.
+
+    Raises InputError if the model's library or file does not exist, or if the library's sources do not contain the model. A name that
+    cannot be checked this way is returned; if the name is wrong, the library reports the error when the model is loaded.
+    """
     if Path(name).name == "config.json" and Path(name).is_file():
         name = f"hf:{name}"
     place, colon, rest = name.rpartition(":")
@@ -68,7 +72,7 @@ def check_model(name: str) -> str:
     if is_from_a_library(name):
         library, _, rest = name.partition(":")
         if not rest:
-            raise InputError(f"{name} names no model. A model is one of\n{FORMS}")
+            raise InputError(f"{name} lacks the name of a model. A model is one of\n{FORMS}")
         if find_spec(PACKAGES[library]) is None:
             raise not_installed(PACKAGES[library])
         if library == "hf":
@@ -78,7 +82,7 @@ def check_model(name: str) -> str:
     elif place.endswith(".py") and not Path(place).expanduser().is_file():
         raise InputError(f"there is no file {place!r}")
     elif not (colon and place and rest) and not name.endswith((".py", *SAVED)):
-        known = f"; timm has it: timm:{name}" if name in registered("timm") else ""
+        known = f" (did you mean timm:{name}?)" if name in registered("timm") else ""
         if "/" in name or name.endswith(SUFFIXES):
             known = ": there is no such file"
         raise InputError(f"unknown model {name!r}{known}. A model is one of\n{FORMS}")
@@ -86,7 +90,7 @@ def check_model(name: str) -> str:
 
 
 def registered(library: str) -> list[str]:
-    """Return the names of timm's or torchvision's models; none if its sources are not where they usually are."""
+    """Return the names of all models of timm or torchvision. The list is empty if the library's sources are not in the usual folders."""
     found = REGISTERED[library].findall(_sources(library, "models/**/*.py"))
     return [name if isinstance(name, str) else name[0] or name[1] for name in found]
 
@@ -97,21 +101,23 @@ def unknown(library: str, name: str, known: Iterable[str]) -> InputError:
 
 
 def near_or_all(name: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean a or b?)`` with similar known names; without any, all known names if at most 8."""
+    """Return `` (did you mean a or b?)`` with similar known names. If no name is similar, list all known names if there are at most 8."""
     names = list(known)
     return did_you_mean(name, names) or (f"; it has {', '.join(names)}" if 0 < len(names) <= 8 else "")
 
 
 def unknown_to_transformers(name: str, types: Iterable[str], classes: Iterable[str]) -> InputError:
-    """Return the error for a name that is neither a config's path nor a model type nor a model class of transformers."""
+    """Return the error for a name that is not the path of a config, a model type or a model class of transformers."""
     if name.endswith(".json") or "/" in name:
         path = str(Path(name).expanduser())
         return InputError(
-            f"hf:{name}: there is no file {path!r}; nothing is downloaded: give the path of a config.json"
+            f"hf:{name}: there is no file {path!r}; fxflops downloads nothing, so give the path of a config.json on this machine"
         )
     known = [*types, *classes]
     kind = max((each for each in known if name.startswith(each)), key=len, default="")
-    of_hub = f"; nothing is downloaded: hf:{kind} uses the config's defaults, hf:path/to/config.json your own config"
+    of_hub = (
+        f"; fxflops downloads nothing: hf:{kind} uses the default config, hf:path/to/config.json uses your own config"
+    )
     close = "" if kind and not name[len(kind) :][:1].isalnum() else near_or_all(name, known)
     return InputError(f"transformers has no model type or model class {name!r}{close or of_hub if kind else close}")
 
@@ -126,14 +132,16 @@ def _check_transformers(name: str) -> None:
 
 
 def _is_written(name: str, library: str) -> bool:
-    """Return whether a library's sources name a model; True if they are not where they usually are."""
+    """Return whether a library's sources contain this model's name. True if the sources are not in the usual folders."""
     sources, bare = _sources(library, "models/**/*.py"), name.partition(".")[0]
-    was_renamed = re.compile(rf"""["']{re.escape(bare)}["']\s*:""")  # a key in a table of former names
+    was_renamed = re.compile(
+        rf"""["']{re.escape(bare)}["']\s*:"""
+    )  # a former name, as a key in a table of renamed models
     return not sources or bare in registered(library) or was_renamed.search(sources) is not None
 
 
 def _sources(package: str, pattern: str) -> str:
-    """Return the text of a package's files that match the pattern; "" if it is not installed, or not as files."""
+    """Return the joined text of a package's files whose paths match the pattern; "" if the package is not installed in a folder."""
     spec = find_spec(package)
     return _read(tuple((spec and spec.submodule_search_locations) or ()), pattern)
 

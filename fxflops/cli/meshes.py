@@ -1,4 +1,4 @@
-"""``fxflops mesh``: the meshes of a number of devices on which a language model can be trained, by the bound of a step."""
+"""``fxflops mesh``: simulate a training step of a language model on every mesh of a number of devices, and rank the meshes by speed."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def mesh(
         ),
     ],
     *,
-    gpus: Annotated[int, typer.Option(min=1, metavar="N", help="The number of devices.")],
+    gpus: Annotated[int, typer.Option(min=1, metavar="N", help="Number of devices in a mesh.")],
     device: Annotated[
         str,
         typer.Option(
             metavar="DEVICE",
-            help="The card, with its peaks and links: H100, H200, B200, A100 ..., or cuda for the one here.",
+            help="The card: H100, H200, B200, A100 ..., or cuda for this machine's GPU. It sets the peaks and the link speeds.",
         ),
     ] = "H100",
     memory: Annotated[
@@ -51,16 +51,16 @@ def mesh(
         typer.Option(
             metavar="BYTES",
             parser=SIZE,
-            help="Memory for tensors on each device, such as 70GiB. Default: the card's, minus CUDA's context and NCCL's buffers.",
+            help="Memory for tensors on each device, e.g. 70GiB. Default: the card's memory minus CUDA's context and NCCL's buffers.",
         ),
     ] = None,
-    seq: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens of a sequence.")] = 8192,
+    seq: Annotated[int, typer.Option(min=1, metavar="N", help="Number of tokens in a sequence.")] = 8192,
     batch: Annotated[
         int | None,
         typer.Option(
             min=1,
             metavar="N",
-            help="Sequences of each data-parallel rank in a pass. Default: 1, or with --global-batch as many as fit.",
+            help="Sequences per data-parallel rank in one forward and backward pass. Default: 1; with --global-batch, the number that fits and is predicted to be fastest.",
         ),
     ] = None,
     global_batch: Annotated[
@@ -68,13 +68,15 @@ def mesh(
         typer.Option(
             min=1,
             metavar="N",
-            help="Sequences per step over all ranks. A rank's share takes several passes where it does not fit at once: gradients are accumulated.",
+            help="Sequences per step over all ranks. If a rank's share does not fit in one pass, its gradients are accumulated over several passes.",
         ),
     ] = None,
     global_tokens: Annotated[
         int | None,
         typer.Option(
-            metavar="N", parser=option.COUNT, help="Tokens per step over all ranks, instead of --global-batch: 4194304."
+            metavar="N",
+            parser=option.COUNT,
+            help="Tokens per step over all ranks, e.g. 4194304. Give this instead of --global-batch.",
         ),
     ] = None,
     within: Annotated[
@@ -82,39 +84,47 @@ def mesh(
         typer.Option(
             metavar="BYTES",
             parser=SIZE,
-            help="Link speed within a node, bytes a second one way: 450GB. Default: the card's.",
+            help="Link speed within a node, in bytes per second per direction, e.g. 450GB. Default: the card's link speed.",
         ),
     ] = None,
     across: Annotated[
         int | None,
-        typer.Option(metavar="BYTES", parser=SIZE, help="Link speed between nodes, per device: 50GB."),
+        typer.Option(
+            metavar="BYTES",
+            parser=SIZE,
+            help="Link speed between nodes, in bytes per second per direction for each device, e.g. 50GB. Default: the card's link speed.",
+        ),
     ] = None,
-    node: Annotated[int | None, typer.Option(min=1, metavar="N", help="Devices in a node. Default: 8.")] = None,
+    node: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Number of devices in a node. Default: 8.")
+    ] = None,
     checkpoint: Annotated[
         bool | None,
         typer.Option(
             "--checkpoint/--no-checkpoint",
-            help="Checkpoint every layer (keep only its input), or keep all activations. Default: checkpoint only on meshes that do not fit otherwise.",
+            help="Checkpoint every layer (keep only the layer's input), or keep all activations. Default: checkpoint only where a mesh does not fit otherwise or, with --global-batch, where this is faster.",
         ),
     ] = None,
     json: option.TableAsJson = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print CSV of the meshes that fit.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print the meshes that fit as CSV.")] = False,
 ) -> None:
-    """Simulate a training step of a transformers causal language model on each mesh of --gpus devices, and print those
-    that fit, most tokens per second first, then those that do not. Layers are checkpointed where a mesh needs it, and
-    with --global-batch gradients are accumulated over several passes: of --batch sequences, or of as many as fit.
+    """Simulate a training step of a transformers causal language model on each mesh of --gpus devices. Print the meshes that fit in
+    memory, fastest first, then the meshes that do not fit.
 
-    The step: weights, gradients and AdamW's state in f32, sharded over dp by fully_shard layer by layer, gradients reduced after each pass; bf16 in between; tensor
-    parallel over tp within a node, by the model's own tp_plan, for sizes that divide its heads. Pipelines are not among the meshes: how
-    a model is cut into stages is its author's to say; fxflops.distributed.rank_meshes takes a step of yours. In Python this is
-    fxflops.distributed.train_meshes. --json and --csv have more columns, such as the least time that the device's peaks and links allow.
+    A mesh splits the devices into dp data-parallel ranks of tp tensor-parallel devices each. Weights, gradients and AdamW's state are in
+    f32. fully_shard shards them over dp, layer by layer. The forward and backward passes compute in bf16, and gradients are reduced after
+    each pass. Tensor parallelism stays within a node, follows the model's tp_plan, and uses only sizes that divide the number of heads.
+
+    Pipeline parallelism is not simulated, since only you can choose the stages of a model: to rank meshes with pipelines, pass your own
+    training step to fxflops.distributed.rank_meshes. The Python function for this command is fxflops.distributed.train_meshes. --json and --csv
+    print more columns, e.g. a lower bound on the step time.
     """
-    if Path(model, "config.json").is_file():  # the folder of a model
+    if Path(model, "config.json").is_file():  # a model's folder: load its config
         model = f"hf:{model}"
     if not model.startswith("hf:"):
-        raise InputError(f"mesh is for language models of transformers, hf:CLASS or hf:CONFIG.json, not {model!r}")
+        raise InputError(f"mesh needs a transformers language model, hf:CLASS or hf:CONFIG.json; got {model!r}")
     if json and csv:
-        raise InputError("--json or --csv, not both")
+        raise InputError("give either --json or --csv, not both")
     global_batch = _sequences(global_batch, global_tokens, seq)
     from ..distributed import train_meshes
     from ..distributed.links import LINKS, Links
@@ -128,10 +138,13 @@ def mesh(
     links = Links(float(within or of_card.within), float(across or of_card.across), node or of_card.node)
     if not (links.within and links.across):
         raise InputError(
-            f"the links of {card.name} are not known: give --within and --across, in bytes/s per device, one way, "
-            "such as --within 64GB --across 25GB"
+            f"the link speeds of {card.name} are unknown: give --within and --across in bytes per second per direction, "
+            "e.g. --within 64GB --across 25GB"
         )
-    with redirect_stdout(sys.stderr), warnings.catch_warnings():  # what a model prints: stdout is for results
+    with (
+        redirect_stdout(sys.stderr),
+        warnings.catch_warnings(),
+    ):  # stdout is for results, so text that the model prints goes to stderr
         warnings.simplefilter("ignore")
         with working(f"loading {model}"):
             net: Any = load(model, on_meta=True).model
@@ -166,7 +179,7 @@ def mesh(
             as_json({**head, "too_large": too_large, "failed": meshes.failed, "provenance": meshes.table.provenance})
         )
     else:
-        size = f"batch {batch or 1:,} of {seq:,} tokens for each rank of dp"
+        size = f"batch {batch or 1:,} of {seq:,} tokens per data-parallel rank"
         if global_batch is not None:
             size = f"{global_batch:,} sequences of {seq:,} tokens on all ranks"
         typer.echo(f"training step: {size}; weights, gradients and AdamW's state in f32, computed in bf16")
@@ -176,21 +189,21 @@ def mesh(
 
 
 def _sequences(global_batch: int | None, global_tokens: int | None, seq: int) -> int | None:
-    """Return the sequences of a step on all ranks, if either option gives them."""
+    """Return the number of sequences in a step over all ranks; None if neither option is given."""
     if global_tokens is None:
         return global_batch
     if global_batch is not None:
-        raise InputError("--global-batch or --global-tokens, not both")
+        raise InputError("give either --global-batch or --global-tokens, not both")
     if global_tokens % seq or not global_tokens:
         power = 2 ** max(0, round(math.log2(max(1, global_tokens / seq))))
         raise InputError(
-            f"--global-tokens must be a positive multiple of {seq:,}, not {global_tokens:,}: e.g. --global-batch {power} is {power * seq:,} tokens"
+            f"--global-tokens must be a positive multiple of --seq {seq:,}, got {global_tokens:,}; e.g. --global-batch {power} is {power * seq:,} tokens"
         )
     return global_tokens // seq
 
 
 def _advice(meshes: Meshes, batch: int | None, global_batch: int | None, checkpoint: bool | None) -> str:
-    """Return what to try where no mesh fits."""
+    """Return advice on what to try if no mesh fits."""
     try_ = []
     if checkpoint is False:
         try_.append("leave out --no-checkpoint")
@@ -201,8 +214,10 @@ def _advice(meshes: Meshes, batch: int | None, global_batch: int | None, checkpo
         try_.append(smaller)
     if any(
         "hold them" in note for note in meshes.notes
-    ):  # a rank's share of the experts does not shrink with more ranks
-        try_.append("fewer devices (--gpus), as the experts' weights are padded for each rank that holds none")
+    ):  # more ranks do not make a rank's share of the experts smaller
+        try_.append("fewer devices (--gpus), since some ranks have no part of the experts' weights")
     else:
         try_.append("more devices (--gpus)")
-    return "what to do: " + ", ".join([*try_, "shorter sequences (--seq)", "cards with more memory (--device)"])
+    return "ways to make it fit: " + ", ".join(
+        [*try_, "shorter sequences (--seq)", "cards with more memory (--device)"]
+    )

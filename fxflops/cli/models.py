@@ -40,17 +40,17 @@ from .shown import note
 
 OF_EACH_TOKEN = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration")
 OF_A_WHOLE = ("ForSequenceClassification", "ForImageClassification")
-"""Name endings of transformers classes that take one label per token, and one per sequence or image."""
+"""Name endings of transformers classes: the first take one label per token, the second one label per sequence or image."""
 DEFAULT_TOKENS, DEFAULT_FRAMES, DEFAULT_SIDE = 128, 16, 224
-"""Input sizes for models that do not state any: tokens, frames of a video, pixels of an image's side."""
+"""Input sizes for models that do not state their own: number of tokens, frames of a video, pixels on each side of an image."""
 
 
 class Loaded(NamedTuple):
-    """A model and its inputs: ``given`` are args and kwargs from the user's own code, ``default`` are inputs that fit a
-    library's model.
+    """A model and its inputs.
 
-    ``note`` names the default sizes that fxflops chose. ``ask`` is the error if a model has free input sizes and none are given;
-    with ``is_batch`` only the first size of each input is free. ``to_train`` prepares a transformers model for training as its
+    ``given`` are args and kwargs from the user's own code. ``default`` are inputs that fit a library's model. ``note`` names the default
+    sizes that fxflops chose. ``ask`` is the error message to show if a model has free input sizes and the user gives no inputs; with
+    ``is_batch`` only the first size of each input is free. ``to_train`` prepares a transformers model for training as transformers'
     Trainer does, and returns labels for the inputs.
     """
 
@@ -64,9 +64,9 @@ class Loaded(NamedTuple):
 
 
 def load(name: str, on_meta: bool = False, unsafe: bool = False) -> Loaded:
-    """Load a model by name; ``on_meta`` allocates no weights, ``unsafe`` also unpickles files.
+    """Load a model by name. ``on_meta`` allocates no weights; ``unsafe`` also loads pickled files.
 
-    Raises InputError for an unknown name, with similar ones, and for a model that cannot be made.
+    Raises InputError for an unknown name, with similar names in the message, and for a model that cannot be built.
     """
     if is_file(name):
         return _of_file(name, on_meta, unsafe)
@@ -77,7 +77,7 @@ def load(name: str, on_meta: bool = False, unsafe: bool = False) -> Loaded:
         if name.endswith(".py"):
             makers = ", ".join(f"{name}:{maker}" for maker in _makers(_imported(name)))
             raise InputError(
-                f"which model of {name}? {f'one of {makers}' if makers else 'it has no module and no function'}"
+                f"{name} is not the name of a model: {f'give one of {makers}' if makers else 'the file defines no module and no function'}"
             )
         raise InputError(f"unknown model {name!r}. A model is one of\n{FORMS}")
     library, _, rest = name.partition(":")
@@ -87,18 +87,18 @@ def load(name: str, on_meta: bool = False, unsafe: bool = False) -> Loaded:
 
 @contextmanager
 def _errors_of(name: str, on_meta: bool) -> Iterator[None]:
-    """Turn the errors of a library that makes a model into an InputError."""
+    """Turn an error that a library raises while it builds a model into an InputError."""
     try:
         yield
     except FxflopsError:
         raise
     except Exception as error:
-        raise InputError(f"{name} cannot be made{' on meta' * on_meta}: {_message(error)}") from error
+        raise InputError(f"{name} cannot be built{' on the meta device' * on_meta}: {_message(error)}") from error
 
 
 @contextmanager
 def _built(on_meta: bool) -> Iterator[None]:
-    """Build a model with the same random weights each time; on meta, without weights."""
+    """Let the block build a model with the same random weights each time; with ``on_meta``, without allocating weights."""
     torch.manual_seed(0)
     with torch.device("meta") if on_meta else nullcontext():
         yield
@@ -118,7 +118,7 @@ def _of_torchvision(name: str) -> Loaded:
     if name not in models.list_models():
         raise unknown("torchvision", name, models.list_models())
     builder = models.get_model_builder(name)
-    # Detection and segmentation would otherwise download a backbone.
+    # Without this argument, detection and segmentation models download a pretrained backbone.
     backbone = {"weights_backbone": None} if "weights_backbone" in inspect.signature(builder).parameters else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
@@ -128,7 +128,7 @@ def _of_torchvision(name: str) -> Loaded:
 
 
 def _inputs_of_torchvision(model: nn.Module, name: str, kind: str, models: Any) -> tuple[tuple[Given, ...], str]:
-    """Return the inputs that the model's first published weights were trained for, and a note on sizes we chose."""
+    """Return inputs of the sizes used with the model's first published weights, and a note about sizes that fxflops chose."""
     if kind == "detection":
         resize: Any = model.transform
         height, width = resize.fixed_size[::-1] if resize.fixed_size else (resize.min_size[-1],) * 2
@@ -137,9 +137,9 @@ def _inputs_of_torchvision(model: nn.Module, name: str, kind: str, models: Any) 
     said = getattr(transforms, "crop_size", None) or getattr(transforms, "resize_size", None)
     height, width = (said[0], said[-1]) if said else (DEFAULT_SIDE, DEFAULT_SIDE)
     if kind == "video":
-        note = f"{DEFAULT_FRAMES} frames; --input 1,3,T,H,W for others"
+        note = f"using {DEFAULT_FRAMES} frames; --input 1,3,T,H,W sets other sizes"
         return (Given("", (1, 3, DEFAULT_FRAMES, height, width)),), note
-    note = "" if said else f"images of {DEFAULT_SIDE} x {DEFAULT_SIDE}; --input 1,3,H,W for others"
+    note = "" if said else f"using images of {DEFAULT_SIDE} x {DEFAULT_SIDE}; --input 1,3,H,W sets other sizes"
     return (Given("", (1, 3, height, width)),) * (2 if kind == "optical_flow" else 1), note
 
 
@@ -161,7 +161,7 @@ def _of_transformers(name: str) -> Loaded:
 
 
 def _of_folder(path: Path) -> Loaded:
-    """Make the model of a config file, or of the config in a folder."""
+    """Build the model that a config file, or the config in a folder, describes."""
     model, config, said = model_of_folder(path)
     if said:
         note(f"{path}: {said}")
@@ -171,25 +171,30 @@ def _of_folder(path: Path) -> Loaded:
 
 
 def _inputs_of_transformers(model: Any, config: Any) -> tuple[tuple[Given, ...], str]:
-    """Return tokens or an image if that is the model's main input, else no inputs; and a note on sizes we chose."""
+    """Return the inputs of a model whose main input is tokens or an image, and a note about sizes that fxflops chose. Other models get no
+    inputs."""
     if model.main_input_name == "input_ids" and hasattr(config, "vocab_size"):
         tokens = min(DEFAULT_TOKENS, getattr(config, "max_position_embeddings", None) or DEFAULT_TOKENS)
         wanted = ["decoder_input_ids"] if getattr(config, "is_encoder_decoder", False) else []
         names = ["input_ids", *(name for name in wanted if name in inspect.signature(model.forward).parameters)]
-        note = f"{' and '.join(names)} of {tokens} tokens, without a mask; --input-ids 1,512 for others"
+        note = f"using {' and '.join(names)} of {tokens} tokens, without a mask; --input-ids 1,512 sets another size"
         return tuple(Given(name, (1, tokens), TOKENS) for name in names), note
     if model.main_input_name == "pixel_values":
         said = getattr(config, "image_size", None)
         height, width = (said[0], said[-1]) if isinstance(said, (list, tuple)) else (said or DEFAULT_SIDE,) * 2
-        note = "" if said else f"an image of {DEFAULT_SIDE} x {DEFAULT_SIDE}; --input pixel_values=1,3,H,W for others"
+        note = (
+            ""
+            if said
+            else f"using an image of {DEFAULT_SIDE} x {DEFAULT_SIDE}; --input pixel_values=1,3,H,W sets other sizes"
+        )
         return (Given("pixel_values", (1, getattr(config, "num_channels", 3), height, width)),), note
     return (), ""
 
 
 def _labels(model: Any, config: Any, inputs: Sequence[Given]) -> tuple[Given, ...]:
-    """Return a transformers model's labels for training; none if it takes none, or if their shape is unknown.
+    """Return the labels for training a transformers model. There are no labels if the model takes none or their shape is unknown.
 
-    Its KV cache is switched off, as transformers' Trainer does: it would hold all keys and values until the step ends.
+    Also switches the model's KV cache off, as transformers' Trainer does: the cache would keep all keys and values until the step ends.
     """
     configs = [config, config.get_text_config()] if hasattr(config, "get_text_config") else [config]
     for each in configs:
@@ -211,7 +216,7 @@ def _labels(model: Any, config: Any, inputs: Sequence[Given]) -> tuple[Given, ..
 
 
 def _of_file(name: str, on_meta: bool, unsafe: bool) -> Loaded:
-    """Load a model from a file, or make the model of a folder's config."""
+    """Load a model from a file, or build the model that a folder's config describes."""
     path = Path(name).expanduser()
     if checked_file(path).name == CONFIG:
         with _errors_of(name, on_meta), _built(on_meta):
@@ -225,7 +230,7 @@ def _of_file(name: str, on_meta: bool, unsafe: bool) -> Loaded:
     inputs = tuple(Given(each.name, each.example(program.ranges), _dtype(each)) for each in tensors)
     if varying:
         options = " ".join(f"--input {each.name}={','.join(map(str, each.shape))}" for each in inputs)
-        advice = f"\n  give them, e.g. fxflops run {name} {options}" if inputs else ""
+        advice = f"\n  give the inputs, e.g. fxflops run {name} {options}" if inputs else ""
         return Loaded(program, inputs, ask=f"{name}: {varying}{advice}", is_batch=program.is_batch_alone())
     return Loaded(program, inputs, given=inputs_of_program(program))
 
@@ -241,8 +246,10 @@ LIBRARIES = {"timm": _of_timm, "torchvision": _of_torchvision, "hf": _of_transfo
 
 
 def _own(place: str, attribute: str, on_meta: bool) -> Loaded:
-    """Load ``attribute`` of a file or module: a model, or a function that returns a model, (model, args) or (model, args,
-    kwargs). With its inputs it may be any callable: ``(model.generate, ids)``."""
+    """Load ``attribute`` of a file or module: a model, or a function that returns a model, (model, args) or (model, args, kwargs).
+
+    In such a tuple the model may be any callable, e.g. ``(model.generate, ids)``.
+    """
     name = f"{place}:{attribute}"
     module = _imported(place, attribute)
     found: Any = module
@@ -255,22 +262,22 @@ def _own(place: str, attribute: str, on_meta: bool) -> Loaded:
             found = found()
     parts = found if isinstance(found, tuple) else (found,)
     is_called = 1 < len(parts) <= 3 and callable(parts[0]) and not isinstance(parts[0], (nn.Module, type))
-    if is_called:  # a method or pipeline with its inputs; without inputs it would be called to make the model
+    if is_called:  # a method or pipeline with its inputs; a callable without inputs was called above to build the model
         parts = (as_model(parts[0], None, *parts[1:]), *parts[1:])
     if not parts or not isinstance(parts[0], nn.Module) or len(parts) > 3:
         kinds = ", ".join(type(part).__name__ for part in parts)
         kind = f"({kinds})" if isinstance(found, tuple) else kinds
-        forms = "a torch.nn.Module, (model, args) or (model, args, kwargs), where model may be any callable"
-        raise InputError(f"{name} gives {kind}, not {forms}")
+        forms = "a torch.nn.Module, (model, args) or (model, args, kwargs); in a tuple, model may be any callable"
+        raise InputError(f"{name} is or returns {kind}; expected {forms}")
     if len(parts) == 1:
         return Loaded(parts[0])
     return Loaded(parts[0], given=(parts[1], parts[2] if len(parts) == 3 else None))
 
 
 def _imported(place: str, attribute: str = "name") -> ModuleType:
-    """Import a file, which may import its neighbours; or a module by name, also from the current directory.
+    """Import a Python file or a module by name. A file can import other files in its folder; a module may be in the current directory.
 
-    ``attribute`` is the wanted name, for error messages.
+    ``attribute`` is the name to look up in it, for error messages.
     """
     is_file = place.endswith(".py") or os.sep in place
     path = Path(place).expanduser().resolve()
@@ -296,20 +303,19 @@ def _imported(place: str, attribute: str = "name") -> ModuleType:
 
 @cache
 def _executed(path: Path, changed: int) -> ModuleType:
-    """Run a file as a module, again only if its modification time changed: it may register things that cannot be registered
-    twice."""
+    """Run a file as a module. The file runs again only if it has changed, since it may register things that cannot be registered twice."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # dataclasses and pickle look their module up there
+    sys.modules.setdefault(path.stem, module)  # dataclasses and pickle look up a class's module there
     spec.loader.exec_module(module)
     return module
 
 
 @contextmanager
 def _own_arguments(program: str) -> Iterator[None]:
-    """Hide fxflops's own arguments from the user's code: it sees none."""
+    """Hide the arguments of fxflops from the user's code, which sees a command line without arguments."""
     before, sys.argv = sys.argv, [program]
     try:
         yield
@@ -318,28 +324,28 @@ def _own_arguments(program: str) -> Iterator[None]:
 
 
 def _package_advice(path: Path, attribute: str) -> Callable[[BaseException], str]:
-    """Return a function that gives advice on an error of the file, such as how to name it as part of its package."""
+    """Return a function that gives advice on an error raised while the file is imported, e.g. to name the file as part of its package."""
 
     def advice(error: BaseException) -> str:
         if isinstance(error, SystemExit):
-            return "\n  it sees a command line without arguments: give its parsed arguments defaults"
+            return "\n  the file runs without command-line arguments: give the arguments that it parses default values"
         packages = [path.parent]
         while (packages[-1] / "__init__.py").is_file():
             packages.append(packages[-1].parent)
-        inside = packages[:-1] or packages  # a folder without __init__.py may be a package, too
+        inside = packages[:-1] or packages  # a folder without __init__.py may also be a package
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         is_own = (missing or "").partition(".")[0] in {folder.name for folder in inside}
         if not (isinstance(error, ImportError) and ("relative import" in str(error) or is_own)):
             return ""
         module = ".".join([*(folder.name for folder in reversed(inside)), path.stem])
-        return f"\n  it is a module of a package: give {module}:{attribute}, in the folder {inside[-1].parent}"
+        return f"\n  the file is part of a package: give {module}:{attribute}, from the folder {inside[-1].parent}"
 
     return advice
 
 
 @contextmanager
 def _user_errors(what: str, advice: Callable[[BaseException], str] = lambda error: "") -> Iterator[None]:
-    """Turn an error of the user's own code into an InputError with the last line of the traceback outside libraries."""
+    """Turn an error of the user's own code into an InputError that shows the last line of the traceback in the user's code."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -350,7 +356,7 @@ def _user_errors(what: str, advice: Callable[[BaseException], str] = lambda erro
 
 
 def _makers(module: ModuleType) -> list[str]:
-    """Return the names in a module that are models, or callables that might make one."""
+    """Return the names of a module's models, and of the callables defined in the module, which might return a model."""
     named = [(name, value) for name, value in vars(module).items() if not name.startswith("_")]
     made_here = {n for n, value in named if callable(value) and getattr(value, "__module__", "") == module.__name__}
     return [name for name, value in named if isinstance(value, nn.Module) or name in made_here]
@@ -360,5 +366,5 @@ def _makers(module: ModuleType) -> list[str]:
 
 
 def _message(error: BaseException, at: str = "") -> str:
-    full = "\n--counts-only makes no weights" if "allocate" in str(error) else ""
+    full = "\n--counts-only allocates no weights" if "allocate" in str(error) else ""
     return f"{type(error).__name__}: {error}{at}{full}"

@@ -25,9 +25,9 @@ from .libraries import check_model
 
 T = TypeVar("T")
 ATTENTION = "dense"
-NO_CARD = "give --device CARD, the card to predict for: H100, A100, L4, RTX 4090 ..."
+NO_CARD = "give --device CARD, such as H100, A100, L4 or RTX 4090"
 MAY_BE_OF_TORCH = re.compile(r"[a-z_]+\d?(:\d+)?")
-"""Names that may be torch devices, such as "cuda:1". Torch checks them later, as importing it takes seconds."""
+"""Pattern of names that may be torch devices, such as "cuda:1". Torch checks the name later, since importing torch takes seconds."""
 
 
 def unknown_device(name: str) -> InputError:
@@ -35,7 +35,7 @@ def unknown_device(name: str) -> InputError:
     close = did_you_mean(name, [device.name for device in DEVICES])
     return InputError(
         f"unknown device {name!r}{close}; give cpu, cuda, cuda:1 or meta, or a card, such as H100, A100, L4, RTX 4090; "
-        "describe an unlisted card by its figures: --device name=Mine,bf16=400T,bandwidth=2TB,memory=96GB"
+        "for an unlisted card, give its specifications: --device name=Mine,bf16=400T,bandwidth=2TB,memory=96GB"
     )
 
 
@@ -52,9 +52,10 @@ def read_by(read: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def spread(*left_out: str, **helps: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replace each dataclass parameter of a command by the dataclass's fields, which typer turns into options.
+    """Replace each dataclass parameter of a command by the dataclass's fields, so that typer turns every field into an option.
 
-    Fields in ``left_out`` are not options of this command and keep their defaults. ``helps`` replaces the help texts of fields.
+    Fields named in ``left_out`` do not become options of this command and keep their defaults. ``helps`` has other help texts for fields,
+    by name.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -99,18 +100,19 @@ COUNT, SIZE, SECONDS = (read_by(read) for read in (units.read_count, units.read_
 
 
 def read_percent(text: str) -> float:
-    """Read a percentage from 0, such as 1% or 0.5; ValueError for other text."""
+    """Read a percentage of at least 0, written as "1%" or "0.5". Raises ValueError for other text."""
     percent = float(text.strip().removesuffix("%"))
     if not 0 <= percent < math.inf:
-        raise ValueError(f"{text!r} is not a percentage: write 1% or 0.5")
+        raise ValueError(f"{text!r} is not a percentage: write e.g. 1% or 0.5")
     return percent
 
 
 PERCENT = read_by(read_percent)
 
 HELP_MODEL = (
-    "timm:NAME, torchvision:NAME, hf:TYPE or hf:CLASS or hf:CONFIG.json, FILE.py:NAME or PACKAGE.MODULE:NAME; "
-    "a torch.export or TorchScript file (.pt2, .pt), or a folder with a config.json; a report saved as FILE.json; or a torch.profiler trace."
+    "A library's model: timm:NAME, torchvision:NAME, hf:TYPE, hf:CLASS or hf:CONFIG.json. "
+    "Your own model: FILE.py:NAME, PACKAGE.MODULE:NAME, a torch.export or TorchScript file (.pt2, .pt), or a folder with a config.json. "
+    "An earlier run: a report saved as FILE.json, or a torch.profiler trace."
 )
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=HELP_MODEL, show_default=False, callback=check_model)]
@@ -124,17 +126,17 @@ Models = Annotated[
     list[str],
     typer.Argument(
         metavar="MODEL",
-        help=f"{HELP_MODEL} Several models give one table, with a row each.",
+        help=f"{HELP_MODEL} Several models are compared in one table, with a row for each model.",
         show_default=False,
         callback=check_models,
     ),
 ]
-TableAsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
+TableAsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Options for the inputs and for how to count, shared by all commands; None where not given."""
+    """Options for the inputs and for how to count, shared by all commands. An option that the user does not give is None."""
 
     input: Annotated[
         list[str] | None,
@@ -142,32 +144,35 @@ class Asked:
             "--input",
             "--input-size",
             metavar="[NAME=]SHAPE[:DTYPE]",
-            help="Shape of an input, batch included: 1,3,224,224 or mask=1,128:bool; batch.ids=1,128 for a dict's entry. Repeat for more inputs, in order. Default: inputs that fit the model.",
+            help="Shape of one input, including the batch: 1,3,224,224 or mask=1,128:bool. For a dict argument batch with an entry ids: batch.ids=1,128. Repeat the option for further inputs, in order. Default: inputs that fit the model.",
         ),
     ] = None
     input_ids: Annotated[
-        str | None, typer.Option(metavar="SHAPE", help="Pass random tokens of this shape as input_ids, e.g. 1,128.")
+        str | None,
+        typer.Option(metavar="SHAPE", help="Pass random tokens of this shape as the argument input_ids, e.g. 1,128."),
     ] = None
-    batch: Annotated[int | None, typer.Option(min=1, metavar="N", help="The first dimension of every input.")] = None
-    # Option names are written out: typer 0.27 mistakes a metavar that is the parameter's name in capitals for the option's name.
+    batch: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Set the first dimension of every input to N.")
+    ] = None
+    # The option is named explicitly: if a metavar is the parameter's name in capitals, typer 0.27 takes it for the option's name.
     device: Annotated[
         str | None,
         typer.Option(
             "--device",
             metavar="DEVICE",
-            help="Device to run on or count for: cpu, cuda, cuda:1 or meta. A card such as H100, or an unlisted card's figures (bf16=400T,bandwidth=2TB,memory=96GB): count for it, without running. Default: the CPU.",
+            help="Device to run on or to count for: cpu, cuda, cuda:1 or meta. For a card, such as H100, the model is only counted, not run. For an unlisted card, give its specifications: bf16=400T,bandwidth=2TB,memory=96GB. Default: the CPU.",
         ),
     ] = None
     dtype: Annotated[
         str | None,
-        typer.Option("--dtype", metavar="DTYPE", help="Dtype of weights and real inputs: bf16, f16, f64 ..."),
+        typer.Option("--dtype", metavar="DTYPE", help="Dtype of weights and floating-point inputs: bf16, f16, f64 ..."),
     ] = None
     autocast: Annotated[
         str | None,
         typer.Option(
             "--autocast",
             metavar="bf16|f16",
-            help="Count the forward as under torch.autocast with this dtype.",
+            help="Count the forward pass as if it ran under torch.autocast with this dtype.",
             autocompletion=lambda: ["bf16", "f16"],
         ),
     ] = None
@@ -175,28 +180,28 @@ class Asked:
         bool | None,
         typer.Option(
             "--train/--eval",
-            help="Run in train or in eval mode. Default: train with a backward pass, else eval.",
+            help="Run the model in train mode or in eval mode. Default: train mode with a backward pass, else eval mode.",
         ),
     ] = None
     backward: Annotated[
         bool,
         typer.Option(
             "--backward",
-            help="Run the backward pass too, from the loss (hf: models are given labels) or the sum of the outputs; in train mode unless --eval is given.",
+            help="Also run the backward pass, from the loss or, without a loss, from the sum of the outputs. Models named hf:... get labels to compute a loss. The model is in train mode unless --eval is given.",
         ),
     ] = False
     optimizer: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Also count a step of this optimizer after --backward: a class of torch.optim, such as AdamW. It does not run.",
+            help="After --backward, also count a step of this torch.optim class, such as AdamW. The step is only counted, not run.",
         ),
     ] = None
     convention: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Count by this counter's rules; see fxflops conventions. Default: fxflops.",
+            help="Count by the rules of this counter. The command 'fxflops conventions' lists the counters. Default: fxflops.",
             autocompletion=conventions,
         ),
     ] = None
@@ -204,7 +209,7 @@ class Asked:
         str | None,
         typer.Option(
             metavar="dense|exact",
-            help="Count all pairs of queries and keys (dense), or those that a mask leaves (exact). Default: dense.",
+            help="Count all pairs of queries and keys (dense), or only the pairs that the attention mask keeps (exact). Default: dense.",
             autocompletion=lambda: ["dense", "exact"],
         ),
     ] = None
@@ -213,14 +218,16 @@ class Asked:
         bool,
         typer.Option(
             "--unsafe",
-            help="Also load pickled models (torch.save). This runs code from the file: use it only for files you trust.",
+            help="Also load pickled models (torch.save). Loading runs code from the file, so give --unsafe only for files that you trust.",
         ),
     ] = False
 
     @property
     def card(self) -> Device | None:
-        """The card that ``device`` names; None for a torch device or no device. Raises InputError for a name that can be neither,
-        before torch is imported."""
+        """The card that ``device`` names; None for a torch device or no device.
+
+        Raises InputError for a name that can be neither a card nor a torch device. This check does not import torch.
+        """
         found = None if self.device is None else listed(self.device)
         if found is None and self.device is not None and not MAY_BE_OF_TORCH.fullmatch(self.device):
             raise unknown_device(self.device)
@@ -228,11 +235,11 @@ class Asked:
 
     @property
     def place(self) -> str | None:
-        """The device's name in torch."""
+        """The torch device to use: ``device`` itself, "cuda" if ``device`` names a card, or None."""
         return self.device if self.card is None else "cuda"
 
     def of_saved(self) -> Asked:
-        """Return the options that apply to a saved report: convention and attention."""
+        """Return only the options that apply to a saved report: convention and attention."""
         return Asked(convention=self.convention, attention=self.attention)
 
 
@@ -244,19 +251,26 @@ def given_by(asked: Asked) -> tuple[Given, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The budgets of ``fxflops check``; None where not given."""
+    """The budgets of ``fxflops check``. A budget that the user does not give is None."""
 
     max_flops: Annotated[
-        int | None, typer.Option(metavar="COUNT", parser=COUNT, help="Limit, such as 4.2G; K, M, G, T, P.")
+        int | None,
+        typer.Option(metavar="COUNT", parser=COUNT, help="Limit for FLOPs, e.g. 4.2G. Suffixes: K, M, G, T, P."),
     ] = None
-    max_macs: Annotated[int | None, typer.Option(metavar="COUNT", parser=COUNT, help="Limit, such as 2.1G.")] = None
-    max_params: Annotated[int | None, typer.Option(metavar="COUNT", parser=COUNT, help="Limit, such as 30M.")] = None
+    max_macs: Annotated[int | None, typer.Option(metavar="COUNT", parser=COUNT, help="Limit for MACs, e.g. 2.1G.")] = (
+        None
+    )
+    max_params: Annotated[
+        int | None, typer.Option(metavar="COUNT", parser=COUNT, help="Limit for parameters, e.g. 30M.")
+    ] = None
     max_memory: Annotated[
-        int | None, typer.Option(metavar="BYTES", parser=SIZE, help="Limit at the peak: 2GiB, 500MB ...")
+        int | None, typer.Option(metavar="BYTES", parser=SIZE, help="Limit for peak memory, e.g. 2GiB or 500MB.")
     ] = None
     max_time: Annotated[
         float | None,
         typer.Option(
-            metavar="TIME", parser=SECONDS, help="Limit for one run: 50ms, 1.5s ...; seconds if no unit is given."
+            metavar="TIME",
+            parser=SECONDS,
+            help="Limit for the time of one run, e.g. 50ms or 1.5s. A number without a unit is in seconds.",
         ),
     ] = None

@@ -1,4 +1,4 @@
-"""Get the report for a command: read from a file, which needs no torch, or made from a model by ``runs.py``."""
+"""Get the report for a command: read a saved report, which does not import torch, or let ``runs.py`` count or run a model."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .shown import note
 
 
 def report_of(target: str, asked: Asked, timed: Mapping[str, Any] | None = None) -> Report:
-    """Load a saved report, recounted if a convention or attention is given; or count a model; or, if ``timed`` has arguments
-    for :func:`~fxflops.cli.runs.analyzed`, run and time it.
+    """Return the report of a model or a saved report.
 
-    Raises InputError for unknown values, before the model is loaded.
+    A saved report is recounted if a convention or attention is given. A model is counted, or run and timed if ``timed`` has arguments for
+    :func:`~fxflops.cli.runs.analyzed`. Raises InputError for unknown values, before the model is loaded.
     """
     check(asked)
     if is_saved(target):
@@ -32,7 +32,7 @@ def report_of(target: str, asked: Asked, timed: Mapping[str, Any] | None = None)
 
 
 def both(a: str, b: str, asked: Asked) -> tuple[Report, Report]:
-    """Return the reports of two targets; beside a saved report, options for inputs apply to the model only."""
+    """Return the reports of two targets. If one target is a saved report and the other a model, options for inputs apply only to the model."""
     one, other = (asked.of_saved() if is_saved(x) and not is_saved(y) else asked for x, y in ((a, b), (b, a)))
     return report_of(a, one), report_of(b, other)
 
@@ -43,7 +43,7 @@ def is_saved(target: str) -> bool:
 
 
 def check(asked: Asked) -> None:
-    """Raise InputError for an invalid input, convention or attention. Dtypes are checked later, since that needs torch."""
+    """Raise InputError for an invalid input, convention or attention. Dtypes are checked later, since their check imports torch."""
     given_by(asked)
     check_convention(asked.convention or BASE_CONVENTION)
     check_attention(asked.attention or ATTENTION)
@@ -54,8 +54,8 @@ def _loaded(target: str, asked: Asked) -> Report:
         raise InputError(f"{target!r} is a directory" if Path(target).is_dir() else f"there is no file {target!r}")
     if asked != asked.of_saved():
         raise InputError(
-            f"{target} is read as a saved report: only --convention and --attention can be given for it; "
-            f"the config of a transformers model is hf:{target}"
+            f"{target} is read as a saved report, which only allows --convention and --attention; "
+            f"if it is the config of a transformers model, give hf:{target}"
         )
     if _is_trace(target):
         from ..api import read_trace
@@ -73,25 +73,25 @@ def _loaded(target: str, asked: Asked) -> Report:
 
 
 def baseline_for(report: Report, path: Path) -> Report:
-    """Return the saved baseline of a report, recounted by the report's convention and attention."""
+    """Load the baseline for a report, recounted with the report's convention and attention."""
     if not is_saved(str(path)) or _is_trace(str(path)):
         raise InputError(
-            f"--baseline {path}: not a saved report; fxflops run MODEL --counts-only --save main.json writes one"
+            f"--baseline {path} is not a saved report; fxflops run MODEL --counts-only --save main.json writes a report"
         )
     earlier = Report.load(path)
     if earlier.inputs != report.inputs:
         raise InputError(
-            f"--baseline {path} was counted for {earlier.inputs}, this model for {report.inputs}: they cannot be compared"
+            f"--baseline {path} was counted for inputs {earlier.inputs}, but this model for {report.inputs}: give the same inputs"
         )
     if not earlier.complete:
-        note(f"{path} is a lower bound: {', '.join(each.op for each in earlier.missing)} had no formula")
+        note(f"the counts in {path} are lower bounds: {', '.join(each.op for each in earlier.missing)} had no formula")
     if (earlier.convention, earlier.attention) == (report.convention, report.attention):
         return earlier
     return earlier.recount(report.convention, attention=report.attention)
 
 
 def _is_trace(target: str) -> bool:
-    """Return whether a file is a torch.profiler trace; its events follow a header of less than 1 MiB."""
+    """Return whether a file is a torch.profiler trace. The events of a trace follow a header of less than 1 MiB."""
     opened = gzip.open if target.endswith(".gz") else open
     try:
         with opened(target, "rb") as file:
@@ -101,9 +101,10 @@ def _is_trace(target: str) -> bool:
 
 
 def gathered(report: Report) -> list[GatheredReport] | None:
-    """Return the report of all processes, if there are several; None in all but the first. The process group is destroyed.
+    """Gather the reports of all processes, and destroy the process group.
 
-    Without a process group, each process of torchrun counts alone, and only the first prints.
+    Returns a list with the gathered report, an empty list if there is only one process, and None in every process but the first. If
+    torchrun started processes that joined no process group, each counts alone, and only the first prints.
     """
     from torch import distributed
 
@@ -114,7 +115,9 @@ def gathered(report: Report) -> list[GatheredReport] | None:
         if started > 1 and os.environ["RANK"] != "0":
             return None
         if started > 1:
-            note(f"the model joins no process group: each of {started} processes counted it alone, and rank 0 prints")
+            note(
+                f"the model joins no process group: each of the {started} processes counted the whole model, and only rank 0 prints"
+            )
         return []
     whole, is_first = report.gather(), distributed.get_rank() == 0
     distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""From options to a report: load the model, move it, make its inputs, and count or run it."""
+"""Turn options into a report: load the model, move it to its device, create its inputs, and count or run the model."""
 
 from __future__ import annotations
 
@@ -39,42 +39,43 @@ from .tensors import autocast_of, device_of, dtype_of, optimizer_of, tensors_of
 
 
 def counted(name: str, asked: Asked) -> Report:
-    """Count a model on meta for the requested device, or on real tensors if it needs values and its weights fit in memory."""
+    """Count a model for the requested device. The count runs on the meta device; if the model needs the values of tensors and its weights
+    fit in memory, the count runs on real tensors instead."""
     _check(asked, counts=True)
     if asked.place is not None and device_of(asked.place, needed=False).type not in (*COUNTED_FOR, "meta"):
         return _counted(name, asked, False)
     try:
         report = _counted(name, asked, True)
-        # A mask made on meta has no values, so its pairs are unknown.
+        # An attention mask on the meta device has no values, so it is unknown which pairs it keeps.
         if all(missing.why != UNKNOWN_PAIRS for missing in report.missing) or not _may_have_room(name, asked):
             return report
         reason = UNKNOWN_PAIRS
     except FxflopsError as error:
-        # Real tensors only help where the meta device is the reason.
+        # Real tensors only help if the meta device caused the error.
         if not _is_of_meta(error) or not _may_have_room(name, asked):
             raise
         reason = [*_on_meta(error), str(error).partition("\n")[0]][0][:160]
     report = _counted(name, asked, False)
     if rank() == 0:
-        made = "made of real tensors and " if report.trace == ON_META else ""
-        note(f"{name} needs values, so it was {made}{report.trace}: {reason}")
+        made = "built with real weights and " if report.trace == ON_META else ""
+        note(f"{name} needs the values of tensors, so it was {made}{report.trace}: {reason}")
     return report
 
 
 def analyzed(
     name: str, asked: Asked, *, trace: str = "auto", repeats: int | str = "auto", compiled: bool = False
 ) -> Report:
-    """Run a model on real tensors, with ``compiled`` also under torch.compile; count and time every operation."""
+    """Run a model on real tensors, and count and time every operation. With ``compiled``, also run the model under torch.compile."""
     _check(asked)
     if asked.autocast is not None:
         raise InputError(
-            f"--autocast {asked.autocast} only works when counting: give --counts-only, or a card as --device"
+            f"--autocast {asked.autocast} only works if the model is counted without being run: give --counts-only, or a card as --device"
         )
     is_made = name.startswith("hf:") or (is_file(name) and checked_file(name).name == CONFIG)
     weights = _weights_of(name, asked) if is_made and asked.place != "meta" else None
     if weights is not None and weights > 2 * cap_of(torch.device("cpu")):
         raise InputError(
-            f"{name} has {size(weights)} of weights, more than this machine's memory; --counts-only makes no weights"
+            f"{name} has {size(weights)} of weights, more than this machine's memory; --counts-only allocates no weights"
         )
     with _quiet():
         model, args, kwargs = subject(name, asked, asked.place == "meta")
@@ -86,8 +87,11 @@ def analyzed(
 def subject(
     name: str, asked: Asked, on_meta: bool, counts: bool = False, tell: Callable[[str], None] = note
 ) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """Return the model, on its device and in its dtype, and its args and kwargs. ``on_meta`` puts it on meta; ``counts`` puts it on
-    the CPU if this machine has no GPU. ``tell`` is called with a line on inputs that fxflops chose."""
+    """Load a model and move it to its device and dtype; return the model, its args and its kwargs.
+
+    ``on_meta`` puts the model on the meta device. ``counts`` puts a model for a GPU on the CPU if this machine has no GPU. ``tell`` is
+    called with a line of text about inputs that fxflops chose.
+    """
     with working(f"loading {name}"):
         loaded = load(name, on_meta, asked.unsafe)
     model, (device, dtype) = checked_model(loaded.model), placed(asked, counts)
@@ -98,13 +102,13 @@ def subject(
             warnings.filterwarnings("ignore", "Complex modules are a new feature")
             model = model.to(device=device, dtype=dtype)
     except Exception as error:
-        raise InputError(f"{name} cannot be moved: {type(error).__name__}: {error}") from error
+        raise InputError(f"{name} cannot be moved to its device and dtype: {type(error).__name__}: {error}") from error
     place = torch.device("meta") if on_meta else device or _place_of(model)
     return model, *_inputs(name, loaded, asked, model, place, device, dtype, tell)
 
 
 class LargestBatch(NamedTuple):
-    """The largest batch that fits (0 if none) and its predicted time (None if none fits)."""
+    """The largest batch that fits, and the prediction of its time. If no batch fits, they are 0 and None."""
 
     size: int
     prediction: Prediction | None
@@ -113,15 +117,18 @@ class LargestBatch(NamedTuple):
 def what_fits(
     name: str, asked: Asked, card: Device, is_too_large: bool
 ) -> Iterator[LargestBatch | CheckpointPlan | str]:
-    """Yield the largest batch that fits on a card; then, if the batch asked for ``is_too_large`` for training, the modules to checkpoint,
-    or the reason why no checkpointing helps. Each is yielded as soon as it is ready."""
+    """Yield the largest batch that fits on a card, as soon as it is known.
+
+    If ``is_too_large`` says that the requested batch does not fit in training, then also yield a plan of the modules to checkpoint, or the
+    reason why checkpointing does not help.
+    """
     with _quiet():
         model, args, kwargs = subject(name, asked, True, counts=True, tell=lambda line: None)
         model.train(_trains(asked))
         template, tensors = template_of((args, kwargs))
         sizes = [tensor.shape[0] for tensor in tensors if tensor.dim()]
         if not sizes:
-            raise InputError(f"{name} has no input with a first dimension, its batch")
+            raise InputError(f"{name} has no input with a batch dimension")
 
         def inputs_of(batch: int) -> tuple[Any, dict[str, Any]]:
             made = [
@@ -163,7 +170,10 @@ def _check(asked: Asked, counts: bool = False) -> None:
 
 
 def placed(asked: Asked, counts: bool = False) -> tuple[torch.device | None, torch.dtype | None]:
-    """Return the device and the dtype, None where not given. Counting needs no GPU: without one its tensors are on the CPU."""
+    """Return the requested device and dtype, None for each that was not requested.
+
+    With ``counts``, a GPU is replaced by the CPU if this machine has no GPU, since counting needs none.
+    """
     device = None if asked.place is None else device_of(asked.place, needed=not counts)
     if counts and device is not None and device.type == "cuda" and not torch.cuda.is_available():
         device = torch.device("cpu")
@@ -171,7 +181,7 @@ def placed(asked: Asked, counts: bool = False) -> tuple[torch.device | None, tor
 
 
 def _trains(asked: Asked) -> bool:
-    """Return whether to run in train mode: as asked, by default only with a backward pass."""
+    """Return whether to run in train mode: as the options say, or by default only with a backward pass."""
     return asked.backward if asked.train is None else asked.train
 
 
@@ -198,12 +208,12 @@ def _counted(name: str, asked: Asked, on_meta: bool) -> Report:
 
 
 def _may_have_room(name: str, asked: Asked) -> bool:
-    """Return True if a model's weights fit in CPU memory, or their size is unknown."""
+    """Return True if a model's weights fit in CPU memory, or if the size of the weights is unknown."""
     return (_weights_of(name, asked) or 0) < cap_of(torch.device("cpu"))
 
 
 def _weights_of(name: str, asked: Asked) -> int | None:
-    """Return the bytes of a model's weights, measured on meta; None if the model cannot be made there."""
+    """Return the size of a model's weights in bytes; None if the model cannot be built on the meta device."""
     try:
         with _quiet():
             model = load(name, True, asked.unsafe).model
@@ -225,7 +235,7 @@ def _inputs(
     inputs = given_by(asked)
     if not inputs and loaded.given is not None:
         if asked.batch is not None and not loaded.default:
-            raise InputError(f"--batch {asked.batch}: {name} comes with its own inputs; give --input to replace them")
+            raise InputError(f"--batch {asked.batch}: {name} has its own inputs; give --input to replace them")
         if asked.batch is None:
             return _moved(loaded.given, moved_to, dtype)
     if not inputs and loaded.ask and (asked.batch is None or not loaded.is_batch):
@@ -239,7 +249,7 @@ def _inputs(
     if asked.backward and loaded.to_train is not None:
         labels = loaded.to_train(inputs)
         if labels:
-            tell(f"{name}: labels of shape {'x'.join(map(str, labels[0].shape))} are added to compute the loss")
+            tell(f"{name}: added labels of shape {'x'.join(map(str, labels[0].shape))} to compute the loss")
         inputs = (*inputs, *labels)
     if isinstance(model, Program):
         inputs = tuple(_typed(inputs, loaded.default))
@@ -248,22 +258,22 @@ def _inputs(
         model,
         args,
         kwargs,
-        "--input SHAPE sets the next parameter, --input NAME=SHAPE a named one, --input NAME.KEY=SHAPE a dict's entry",
+        "--input SHAPE is the next positional argument, --input NAME=SHAPE a named argument, --input NAME.KEY=SHAPE an entry of a dict",
     )
     return args, kwargs
 
 
 def _typed(inputs: Sequence[Given], wanted: Sequence[Given]) -> Iterator[Given]:
-    """Yield the inputs in the dtypes that the program was exported with, unless others are given."""
+    """Yield the inputs. An input without a dtype gets the dtype that the program was exported with."""
     dtypes = {each.name: each.dtype for each in wanted}
     for i, each in enumerate(inputs):
         own = dtypes.get(each.name) or (wanted[i].dtype if i < len(wanted) and not each.name else "")
-        is_free = own.startswith(("float", "bfloat", "complex"))  # --dtype may choose another
+        is_free = own.startswith(("float", "bfloat", "complex"))  # left open: --dtype may choose another dtype
         yield each._replace(dtype=each.dtype or ("" if is_free else own))
 
 
 def _by_position(inputs: Sequence[Given], model: nn.Module) -> Iterator[Given]:
-    """Yield the inputs; tokens go by position if the forward has no parameter ``input_ids``."""
+    """Yield the inputs. If the forward has no parameter ``input_ids``, the input of this name is passed by position."""
     parameters = signature_of(model).parameters
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     for each in inputs:
@@ -272,7 +282,7 @@ def _by_position(inputs: Sequence[Given], model: nn.Module) -> Iterator[Given]:
 
 
 def _none_wanted(name: str, model: nn.Module) -> tuple[Given, ...]:
-    """Return no inputs for a forward that needs none; raise InputError for one that does."""
+    """Return no inputs for a forward that can be called without inputs; raise InputError for a forward that needs inputs."""
     parameters = signature_of(model).parameters
     is_any_wanted = any(
         each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
@@ -283,28 +293,28 @@ def _none_wanted(name: str, model: nn.Module) -> tuple[Given, ...]:
     names = ", ".join([*list(parameters)[:8], *(["..."] if len(parameters) > 8 else [])])
     raise InputError(
         f"{name} has no default inputs: give --input 1,3,224,224, --input NAME=1,80,3000 or --input-ids 1,128\n"
-        f"  {class_name(model)}.forward takes ({names}); a dict's entries are given as --input NAME.KEY=SHAPE, and in FILE.py:NAME the\n"
-        "  function may return (model, inputs)"
+        f"  {class_name(model)}.forward takes ({names}); an entry of a dict is --input NAME.KEY=SHAPE;\n"
+        "  the function in FILE.py:NAME may also return (model, inputs)"
     )
 
 
 def _place_of(model: nn.Module) -> torch.device:
-    """Return the device of the model's first parameter or buffer; the CPU if it has none."""
+    """Return the device of the model's first parameter or buffer. A model without parameters and buffers is on the CPU."""
     return next((tensor.device for tensor in state_tensors(model)), torch.device("cpu"))
 
 
 def _precision_of(model: nn.Module) -> torch.dtype:
-    """Return the dtype of the model's first floating-point parameter; torch's default if it has none."""
+    """Return the dtype of the model's first floating-point parameter; torch's default dtype if there is no such parameter."""
     return next((p.dtype for p in parameters_of(model) if p.is_floating_point()), torch.get_default_dtype())
 
 
 def _vocabulary_of(model: nn.Module) -> int:
-    """Return the number of rows of the model's first embedding; 2 if it has none."""
+    """Return the number of rows of the model's first embedding; 2 if the model has no embedding."""
     return next((module.num_embeddings for module in all_modules(model) if isinstance(module, nn.Embedding)), 2)
 
 
 def _moved(given: tuple[Any, Any], device: torch.device | None, dtype: torch.dtype | None) -> tuple[Any, Any]:
-    """Return a model's own inputs, moved to this device and dtype where given."""
+    """Return a model's own inputs, moved to this device and, if they are floating-point, to this dtype. None leaves them as they are."""
     template, tensors = template_of(given)
     args, kwargs = fill(
         template, *(t.to(device=device, dtype=dtype if t.is_floating_point() else None) for t in tensors)
@@ -313,16 +323,16 @@ def _moved(given: tuple[Any, Any], device: torch.device | None, dtype: torch.dty
 
 
 def _quiet() -> AbstractContextManager[Any]:
-    """Send what a model prints to stderr: stdout is for results."""
+    """Redirect text that a model prints to stderr, since stdout is for results."""
     return redirect_stdout(sys.stderr)
 
 
 def _is_of_meta(error: BaseException | None) -> bool:
-    """Return True if an error, or one that caused it, is about the meta device."""
+    """Return True if an error, or an error that caused it, mentions the meta device."""
     return error is not None and (bool(_on_meta(error)) or _is_of_meta(error.__cause__ or error.__context__))
 
 
 def _on_meta(error: BaseException) -> list[str]:
-    """Return the lines of an error that name the meta device, without the line that names the author's file."""
+    """Return the lines of an error that mention the meta device, without the line that shows the place in the user's file."""
     lines = map(str.strip, str(error).splitlines())
     return [line for line in lines if "meta" in line.lower() and not line.startswith("at ")]

@@ -1,4 +1,4 @@
-"""``fxflops profile``: what a script computes, and where its time goes."""
+"""``fxflops profile``: show what a script computes and where its time goes."""
 
 from __future__ import annotations
 
@@ -24,23 +24,28 @@ EXAMPLES = examples(
     "fxflops profile --lines --save train.html train.py",
 )
 RUN = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
-"""Arguments after the script's name go to the script."""
+"""Settings for typer that pass the arguments after the script's name on to the script."""
 
 
 def profile(
     context: typer.Context,
-    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file; its own arguments follow it.")],
+    script: Annotated[
+        Path, typer.Argument(metavar="SCRIPT", help="A Python file. Arguments after it are passed to the script.")
+    ],
     *,
     lines: Annotated[
-        bool, typer.Option("--lines", help="Also show which lines of the script take the time, using pyinstrument.")
+        bool, typer.Option("--lines", help="Also show how much time each line of the script takes. Needs pyinstrument.")
     ] = False,
     save: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Write the report to a file: .html, .json, .csv ...")
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="Write the report to FILE, in the format of its suffix: .html, .json, .csv ..."
+        ),
     ] = None,
 ) -> None:
-    """Run a script as python does, and show the FLOPs, time and memory of its models.
+    """Run a script as python would, and show the FLOPs, time and memory of its models.
 
-    Nothing in the script changes. It is profiled from its first call of a model.
+    The script needs no changes. Profiling starts when the script first calls a model.
     """
     if not script.is_file():
         if str(script).startswith("-"):
@@ -53,12 +58,15 @@ def profile(
     _show(run, lines, save or [])
     if code:
         if own := [each for each in context.args if each.partition("=")[0] in ("--lines", "--save")]:
-            typer.echo(f"fxflops: {own[0]} after {script} went to the script; fxflops's options go before it", err=True)
+            typer.echo(
+                f"fxflops: {own[0]} was passed to the script, since it comes after {script}; put fxflops's options before {script}",
+                err=True,
+            )
         raise typer.Exit(code)
 
 
 def _exit_code(script: Path, arguments: list[str]) -> int:
-    """Run a script; return its exit code."""
+    """Run a script and return its exit code."""
     from runpy import run_path
 
     with _as_main(script, arguments):
@@ -74,7 +82,7 @@ def _exit_code(script: Path, arguments: list[str]) -> int:
 
 @contextmanager
 def _as_main(script: Path, arguments: list[str]) -> Iterator[None]:
-    """Let a script see its own arguments, and import the files beside it."""
+    """Set ``sys.argv`` to the script's arguments, and put the script's folder first on ``sys.path``, as python does."""
     given, path = sys.argv, [*sys.path]
     sys.argv = [os.fspath(script), *arguments]
     sys.path.insert(0, os.fspath(script.resolve().parent))

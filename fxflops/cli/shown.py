@@ -1,6 +1,6 @@
-"""The text that the command line prints for a report (summary, tree, table or JSON), and the files that it writes.
+"""Format reports for the command line: as a summary, tree, table or JSON, printed or written to files.
 
-Options are checked without torch, whose import takes seconds.
+Options are checked without importing torch, since importing torch takes seconds.
 """
 
 from __future__ import annotations
@@ -36,26 +36,34 @@ DEFAULT_COLUMNS = ("phase", "op", "module", "inputs", "output", "macs", "flops",
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The options of ``fxflops run`` for what to show besides the summary."""
+    """The options of ``fxflops run`` that choose what to show in addition to the summary."""
 
-    tree: Annotated[bool, typer.Option("--tree", help="Also show the modules as a tree.")] = False
+    tree: Annotated[bool, typer.Option("--tree", help="Also show the tree of modules.")] = False
     table: Annotated[bool, typer.Option("--table", help="Also show every operation in run order.")] = False
-    depth: Annotated[int | None, typer.Option(min=0, metavar="N", help="Levels to show in the --tree.")] = None
-    top: Annotated[int | None, typer.Option(min=1, metavar="N", help="Rows to show in the --table.")] = None
+    depth: Annotated[int | None, typer.Option(min=0, metavar="N", help="Number of levels to show in the --tree.")] = (
+        None
+    )
+    top: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of rows to show in the --table.")] = None
     sort_by: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Column to sort by, largest first: flops, time, memory ...")
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column to sort by, largest value first: flops, time, memory ..."),
     ] = None
-    columns: Annotated[str | None, typer.Option(metavar="A,B,...", help="The columns to show.")] = None
-    names: Annotated[str | None, typer.Option(metavar="A,B,...", help="Row names for several models, in order.")] = None
-    units: Annotated[str | None, typer.Option(metavar="UNIT", help="One unit for all rows: G, M, ms, MiB ...")] = None
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON on stdout, and nothing else.")] = False
+    columns: Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns to show.")] = None
+    names: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,...", help="Names of the rows, one per model, when several models are compared."),
+    ] = None
+    units: Annotated[str | None, typer.Option(metavar="UNIT", help="Show all rows in this unit: G, M, ms, MiB ...")] = (
+        None
+    )
+    json: Annotated[bool, typer.Option("--json", help="Print only the report, as JSON, to stdout.")] = False
 
     def check(self) -> None:
-        """Raise InputError for options that do not fit together, before a model is run."""
+        """Raise InputError, before the model runs, for options that cannot be combined."""
         if self.json and (self.tree or self.table):
-            raise InputError("--json prints the report as data and nothing else: leave out --tree and --table")
+            raise InputError("--json prints only the report as data: leave out --tree and --table")
         if self.names is not None:
-            raise InputError("--names needs several models, and there is one")
+            raise InputError("--names needs several models, got one")
         of = {"tree": self.tree, "table": self.table, "tree or --table": self.tree or self.table}
         for name, value, view in (
             ("--depth", self.depth, "tree"),
@@ -65,7 +73,7 @@ class Shown:
             ("--units", self.units, "tree or --table"),
         ):
             if value is not None and not of[view]:
-                several = ", or several models to compare" if name in ("--columns", "--sort-by") else ""
+                several = " or several models to compare" if name in ("--columns", "--sort-by") else ""
                 raise InputError(f"{name} {value} needs --{view}{several}")
         check_units(self.units)
         for view, is_shown, known in (("tree", self.tree, MODULE_COLUMNS), ("table", self.table, OPERATIONS)):
@@ -77,16 +85,16 @@ class Shown:
                     raise InputError(f"--{view}: {error}") from None
 
     def _columns(self, known: Sequence[Column]) -> list[str] | None:
-        """Return the columns to show in a view with the columns ``known``; None for its defaults.
+        """Return the chosen columns for a view that has the columns ``known``; None for the view's default columns.
 
-        Names that only the other view has are skipped.
+        If the tree and the table are both shown, a column that only the other view has is skipped.
         """
         names = [] if self.columns is None else [name.strip() for name in self.columns.split(",")]
         shown = [each for is_shown, each in ((self.tree, MODULE_COLUMNS), (self.table, OPERATIONS)) if is_shown]
         return [name for name in names if _has(known, name) or not any(_has(each, name) for each in shown)] or None
 
     def text(self, report: Report, color: bool = False) -> str:
-        """Return the report as text: the summary, then the tree and the table if asked for; or JSON."""
+        """Return the report as JSON or as text. The text is the summary, followed by the tree and the table if they were requested."""
         from ..render.summary import summary
 
         if self.json:
@@ -95,7 +103,7 @@ class Shown:
         return printable("\n\n".join([summary(report._summary, color=color), *views]))
 
     def _tree(self, report: Report, color: bool) -> str:
-        """Return the module tree; if there was a backward pass, a tree for each phase."""
+        """Return the module tree; after a backward pass, return one tree for the forward and one for the backward."""
         from ..render.tree import tree
 
         asked: dict[str, Any] = {"depth": self.depth, "sort_by": self.sort_by, "columns": self._columns(MODULE_COLUMNS)}
@@ -108,7 +116,7 @@ class Shown:
         return "\n\n".join(trees.values() if len(trees) == 1 else (f"{p}\n{text}" for p, text in trees.items()))
 
     def _table(self, report: Report) -> str:
-        """Return the operations in run order, with the chosen columns; by default those with values."""
+        """Return a table of the operations in run order, with the chosen columns. By default, columns without values are left out."""
         table, columns = report.table, self._columns(OPERATIONS)
         default = [find(OPERATIONS, key) for key in DEFAULT_COLUMNS]
         measured = [i for i in default if any(row[i] not in (None, "forward") for row in table.rows)]
@@ -134,13 +142,13 @@ def _has(known: Sequence[Column], name: str) -> bool:
 
 
 def listed(lines: Iterable[str]) -> str:
-    """Join lines of a name and its explanation; on a terminal the explanation is wrapped in its own column."""
+    """Join lines that contain a name and its explanation. On a terminal, a long explanation is wrapped within its own column."""
     width = terminal_width()
     return "\n".join(wrapped(line, width, len(line) - len(line.partition("  ")[2].lstrip())) for line in lines)
 
 
 def ops_text(rows: Iterable[Row], brief: bool) -> str:
-    """Return ops and what is counted for each; unless ``brief``, also the functions and modules counted as it."""
+    """Return a list of ops with what is counted for each op; unless ``brief``, also with the functions and modules counted as the op."""
     if brief:
         return listed(align([(row.op, counts(row)) for row in rows], [False, False]))
     width = min(terminal_width() or 100, 100)
@@ -153,37 +161,41 @@ def ops_text(rows: Iterable[Row], brief: bool) -> str:
 
 
 def packages_text(packages: Sequence[Package], group: str) -> str:
-    """List the libraries that bring formulas, each with the ops that it counts or the error from loading it."""
+    """List the libraries that add formulas. Each line shows a library's ops, or the error raised when its formulas were loaded."""
     if not packages:
-        return f"no installed library has an entry point in {group}"
+        return f"no installed library adds formulas: none has an entry point in {group}"
     rows = [
-        (each.distribution or each.name, each.place, f"failed: {each.error}" if each.error else ", ".join(each.ops))
+        (
+            each.distribution or each.name,
+            each.place,
+            f"failed to load: {each.error}" if each.error else ", ".join(each.ops),
+        )
         for each in packages
     ]
     return listed(align(rows, [False, False, False]))
 
 
 def incomplete_lines(report: Report, allowed: bool) -> list[str]:
-    """Return the lines that list the ops missing from the counts; none for a complete report."""
+    """Return lines that list the ops missing from the counts. A complete report has no such lines."""
     if report.complete:
         return []
-    said = "allowed" if allowed else "--allow-incomplete lets it pass"
+    said = "allowed" if allowed else "give --allow-incomplete to let this pass"
     missing = [f"      {each.op} x{each.calls}, first in {each.path or 'the root'}" for each in report.missing]
-    return [f"INCOMPLETE  ({said})  FLOPs and MACs are lower bounds; not counted:", *missing]
+    return [f"INCOMPLETE  ({said})  FLOPs and MACs are lower bounds; operations without a formula:", *missing]
 
 
 def check_suffix(path: Path) -> None:
-    """Raise InputError for a file that cannot be written, before a model is run."""
+    """Raise InputError, before a model runs, if its suffix or its folder makes it impossible to write this file."""
     from ..render.files import FORMATS
 
     if not path.name.lower().endswith(tuple(FORMATS)):
-        raise InputError(f"--save {path}: the suffix must name a format, one of {', '.join(FORMATS)}")
+        raise InputError(f"--save {path}: expected a file name that ends in one of {', '.join(FORMATS)}")
     if not path.parent.is_dir():
         raise InputError(f"--save {path}: there is no folder {str(path.parent)!r}")
 
 
 def write(result: Report | Comparison | Diff, path: Path) -> None:
-    """Write a result to a file, in the format of its suffix."""
+    """Write a result to a file, in the format of the file's suffix."""
     try:
         result.save(path)
     except OSError as error:
@@ -192,18 +204,18 @@ def write(result: Report | Comparison | Diff, path: Path) -> None:
 
 
 def note(text: str) -> None:
-    """Print a note for the user to stderr: stdout is for results."""
+    """Print a note to stderr, since stdout is for results."""
     print(f"fxflops: {text}", file=sys.stderr)
 
 
 def colored() -> bool:
-    """Return True if stdout is a terminal and its user has not turned colours off (https://no-color.org)."""
+    """Return True if stdout is a terminal and the user has not turned colours off (https://no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-IN_HALF = "everything is in f32: with --autocast bf16 (or f16), products and the tensors they save for backward take half the bytes"
+IN_HALF = "everything is in f32: --autocast bf16 (or f16) halves the memory of matrix products and of the tensors that they save for backward"
 WHAT_FITS = ("fxflops predict ... --what-fits finds the largest batch", "and the modules to checkpoint")
-"""Advice on a run that does not fit: arguments of :func:`~fxflops.prediction.memory.advice`."""
+"""Advice for a run that does not fit in memory, as arguments of :func:`~fxflops.prediction.memory.advice`."""
 
 
 def subject_line(report: Report, asked: Asked) -> str:
@@ -224,7 +236,7 @@ def subject_line(report: Report, asked: Asked) -> str:
 
 
 def fits_text(report: Report, card: Device) -> str:
-    """Say whether a report fits on a card ("H100 SXM: fits: 61.9 of 79.2 GiB ...") and, if not, what to do."""
+    """Say whether a run fits in a card's memory ("H100 SXM: fits: 61.9 of 79.2 GiB ...") and, if it does not, what to do."""
     from ..prediction.memory import advice, notes, verdict
 
     memory = report.reserved(card)

@@ -1,4 +1,4 @@
-"""``fxflops summary``: the modules of a model with their shapes, as torchinfo's users expect them."""
+"""``fxflops summary``: print a torchinfo-style table of a model's modules with their shapes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def summary(
     model: option.Model,
     *,
     asked: Asked,
-    depth: Annotated[int, typer.Option(min=0, metavar="N", help="Levels of modules to show.")] = DEPTH,
-    columns: Annotated[str, typer.Option(metavar="A,B,...", help="The columns to show.")] = ",".join(COLUMNS),
+    depth: Annotated[int, typer.Option(min=0, metavar="N", help="Number of levels of nested modules to show.")] = DEPTH,
+    columns: Annotated[str, typer.Option(metavar="A,B,...", help="Columns to show.")] = ",".join(COLUMNS),
     json: option.TableAsJson = False,
 ) -> None:
-    """Show the modules of a model, or of a saved report, with their shapes, parameters and MACs, and totals below.
+    """Show a table of a model's modules with their shapes, parameters and MACs, and the model's totals below the table.
 
-    The model is counted; nothing is computed, and no weights are made.
+    MODEL may be a saved report. Otherwise the model is counted without computing anything or allocating weights.
     """
     pick(MODULE_COLUMNS, columns)
     report = report_of(model, asked)

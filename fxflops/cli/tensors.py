@@ -22,31 +22,36 @@ DTYPES |= {short: DTYPES[name] for name, short in DTYPE_NAMES.items()}
 
 
 def dtype_of(name: str, of_weights: bool = False) -> torch.dtype:
-    """Return the dtype of this name: "f16", "fp16", "float16" or "torch.float16".
+    """Return the dtype with this name, which may be written as "f16", "fp16", "float16" or "torch.float16".
 
-    Raises InputError for an unknown name and, with ``of_weights``, for a dtype that is neither real nor complex.
+    Raises InputError for an unknown name and, with ``of_weights``, for a dtype that is neither floating-point nor complex.
     """
     bare = re.sub(r"^fp(?=\d)", "f", name.removeprefix("torch."))
     found = DTYPES.get(bare)
     known = {each: dtype for each, dtype in DTYPES.items() if not of_weights or is_inexact(dtype)}
     if found is None:
         some = ", ".join(each for each in DTYPE_NAMES.values() if each in known)
-        raise InputError(f"unknown dtype {name!r}{did_you_mean(bare, known)}; one of {some} ...")
+        raise InputError(f"unknown dtype {name!r}{did_you_mean(bare, known)}; expected {some} ...")
     if bare not in known:
-        raise InputError(f"weights cannot have dtype {name!r}: give a real or complex one, such as f16 or bf16")
+        raise InputError(
+            f"weights cannot have dtype {name!r}: give a floating-point or complex dtype, such as f16 or bf16"
+        )
     return found
 
 
 def autocast_of(name: str | None) -> torch.dtype | None:
-    """Return the autocast dtype of this name, None for None; InputError if autocast cannot compute in it."""
+    """Return the autocast dtype with this name; None for None. Raises InputError for a dtype that autocast does not support."""
     found = None if name is None else dtype_of(name)
     if found is not None and found not in CASTS_TO:
-        raise InputError(f"--autocast {name}: give bf16 or f16")
+        raise InputError(f"--autocast {name}: expected bf16 or f16")
     return found
 
 
 def device_of(name: str, needed: bool = True) -> torch.device:
-    """Return the device of this name; InputError for an unknown name or, if ``needed``, for a device that torch does not find."""
+    """Return the torch device with this name. Raises InputError for an unknown name.
+
+    With ``needed``, also raises InputError for a CUDA device that this machine does not have.
+    """
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -56,12 +61,15 @@ def device_of(name: str, needed: bool = True) -> torch.device:
         and device.type == "cuda"
         and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count())
     ):
-        raise InputError(f"no device {name!r}: torch finds {torch.cuda.device_count()} CUDA devices here")
+        raise InputError(
+            f"device {name!r} does not exist: torch finds {torch.cuda.device_count()} CUDA devices on this machine"
+        )
     return device
 
 
 def card_of(name: str | None) -> Device:
-    """Return the card of this name, or the card that is this torch device; InputError if there is none."""
+    """Return the card with this name; for a CUDA device such as "cuda:0", return the card in this machine. Raises InputError if there is
+    no such card."""
     if name is None:
         raise InputError(NO_CARD)
     found = listed(name)
@@ -70,21 +78,21 @@ def card_of(name: str | None) -> Device:
     device = device_of(name)
     if device.type != "cuda":
         raise InputError(
-            f"--device {name} is not a card: give one, such as H100, A100, L4 or RTX 4090; "
+            f"--device {name} is not a card: give a card, such as H100, A100, L4 or RTX 4090; "
             f"fxflops run --device cpu measures a model on this machine's CPU"
         )
     return find_device(torch.cuda.get_device_name(device))
 
 
 def optimizer_of(name: str | None) -> type[torch.optim.Optimizer] | None:
-    """Return the torch.optim class of this name, ignoring case; None for None; InputError if there is none."""
+    """Return the torch.optim class with this name, ignoring case; None for None. Raises InputError for an unknown name."""
     classes = {each: cls for each, cls in vars(torch.optim).items() if isinstance(cls, type) and each != "Optimizer"}
     if name is None:
         return None
     found = next((each for each in classes if each.lower() == name.lower()), None)
     if found is None:
         raise InputError(
-            f"torch.optim has no {name!r}{did_you_mean(name, classes)}; one of {', '.join(sorted(classes))}"
+            f"torch.optim has no optimizer {name!r}{did_you_mean(name, classes)}; expected one of {', '.join(sorted(classes))}"
         )
     return classes[found]
 
@@ -92,9 +100,11 @@ def optimizer_of(name: str | None) -> type[torch.optim.Optimizer] | None:
 def tensors_of(
     inputs: Iterable[Given], device: torch.device, dtype: torch.dtype, vocabulary: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Make the positional and the named inputs, as a summary's: random numbers from 0 to 1, booleans True, integers 0
-    (1 in a mask); tokens are random. The name ``batch.ids`` is an entry of the dict ``batch``. Raises InputError for an
-    input that cannot be made, or that has no room in memory.
+    """Create the input tensors; return the positional inputs and the named inputs.
+
+    Floating-point inputs are random numbers from 0 to 1, booleans are True, integers are 0, and integer masks are 1. Token ids are random.
+    An input named ``batch.ids`` becomes the entry ``ids`` of the dict ``batch``. Raises InputError for an input that torch cannot create
+    or that does not fit in memory.
     """
     generator = torch.Generator("cpu").manual_seed(0)
     args: list[torch.Tensor] = []
@@ -106,7 +116,9 @@ def tensors_of(
         for name in outer:
             entries = entries.setdefault(name, {})
             if not isinstance(entries, dict):
-                raise InputError(f"--input {given.name}: {name} is already an input of its own")
+                raise InputError(
+                    f"--input {given.name}: {name} cannot be a dict, because another --input gives it as a tensor"
+                )
         if last:
             entries[last] = tensor
         else:
@@ -122,11 +134,11 @@ def _made(
     device = place_of(dtype, device)
     try:
         if device.type == "cpu" and spec.nbytes > 2 * cap_of(device):
-            raise MemoryError(f"{size(spec.nbytes)}, more than this machine's memory")
+            raise MemoryError(f"it needs {size(spec.nbytes)}, more than this machine's memory")
         if given.dtype == TOKENS:
             return torch.randint(vocabulary, spec, generator=generator, device="cpu").to(device)
         made = random_input(spec, dtype, device, generator)
         return made if "mask" not in given.name or is_inexact(dtype) else made.fill_(1)
-    # torch raises RuntimeError for sizes that it cannot count, TypeError for dtypes that it cannot fill.
+    # torch raises RuntimeError for sizes that overflow, and TypeError for dtypes that it cannot fill with numbers.
     except (RuntimeError, TypeError, MemoryError) as error:
-        raise InputError(f"no input of shape {spec!r} can be made on {device}: {str(error).splitlines()[0]}") from error
+        raise InputError(f"cannot create an input {spec!r} on {device}: {str(error).splitlines()[0]}") from error

@@ -1,7 +1,7 @@
-"""A live meter of training: tokens/s, TFLOP/s, MFU, HFU and FLOPs so far.
+"""Meters that show tokens/s, TFLOP/s, MFU, HFU and the FLOPs so far during training.
 
-``Meter`` is for your own loop, ``MeterCallback`` for transformers' Trainer, ``LightningMeter`` for Lightning's. A framework is
-imported only with the class that needs it.
+``Meter`` is for your own loop, ``MeterCallback`` for transformers' Trainer, and ``LightningMeter`` for Lightning's Trainer. transformers
+and lightning are imported only if you use the class that needs them.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Measure training time in laps, with pauses between them: by the clock, or by a device's events."""
+"""Measure training time in laps, with pauses between the laps. The time comes from the clock or from a device's events."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ..meters.event_stopwatch import clock_of, seconds_of
 
 
 class LapClock:
-    """A sum of laps, each from :meth:`start` to :meth:`lap`; time between a lap and the next start is excluded.
+    """A stopwatch that adds up laps. A lap lasts from :meth:`start` to :meth:`lap`; the time until the next start is excluded.
 
-    On an accelerator a lap runs between two events of its stream, so nothing waits for the device before :meth:`take`.
+    On an accelerator, a lap is the time between two events in the device's stream, so that only :meth:`take` waits for the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -19,16 +19,18 @@ class LapClock:
         self._laps: list[float] = []
 
     def start(self) -> None:
-        """Begin a lap; an unfinished one is discarded."""
+        """Begin a lap, and discard a lap that has not ended."""
         self._start = self._now()
 
     def lap(self) -> None:
-        """End the lap, if one has begun."""
+        """End the current lap, if there is one."""
         if self._start is not None:
             self._laps.append(self._now() - self._start)
             self._start = None
 
     def take(self) -> float:
-        """Return the seconds of all laps since the last call, once the device has finished their work."""
+        """Wait until the device has finished all laps since the last call, and return their total seconds."""
         laps, self._laps = self._laps, []
-        return sum(seconds_of(lap) or 0.0 for lap in laps)  # a captured lap did not run
+        return sum(
+            seconds_of(lap) or 0.0 for lap in laps
+        )  # a lap that was captured into a CUDA graph did not run, so it has no time

@@ -1,4 +1,4 @@
-"""The meter as a callback of Lightning's Trainer."""
+"""A callback that uses the meter in Lightning's Trainer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .meter import Meter
 
 
 class LightningMeter(Callback):  # type: ignore[misc]
-    """Log the figures of a :class:`Meter` by ``self.log``, every ``log_every_n_steps`` of Lightning's Trainer.
+    """Log the values of a :class:`Meter` by ``log_dict``, every ``log_every_n_steps`` steps of Lightning's Trainer.
 
     >>> Trainer(callbacks=[LightningMeter()], log_every_n_steps=10).fit(module, data)  # doctest: +SKIP
 
-    Calls of the LightningModule and of its children are counted. The time covers training batches and their
-    loading, without validation and saving. The settings are those of the Meter.
+    Calls of the LightningModule and of its children are counted. The measured time includes training batches and their loading, but not
+    validation and saving. Keyword arguments are passed to the Meter.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -23,7 +23,7 @@ class LightningMeter(Callback):  # type: ignore[misc]
         self._steps = self._global_step = 0
         self._is_interrupted = True
         self.meter: Meter | None = None
-        """The Meter, once training has begun."""
+        """The Meter; None before training begins."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.meter = Meter(pl_module, **self._settings)
@@ -40,7 +40,7 @@ class LightningMeter(Callback):  # type: ignore[misc]
         meter.unwatch()
         meter.add_tokens(batch)
         meter.clock.lap()
-        if trainer.global_step > self._global_step:  # not while gradients are accumulating
+        if trainer.global_step > self._global_step:  # no new step while gradients are accumulated
             self._global_step = trainer.global_step
             self._steps += 1
             if trainer.log_every_n_steps and not self._steps % trainer.log_every_n_steps:

@@ -1,4 +1,4 @@
-"""A meter for training loops: the FLOPs of the model's calls, and the time of the steps."""
+"""A meter for training loops, which measures the FLOPs of the model's calls and the time of the steps."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ Key = tuple[Any, ...]
 
 
 class Reading(dict[str, float]):
-    """The figures of a meter since its last reading. ``print`` shows them on one line: step, loss, tokens/s, TFLOP/s, MFU, memory.
+    """The values that a meter measured since its last reading. They print as one line: step, loss, tokens/s, TFLOP/s, MFU, memory.
 
-    ``step`` is the number of steps so far, ``loss`` the loss passed to :meth:`Meter.read`, ``memory`` the most bytes reserved on this rank's
-    accelerator and ``share_of_memory`` their share of the device's memory; None if unknown, as on a CPU.
+    ``step`` is the number of steps so far, and ``loss`` is the loss passed to :meth:`Meter.read`. ``memory`` is the peak of reserved bytes
+    on this rank's GPU, and ``share_of_memory`` is the share of the GPU's memory that these bytes take; both are None on other devices.
     """
 
     def __init__(self, step: int = 0, loss: float | None = None) -> None:
@@ -63,7 +63,7 @@ class Reading(dict[str, float]):
 
 
 class Meter:
-    """Tokens/s, TFLOP/s, MFU, HFU and FLOPs so far of a training loop.
+    """Measure the tokens/s, TFLOP/s, MFU, HFU and FLOPs so far of a training loop.
 
     >>> meter = Meter(model)                                # doctest: +SKIP
     >>> for batch in batches:                               # doctest: +SKIP
@@ -72,24 +72,25 @@ class Meter:
     ...     print(meter.read(loss=loss))                    # doctest: +SKIP
     step 1  loss 7.8634  5,235 tokens/s  3.22 TFLOP/s  MFU 10.3%  memory 1.20 GiB (2%)
 
-    FLOPs are those of forward and backward, 2 per multiply-accumulate, of all calls of the model or its parts in a
-    step. A call is counted once for its shapes, modes and trainable parameters, by :func:`fxflops.count` before it
-    runs, outside the step's time; the real run is not watched. Calls in eval mode under ``no_grad`` are evaluation and
-    are not counted. Everything that a part returns is assumed to reach the loss; if it returns a loss, only that.
+    The FLOPs are the forward and backward FLOPs, 2 per multiply-accumulate, of every call of the model or its parts in a step. The first
+    call with new shapes, modes or trainable parameters is counted by :func:`fxflops.count` before the call runs. The time of counting is
+    excluded from the step, and the call itself runs unobserved. Calls in eval mode under ``no_grad`` are evaluation and are not counted.
+    The backward pass is assumed to start from the loss in a call's output or, without a loss, from the whole output.
 
     Args:
-        model: the model to train; under DistributedDataParallel this rank's.
+        model: the model to train. It may be wrapped in DistributedDataParallel.
         device: the device whose peaks MFU and HFU refer to: a name, a Device, or "auto" for the model's device.
-        target_tokens: the tokens of the whole training, over all ranks, for the seconds left.
-        tokens: a function of a batch that returns its tokens; by default, the elements of ``input_ids``, or of the first
-            tensor of integers. A batch without one has no tokens.
+        target_tokens: the number of tokens in the whole training over all ranks, from which the seconds left are computed.
+        tokens: a function that takes a batch and returns its number of tokens. By default this is the number of elements of
+            ``input_ids``, or else of the first integer tensor in the batch, or else 0.
         closed_form: the result of :func:`fxflops.closed_form` for the model with ``backward=True``, made before the model was
-            sharded. A new shape is then evaluated, in less than a millisecond, instead of counted, assuming that everything runs in
-            the dtype of autocast or of the parameters. Outside the form's domain, or if other parameters are trained, it is counted.
-        sizes: a function of a call's inputs, by name or in a tuple, that returns the form's sizes by name; by default they are
-            the dims of the tensor whose tokens are counted: ``input_ids`` of (batch, seq).
+            sharded. For a new shape this form is evaluated, in less than a millisecond, instead of counting a call. Every operation is
+            then assumed to run in the dtype of autocast or of the parameters. A call is still counted if its sizes are outside the form's
+            domain or if other parameters require gradients than before.
+        sizes: a function that takes the inputs of a call, as a dict or a tuple, and returns the sizes of the closed form by name. By
+            default the sizes are the dims of ``input_ids`` or of the first integer tensor, e.g. (batch, seq).
 
-    Raises InputError for a model that is sharded over ranks, without a closed form: counting it on one rank would wait for the others.
+    Raises InputError for a model that is sharded over ranks if there is no closed form: a count on one rank would wait for the other ranks.
     """
 
     def __init__(
@@ -110,8 +111,8 @@ class Meter:
         )
         if self._is_sharded and closed_form is None:
             raise InputError(
-                "the model is sharded over ranks, and counting it on one of them would wait for the others: give Meter a "
-                "closed_form=, made before sharding"
+                "the model is sharded over ranks, and counting it on one rank would wait for the other ranks: give Meter a "
+                "closed_form= that was made before sharding"
             )
         self._form = closed_form
         self._sizes_of = sizes or self._sizes_of_ids
@@ -130,11 +131,11 @@ class Meter:
         self._steps = 0
         self._last = Reading()
         self.counting_seconds = 0.0
-        """The seconds spent on counting new shapes; they are part of no other time."""
+        """The seconds spent on counting new shapes. All other times exclude these seconds."""
 
     @contextmanager
     def step(self, batch: Any = None) -> Iterator[None]:
-        """Measure a step: the calls of the model in the block, and its time. The tokens come from ``batch``."""
+        """Measure a step: the model calls in the block, the time of the block, and the number of tokens in ``batch``."""
         self.watch()
         self.clock.start()
         try:
@@ -149,13 +150,14 @@ class Meter:
         return str(self._last)
 
     def read(self, loss: float | torch.Tensor | None = None) -> Reading:
-        """Return the figures since the last reading, without unknown ones. All ranks have to call it.
+        """Return the values since the last reading. Unknown values are left out. All ranks must call this method.
 
-        They print as one line, with ``loss``; the meter's ``repr`` is the line of its last reading.
+        A reading prints as one line, which includes ``loss``. The ``repr`` of the meter is the line of its last reading.
 
-        ``tokens_per_second`` is the sum over ranks, ``tflops_per_device`` their mean. ``mfu`` and ``hfu`` are shares from 0 to 1, left
-        out if above; ``hfu`` includes recomputation by checkpointing. ``flops_so_far`` are the FLOPs of all ranks' forward and
-        backward. ``seconds_left`` is the time until ``target_tokens``. ``counting_seconds`` is this rank's.
+        ``tokens_per_second`` is the sum over ranks, and ``tflops_per_device`` is the mean over ranks. ``mfu`` and ``hfu`` are shares from 0
+        to 1; both are left out if ``hfu`` is above 1. ``hfu`` includes recomputation by checkpointing. ``flops_so_far`` are the forward and
+        backward FLOPs of all ranks. ``seconds_left`` is the time until ``target_tokens`` are reached. ``counting_seconds`` is the time that
+        this rank spent on counting.
         """
         *window, unknown, ranks = self._over_ranks([*self._window, self.clock.take(), self._is_unknown, 1.0])
         self._window = [0.0] * 5
@@ -180,20 +182,20 @@ class Meter:
         return reading
 
     def _add_utilization(self, reading: Reading, mfu: float, hfu: float) -> None:
-        """Add the shares of the device's peak, unless above 1, which shows that the peak is too low."""
+        """Add MFU and HFU to a reading. An HFU above 1 shows that the device's peak is too low; then both are left out."""
         if hfu <= 1:
             reading["mfu"], reading["hfu"] = mfu, hfu
         elif not self._has_exceeded:
             self._has_exceeded = True
-            why = "given too low, or measured while other work slowed the machine"
-            warnings.warn(f"MFU would be {mfu:.0%}, so it is left out: the device's peak is {why}", stacklevel=3)
+            why = "was given too low, or was measured while other work slowed the machine"
+            warnings.warn(f"MFU would be {mfu:.0%} and is left out: the device's peak {why}", stacklevel=3)
 
     def add_tokens(self, batch: Any) -> None:
-        """Add the tokens of a batch."""
+        """Add the number of tokens in a batch to the current reading."""
         self._window[0] += self._tokens_of(batch)
 
     def watch(self, tokens: bool = False) -> None:
-        """Count the calls of the model from now on, until :meth:`unwatch`; with ``tokens`` also the tokens in their inputs."""
+        """Count the model's calls until :meth:`unwatch` is called. With ``tokens``, also count the tokens in the inputs of each call."""
         self._has_tokens = tokens
         if not self._handles:
             self._depth, self._has_called = 0, False
@@ -202,9 +204,9 @@ class Meter:
                 self._handles.append(module.register_forward_hook(self._after, always_call=True))
 
     def unwatch(self) -> None:
-        """Remove the hooks from the model. Warns if it was not called: then the step's FLOPs are unknown."""
+        """Stop counting calls. Warns if the model was not called, since the FLOPs of the step are then unknown."""
         if self._handles and not (self._has_called or self._is_unknown):
-            said = "the meter saw no call of the model in the step, so MFU and FLOPs are unknown: give it the model that is called"
+            said = "the meter saw no call of its model in the step, so MFU and FLOPs are unknown: create the Meter with the model that the step calls"
             warnings.warn(said, stacklevel=3)
             self._is_unknown = True
         for handle in self._handles:
@@ -237,11 +239,11 @@ class Meter:
         self._depth -= not self._is_unseen(module)
 
     def _trained_now(self) -> bytes:
-        """Return which parameters are trained, a byte for each."""
+        """Return a byte for each parameter: 1 if the parameter requires a gradient, else 0."""
         return bytes(map(attrgetter("requires_grad"), self._parameters))
 
     def _is_unseen(self, module: nn.Module) -> bool:
-        """Return whether a call is not the loop's own, but a count's, checkpoint's in the backward pass, or the compiler's."""
+        """Return whether to ignore a call, because it is part of a count, of recomputation by checkpointing, or of compilation."""
         return (
             self._is_counting
             or bool(threads_counting(module))
@@ -252,14 +254,14 @@ class Meter:
     def _counted(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], form: ClosedForm | None
     ) -> Work | None:
-        """Count a call outside the measured time, or evaluate its form; None, with a warning, if it cannot be counted."""
+        """Count a call, or evaluate its closed form; the time of this is excluded. Returns None, with a warning, if the call cannot be counted."""
         self.clock.lap()
         start = time.perf_counter()
         self._is_counting = True
         try:
             work = None if form is None else self._by_form(form, kwargs or args)
             if work is None and self._is_sharded:
-                raise InputError("it is sharded over ranks, and the closed form does not hold for this call")
+                raise InputError("the model is sharded over ranks, and the closed form does not hold for this call")
             work = work or work_of(module, args, kwargs, self._device)
         except FxflopsError as error:
             said = f"the meter cannot count {type(module).__name__}, so MFU and FLOPs are unknown: {error}"
@@ -275,7 +277,7 @@ class Meter:
         return work
 
     def _by_form(self, form: ClosedForm, given: Any) -> Work | None:
-        """Evaluate the closed form for a call's inputs; None outside of its domain."""
+        """Evaluate the closed form for the inputs of a call. Returns None if their sizes are outside the form's domain."""
         with suppress(ClosedFormError):
             return work_by_form(form, self._sizes_of(given), self._parameters, self._device)
         return None
@@ -286,12 +288,12 @@ class Meter:
         if tokens is None or tokens.ndim != len(self._form.sizes):
             names = ", ".join(self._form.sizes)
             raise InputError(
-                f"the sizes {names} of the closed form are not the dims of the model's tokens: give Meter sizes="
+                f"the closed form has the sizes {names}, which are not the dims of the tokens: give Meter a function sizes= that returns them"
             )
         return dict(zip(self._form.sizes, tokens.shape, strict=True))
 
     def _over_ranks(self, values: Sequence[float]) -> list[float]:
-        """Return the sums of values over all ranks."""
+        """Return each value summed over all ranks."""
         if not (dist.is_available() and dist.is_initialized()):
             return [*map(float, values)]
         place = self._parameters[0].device if self._parameters else "cpu"
@@ -302,11 +304,12 @@ class Meter:
 
 
 def callable_parts(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the model and the parts that a loop may call: its children, or the children of those that have no forward."""
+    """Yield the model and the parts of it that a training loop may call: its children. For a child without a forward, also yield the
+    child's children."""
     yield model
     for child in (
         children_of(model) if original_of(model) is model else ()
-    ):  # hooks inside a compiled model would be compiled, too
+    ):  # hooks on parts of a compiled model would be compiled too
         if type(child).forward is nn.Module.forward:  # a ModuleList
             yield from callable_parts(child)
         else:
@@ -314,7 +317,7 @@ def callable_parts(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def shapes_of(value: Any) -> Any:
-    """Return a key that is equal for inputs of the same shapes, whatever the values of their tensors and numbers."""
+    """Return a key for the shapes and dtypes of inputs. The values of tensors and numbers do not change the key."""
     if isinstance(value, torch.Tensor):
         return value.shape, value.dtype, value.requires_grad
     if isinstance(value, (tuple, list)):
@@ -325,13 +328,13 @@ def shapes_of(value: Any) -> Any:
 
 
 def tokens_of(batch: Any) -> int:
-    """Return the elements of ``input_ids`` in a batch, or of its first tensor of integers; 0 if there is none."""
+    """Return the number of elements of ``input_ids`` in a batch, or of the first integer tensor in the batch; 0 without such a tensor."""
     found = ids_in(batch)
     return 0 if found is None else found.numel()
 
 
 def ids_in(batch: Any) -> Any:
-    """Return the ``input_ids`` of a batch, or its first tensor of integers; None if there is none."""
+    """Return the ``input_ids`` of a batch, or the first integer tensor in the batch; None without such a tensor."""
     if isinstance(batch, Mapping):
         batch = (batch["input_ids"],) if "input_ids" in batch else (*batch.values(),)
     if isinstance(batch, torch.Tensor):

@@ -1,4 +1,4 @@
-"""The meter as a callback of transformers' Trainer."""
+"""A callback that uses the meter in transformers' Trainer."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from .meter import Meter
 
 
 class MeterCallback(TrainerCallback):  # type: ignore[misc]
-    """Add the figures of a :class:`Meter` to the logs of transformers' Trainer, and so to TensorBoard, W&B, MLflow and the console.
+    """Add the values of a :class:`Meter` to the logs of transformers' Trainer, which go to TensorBoard, W&B, MLflow and the console.
 
     >>> Trainer(model, arguments, train_dataset=data, callbacks=[MeterCallback()])  # doctest: +SKIP
 
-    The time covers training steps and loading their data, without evaluation, saving and logging. Tokens are those of the
-    model's inputs, padding included. The settings are those of the Meter.
+    The measured time includes training steps and the loading of their data, but not evaluation, saving and logging. The tokens are the
+    tokens in the model's inputs, including padding. Keyword arguments are passed to the Meter.
     """
 
     def __init__(self, **settings: Any) -> None:
         self._settings = settings
         self.meter: Meter | None = None
-        """The Meter, once training has begun."""
+        """The Meter; None before training begins."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         self.meter = Meter(model, **self._settings)
         frame = inspect.currentframe()
         handler = frame and frame.f_back and frame.f_back.f_locals.get("self")
         if isinstance(handler, CallbackHandler):
-            # The handler passes a log to its callbacks in turn. Move to the front, so that reporters see what the meter adds.
+            # Callbacks get a log one after the other. Move this callback to the front, so that the others see the values that it adds.
             handler.callbacks.sort(key=lambda callback: callback is not self)
         self.meter.clock.start()
 

@@ -1,4 +1,4 @@
-"""The work of one call of a model in training, forward and backward, for its input shapes: counted, or from a closed form."""
+"""Find the FLOPs of one model call in training, forward and backward, by counting the call or from a closed form."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MODEL, RECOMPUTED = ("forward", "gradient", "backward"), ("recompute",)
 
 
 class Work(NamedTuple):
-    """FLOPs, 2 per multiply-accumulate, of a call's forward and backward, and of recomputation by checkpointing.
+    """The FLOPs of a model call in forward and backward, and the FLOPs recomputed by checkpointing: 2 per multiply-accumulate.
 
-    The seconds are the time at a device's peaks, for each operation at the peak of its own dtype. ``missing`` are the
-    operations without a formula.
+    ``seconds`` and ``recomputed_seconds`` are the times that these FLOPs take at a device's peaks, each operation at the peak
+    for its own dtype. ``missing`` lists the operations without a formula.
     """
 
     flops: int
@@ -38,7 +38,7 @@ class Work(NamedTuple):
 
 
 class LossOf(nn.Module):
-    """A model as training calls it: its output is the loss, if it returns one, so that the backward pass starts there."""
+    """A wrapper of a model that returns only the loss, if the model returns a loss, so that the backward pass starts from the loss."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class LossOf(nn.Module):
 
 
 def work_of(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str | Device) -> Work:
-    """Count a call of the model as it is: in its mode, under the current autocast, with gradients if they are enabled.
+    """Count a call of the model in its current mode and under the current autocast, with a backward pass if gradients are enabled.
 
     ``device`` is a name, a Device, or "auto" for the model's device. Raises the errors of :func:`fxflops.count`.
     """
@@ -63,7 +63,7 @@ def work_of(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], 
 
 
 def work_in(report: Report, device: str | Device) -> Work:
-    """Return the work of a report."""
+    """Return the work that a report counted, with its time at the peaks of ``device``."""
     counted = report.counted
     dtypes = (compute_dtype(each.call) for each in counted if each.macs)
     found, _ = device_for(device, report.environment.device, dtypes)
@@ -80,9 +80,11 @@ def _flops(counted: list[Counted]) -> int:
 def work_by_form(
     form: ClosedForm, sizes: Mapping[str, Any], parameters: Sequence[torch.Tensor], device: str | Device
 ) -> Work:
-    """Evaluate a closed form of the model at these sizes, as if everything ran in the dtype of autocast or of the parameters.
+    """Return the work that a closed form of the model gives for these sizes.
 
-    Raises ClosedFormError outside its domain.
+    Every operation is assumed to run in the dtype of autocast, or without autocast in the narrowest floating-point dtype of the parameters.
+
+    Raises ClosedFormError for sizes outside the form's domain.
     """
     narrowest = min((p for p in parameters if p.is_floating_point()), key=lambda p: p.dtype.itemsize)
     place = narrowest.device

@@ -30,9 +30,9 @@ def memory_text(accelerator: Accelerator, live: Sequence[LiveTensor], is_observe
     foreign = min(other, before - sum(tensor.bytes for tensor in live if tensor.category in GIVEN))
     if foreign > 0:
         text += f", of which {size(foreign)} were there before fxflops ran"
-    made = [tensor for tensor in live if tensor.category not in GIVEN][:SHOWN]
-    if made:
-        text += f"\n  largest made by the run: {', '.join(map(_described, made))}"
+    made_by_run = [tensor for tensor in live if tensor.category not in GIVEN][:SHOWN]
+    if made_by_run:
+        text += f"\n  largest made by the run: {', '.join(map(_described, made_by_run))}"
     return text
 
 

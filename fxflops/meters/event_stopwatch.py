@@ -55,9 +55,9 @@ class Lapse(float):
     starts: list[Mark]
 
     def __new__(cls, ends: list[Mark], starts: list[Mark]) -> Lapse:
-        made = super().__new__(cls, nan)
-        made.ends, made.starts = ends, starts
-        return made
+        lapse = super().__new__(cls, nan)
+        lapse.ends, lapse.starts = ends, starts
+        return lapse
 
     def __add__(self, other: float) -> Lapse:
         return Lapse([*self.ends, *getattr(other, "ends", ())], [*self.starts, *getattr(other, "starts", ())])
@@ -134,32 +134,32 @@ class EventStopwatch(LapseStopwatch):
         self._marks: list[EventMark] = []
 
     def stop(self, kind: int | None = None) -> bool:
-        if self._since is not None:
+        if self._stopped_at is not None:
             return False
-        self._since = time.perf_counter()
+        self._stopped_at = time.perf_counter()
         self._mark(ran=True)
         return True
 
     def go(self, work: Any = None) -> None:
-        if self._since is not None:
+        if self._stopped_at is not None:
             self._ready += [self._accelerator.event() for _ in range(READY - len(self._ready))]
-            self.own += time.perf_counter() - self._since
-            self._since = None
+            self.own += time.perf_counter() - self._stopped_at
+            self._stopped_at = None
             self._mark(ran=False)
 
     def now(self) -> float:
-        if self._since is None:
+        if self._stopped_at is None:
             self._mark(ran=True)
         return Lapse([self._marks[-1]], [])
 
     def catch_up(self) -> None:
         """Wait for the device, and read the events since the last reading."""
         self._accelerator.synchronize()
-        for before, mark in pairwise(self._marks):
-            took = 0.0
-            if mark.ran and before.event is not None and mark.event is not None:
-                took = before.event.elapsed_time(mark.event) / 1000
-            mark.seconds = before.seconds + took
+        for previous, mark in pairwise(self._marks):
+            seconds = 0.0
+            if mark.ran and previous.event is not None and mark.event is not None:
+                seconds = previous.event.elapsed_time(mark.event) / 1000
+            mark.seconds = previous.seconds + seconds
         del self._marks[:-1]
 
     def _mark(self, ran: bool) -> None:
@@ -172,10 +172,12 @@ class EventStopwatch(LapseStopwatch):
 
 def with_seconds(records: Iterable[R], kept: bool = True) -> tuple[R, ...]:
     """Return calls or scopes with their seconds as plain numbers, or without seconds if these are not ``kept``."""
-    known = (float,) if kept else ()
+    kept_types = (float,) if kept else ()
     return tuple(
         [
-            r if (s := r.seconds) is None or type(s) in known else r._replace(seconds=seconds_of(s) if kept else None)
-            for r in records
+            record
+            if (seconds := record.seconds) is None or type(seconds) in kept_types  # most are: these are not copied
+            else record._replace(seconds=seconds_of(seconds) if kept else None)
+            for record in records
         ]
     )

@@ -60,7 +60,7 @@ class FullQueue:
 
     def _calibrate(self) -> None:
         """Measure the time of a cycle, and between two adjacent events."""
-        taken, empty = [], []
+        sleep_seconds, event_seconds = [], []
         for _ in range(PROBES):
             events = [self.accelerator.event() for _ in range(3)]
             self.accelerator.record(events[0])
@@ -69,7 +69,7 @@ class FullQueue:
             self.accelerator.record(events[1])
             self.accelerator.record(events[2])
             self.accelerator.synchronize()
-            taken.append(events[0].elapsed_time(events[1]) / 1000)
-            empty.append(events[1].elapsed_time(events[2]) / 1000)
-        self._cycles_per_second = PROBE_CYCLES / statistics.median(taken)
-        self.event_seconds = statistics.median(empty)
+            sleep_seconds.append(events[0].elapsed_time(events[1]) / 1000)
+            event_seconds.append(events[1].elapsed_time(events[2]) / 1000)
+        self._cycles_per_second = PROBE_CYCLES / statistics.median(sleep_seconds)
+        self.event_seconds = statistics.median(event_seconds)

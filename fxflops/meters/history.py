@@ -119,28 +119,28 @@ class History:
 
     def _alive_after(self, changes: int | None) -> tuple[LiveTensor, ...]:
         """Return the storages alive after the first ``changes``, after all for None; largest first."""
-        held: dict[int, int] = {}
+        live: dict[int, int] = {}
         for entry, change, _ in islice(triples(self.changes), changes):
-            held[entry] = held.get(entry, 0) + change
-        found = [self._tensor(entry, nbytes) for entry, nbytes in held.items() if nbytes]
-        return tuple(sorted(found, key=lambda tensor: -tensor.bytes))
+            live[entry] = live.get(entry, 0) + change
+        tensors = [self._tensor(entry, nbytes) for entry, nbytes in live.items() if nbytes]
+        return tuple(sorted(tensors, key=lambda tensor: -tensor.bytes))
 
     @cached_property
     def timeline(self) -> tuple[Moment, ...]:
         """The live bytes by category after each call that changed them."""
-        moments = dict(self._lives())
-        return tuple(moment for number, held in moments.items() if (moment := self._moment(number, held)) is not None)
+        moments = dict(self._live_after_each_change())
+        return tuple(moment for number, live in moments.items() if (moment := self._moment(number, live)) is not None)
 
     @cached_property
     def peaks(self) -> tuple[Moment, ...]:
         """The live bytes by category at the peak within each call that changed them."""
         highest = dict[int, Mapping[str, int]]()
-        for number, held in self._lives():
-            if number not in highest or sum(held.values()) > sum(highest[number].values()):
-                highest[number] = held
-        return tuple(moment for number, held in highest.items() if (moment := self._moment(number, held)) is not None)
+        for number, live in self._live_after_each_change():
+            if number not in highest or sum(live.values()) > sum(highest[number].values()):
+                highest[number] = live
+        return tuple(moment for number, live in highest.items() if (moment := self._moment(number, live)) is not None)
 
-    def _lives(self) -> Iterator[tuple[int, Mapping[str, int]]]:
+    def _live_after_each_change(self) -> Iterator[tuple[int, Mapping[str, int]]]:
         """Yield after each change the number of its call, and the live bytes by category."""
         live = dict.fromkeys(CATEGORIES, 0)
         categories = [self.category(entry) for entry in range(len(self.entries.specs))]
@@ -148,9 +148,9 @@ class History:
             live[categories[entry]] += change
             yield number, live.copy()
 
-    def _moment(self, number: int, held: Mapping[str, int]) -> Moment | None:
+    def _moment(self, number: int, live: Mapping[str, int]) -> Moment | None:
         call = self._call(number)
-        return None if call is None else Moment(call.path, call.op, call.phase, held)
+        return None if call is None else Moment(call.path, call.op, call.phase, live)
 
     def each_change(self) -> Iterator[tuple[int, LiveTensor]]:
         """Yield, for each change in order, the storage's number and its tensor, whose bytes are the change: negative if the
@@ -175,5 +175,5 @@ class History:
 
 def triples(changes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
     """Yield the changes of a flat list as triples."""
-    each = iter(changes)
-    return zip(each, each, each, strict=True)
+    iterator = iter(changes)
+    return zip(iterator, iterator, iterator, strict=True)

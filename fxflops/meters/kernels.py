@@ -40,11 +40,11 @@ class KernelMeter(Meter):
     @property
     def kernels(self) -> dict[str, tuple[Kernel, ...]]:
         """The kernels by node, when the profile is over."""
-        ran: dict[str, list[tuple[str, float]]] = {name: [] for name in self._names}
+        kernels_by_node: dict[str, list[tuple[str, float]]] = {name: [] for name in self._names}
         for event in self.profile.events() or ():
             if event.name.startswith(MARK) and event.device_type.name == "CPU":
-                ran[self._names[int(event.name.removeprefix(MARK))]] += self._kernels_in(event.cpu_children)
-        return {name: summed(found) for name, found in ran.items()}
+                kernels_by_node[self._names[int(event.name.removeprefix(MARK))]] += self._kernels_in(event.cpu_children)
+        return {name: summed(kernels) for name, kernels in kernels_by_node.items()}
 
     def _kernels_in(self, events: Iterable[Any]) -> Iterator[tuple[str, float]]:
         for event in events:
@@ -55,7 +55,7 @@ class KernelMeter(Meter):
             yield from self._kernels_in(event.cpu_children)
 
 
-def summed(ran: Iterable[tuple[str, float]]) -> tuple[Kernel, ...]:
+def summed(names_and_seconds: Iterable[tuple[str, float]]) -> tuple[Kernel, ...]:
     """Return one Kernel for each name, longest first."""
-    kernels = [Kernel(name, len(seconds), sum(seconds)) for name, seconds in grouped(ran).items()]
+    kernels = [Kernel(name, len(seconds), sum(seconds)) for name, seconds in grouped(names_and_seconds).items()]
     return tuple(sorted(kernels, key=lambda kernel: -kernel.seconds))

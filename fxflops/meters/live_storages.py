@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import InputError
+from ..model.hidden import hidden
 from ..model.holders import Holders
 from ..model.pytree import stored, tensors_given
 from ..model.tensor_state import aliases_of
@@ -34,8 +35,11 @@ class Span(NamedTuple):
     met: int
 
 
-class _Living(weakref.ref[Any]):
-    """A weak reference to a live storage, with its ``id`` (``key``), its number among the entries, and its bytes."""
+class _StorageRef(weakref.ref[Any]):
+    """A weak reference to a live storage, with its ``id`` (``key``), its number among the entries, and its bytes.
+
+    Its attributes are set where it is made: a constructor in Python would run for each tensor of each count.
+    """
 
     __slots__ = ("entry", "key", "nbytes")
     entry: int
@@ -48,7 +52,12 @@ class LiveStorages:
 
     Each storage is entered once, however many views share it, and leaves when Python frees it. Temporaries inside one
     kernel are not seen. ``live`` are the bytes alive now, ``peak`` the most since the last ``reset_peak``, ``most`` the
-    most ever; ``call`` is the number of the call for which changes are recorded.
+    most ever.
+
+    ``current_call`` is the number of the call for which changes are recorded: the call that is running or, between calls, the last
+    one. Whoever runs a call sets it to the number that the call will have (``len(calls)``) before its tensors are entered;
+    :meth:`add_all` does so, given ``call``. It is a plain attribute because a method that sets it would be one more Python call
+    for each call that is counted.
 
     ``held`` are the tensors alive from beginning to end, by category and name; ``spec`` returns a tensor's spec. Above
     ``cap`` bytes InputError is raised, before memory runs out. ``holders`` knows which held tensors the run nevertheless lets
@@ -73,46 +82,54 @@ class LiveStorages:
         # Set where a run begins: the first by watch_of in run/model_run.py, the second by the meta world.
         self.was_there: Callable[[torch.Tensor], bool] = lambda tensor: True
         self.stand_in_of: Callable[[torch.Tensor], torch.Tensor | None] = lambda tensor: None
-        self._leaving: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}  # by the storage's address, with its bytes
-        self._known: dict[int, _Living] = {}
+        # Held storages noted by may_leave, by address: the tensor that may have left each, and its bytes.
+        self._may_leave: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        # Storages that the run made, or met and did not hold, by their id.
+        self._refs: dict[int, _StorageRef] = {}
         # Storages, by id, that the model asked for and so may resize: first those since the last _read_sizes, then older ones.
-        self._handed_out: dict[int, _Living] = {}
-        self._handed_out_before: OrderedDict[int, _Living] = OrderedDict()
+        self._handed_out: dict[int, _StorageRef] = {}
+        self._handed_out_before: OrderedDict[int, _StorageRef] = OrderedDict()
         self._entries = Entries()
         self._changes: list[int] = []
-        self.call = -1
+        self.current_call = -1
+        # The number of changes up to the highest peak ever, and up to the peak since the last reset_peak.
         self.most = self._most_after = self._peak_after = 0
-        self._most_in = -1
+        self._most_in_call = -1  # the call of the highest peak
+        # The entries of held storages, and of the meta storages that stand for them, by address.
         self._held: dict[int, int] = {}
-        self._earlier: set[int] = set()
-        self._bytes_met = 0
-        self._met: dict[int, str] = {}  # entries of call arguments, with their category if they get no other
-        self._hook: Callable[[], Any] = lambda: None  # checkpoint's hook for the function that it is running
-        self._placeholders: set[int] | None = None
+        # Entries of storages that existed before the run, but were entered during it: see hold_earlier.
+        self._entries_from_before: set[int] = set()
+        self._bytes_met = 0  # the bytes of these storages
+        self._met_categories: dict[int, str] = {}  # entries of call arguments, with their category if they get no other
+        # A reference to checkpoint's hook for the function that it is running.
+        self._random_state_hook: Callable[[], Any] = lambda: None
+        self._placeholders: set[int] | None = None  # entries on meta: see note_placeholders
         self._held_on_meta: set[int] = set()
+        # Meta storages that stand for storages of the run, by id: a reference to each, and the storage that it keeps alive.
         self._aliases: dict[int, tuple[weakref.ref[Any], Any]] = {}
         # Meta storages of held tensors: kept alive, so that no other storage gets their address.
-        self._kept: dict[int, Any] = {}
+        self._kept_stand_ins: dict[int, Any] = {}
         for category, named in (held or {}).items():
             self._hold(named, category, spec)
 
+    @hidden
     def _hold(self, named: Named, category: str, spec: Callable[[torch.Tensor], Spec]) -> None:
         """Enter tensors that are alive before and after the run."""
         held, entries, changes, strided = self._held, self._entries, self._changes, torch.strided
         names, live = entries.names, self.live
         first = len(entries.specs)
-        for name, whole in named:
-            is_plain = type(whole) in ORDINARY and whole.layout is strided
-            for tensor in (whole,) if is_plain else stored(whole):
-                if tensor.layout is not strided:
+        for name, tensor in named:
+            is_plain = type(tensor) in ORDINARY and tensor.layout is strided
+            for part in (tensor,) if is_plain else stored(tensor):
+                if part.layout is not strided:
                     continue
-                storage = tensor.untyped_storage()
+                storage = part.untyped_storage()
                 key = storage._cdata
                 if key not in held:
                     nbytes = storage.nbytes()
-                    held[key] = entry = entries.add(spec(tensor), -1)
+                    held[key] = entry = entries.add(spec(part), -1)
                     names[entry] = name
-                    if tensor.is_meta:
+                    if part.is_meta:
                         self._held_on_meta.add(entry)
                     changes += (entry, nbytes, -1)
                     live += nbytes
@@ -139,14 +156,14 @@ class LiveStorages:
         if not self.counts_meta and storage.device.type == "meta":
             return
         key, nbytes = id(storage), storage.nbytes()
-        known = self._known.get(key)
-        if known is not None and known() is storage:
-            if nbytes != known.nbytes and not is_zerotensor(tensor):
-                self._change(known.entry, nbytes - known.nbytes)
-                known.nbytes = nbytes
-            if self._entries.calls[known.entry] == self.call >= 0:
+        ref = self._refs.get(key)
+        if ref is not None and ref() is storage:
+            if nbytes != ref.nbytes and not is_zerotensor(tensor):
+                self._change(ref.entry, nbytes - ref.nbytes)
+                ref.nbytes = nbytes
+            if self._entries.calls[ref.entry] == self.current_call >= 0:
                 # An operator inside this call made it: show the spec of the call's own result.
-                self._entries.specs[known.entry] = spec or spec_of(tensor)
+                self._entries.specs[ref.entry] = spec or spec_of(tensor)
         else:
             self.enter(storage, 0 if is_zerotensor(tensor) else nbytes, spec or spec_of(tensor))
         if self.cap is not None and self.live > self.cap:
@@ -161,8 +178,8 @@ class LiveStorages:
         if self.counts_random_states and (hook := saving_hook()) is not None:
             self._enter_random_state(hook)
         if self.live + nbytes > self.peak and self.holders is not None:
-            self._let_go()
-        entries, call = self._entries, self.call
+            self._remove_replaced()
+        entries, call = self._entries, self.current_call
         entry = len(entries.specs)
         entries.specs.append(spec)
         entries.calls.append(call)
@@ -172,68 +189,74 @@ class LiveStorages:
         self.live = live = self.live + nbytes
         self._changes += (entry, nbytes, call)
         if live > self.peak:
-            self._rise()
+            self._set_peak()
 
     def _enter_random_state(self, hook: Any) -> None:
         """Enter the random state that checkpoint keeps for the function that it is running."""
-        if self._hook() is hook:
+        if self._random_state_hook() is hook:
             return
         try:
-            self._hook = weakref.ref(hook)
+            self._random_state_hook = weakref.ref(hook)
         except TypeError:  # a function in C: not checkpoint's
             return
-        kept = random_state_of_checkpoint(hook)
-        if kept is None or ((known := self._known.get(id(kept[1]))) is not None and known() is kept[1]):
+        state_and_owner = random_state_of_checkpoint(hook)
+        if state_and_owner is None:
             return
-        state, owner = kept
-        entry = self._entries.add(spec_of(state), self.call)
+        state, owner = state_and_owner
+        ref = self._refs.get(id(owner))
+        if ref is not None and ref() is owner:  # the state has been entered already
+            return
+        entry = self._entries.add(spec_of(state), self.current_call)
         self._watch(owner, state.untyped_storage().nbytes(), entry)
-        self._change(entry, self._known[id(owner)].nbytes)
+        self._change(entry, self._refs[id(owner)].nbytes)
 
     def end_run(self) -> None:
         """Drop all references to the model and to the run's stand-ins."""
         self._handed_out, self._handed_out_before = {}, OrderedDict()
         self.holders, self.stand_in_of, self.was_there = None, lambda tensor: None, lambda tensor: True
-        self._leaving = {}
+        self._may_leave = {}
 
     def may_leave(self, tensor: torch.Tensor) -> None:
         """Note that a call may give a tensor other memory (``x.data = y``): its old memory may then be freed."""
         storage = _storage_of(tensor)
         if storage is not None and storage._cdata in self._held:
-            self._leaving[storage._cdata] = weakref.ref(tensor), storage.nbytes()
+            self._may_leave[storage._cdata] = weakref.ref(tensor), storage.nbytes()
 
-    def _leave_without(self) -> None:
+    def _remove_left(self) -> None:
         """Remove the memory noted by :meth:`may_leave` that is now kept only to restore it after the run."""
-        for cdata, (reference, nbytes) in [*self._leaving.items()]:
+        for cdata, (reference, nbytes) in [*self._may_leave.items()]:
             aliases = aliases_of(cdata)
-            if (
-                not aliases or storage_uses(cdata) > aliases
-            ):  # without aliases the storage may be gone, and its address invalid
+            # Without aliases the storage may be gone, and its address invalid.
+            if not aliases or storage_uses(cdata) > aliases:
                 continue
             entry, tensor = self._held[cdata], reference()
             if tensor is not None and tensor.is_meta:  # it needs no stand-in any more
                 self.stand_in_of(tensor)
-            # A view of it, or autograd, may still need the memory of a stand-in.
-            keys = [key for key, each in self._held.items() if each == entry and key in self._kept]
-            alive = [weakref.ref(self._kept.pop(key)) for key in keys]
-            stand_ins = [storage for each in alive if (storage := each()) is not None]
+            # A view of it, or autograd, may still need the memory of a stand-in: it then survives being let go here.
+            addresses = [
+                address
+                for address, held_entry in self._held.items()
+                if held_entry == entry and address in self._kept_stand_ins
+            ]
+            references = [weakref.ref(self._kept_stand_ins.pop(address)) for address in addresses]
+            stand_ins = [storage for reference in references if (storage := reference()) is not None]
             if len(stand_ins) > 1:
-                self._kept.update({storage._cdata: storage for storage in stand_ins})
+                self._kept_stand_ins.update({storage._cdata: storage for storage in stand_ins})
                 continue
-            for key in (cdata, *keys):
-                self._held.pop(key, None)
-            del self._leaving[cdata]
+            for address in (cdata, *addresses):
+                self._held.pop(address, None)
+            del self._may_leave[cdata]
             if stand_ins:
                 self._watch(stand_ins.pop(), nbytes, entry)
             else:
                 self._change(entry, -nbytes)
 
-    def _let_go(self) -> None:
+    def _remove_replaced(self) -> None:
         """Remove the storages that the model held when the run began and has since replaced. This matters only for a new peak."""
-        if self._leaving:
-            self._leave_without()
+        if self._may_leave:
+            self._remove_left()
         for tensors in () if self.holders is None else self.holders.let_go():
-            stand_ins = [each for t in tensors if (each := self.stand_in_of(t)) is not None]
+            stand_ins = [stand_in for t in tensors if (stand_in := self.stand_in_of(t)) is not None]
             storage = tensors[0].untyped_storage()
             entry = self._held.get(storage._cdata)
             if entry is None or len(stand_ins) > 1:
@@ -242,15 +265,16 @@ class LiveStorages:
             if not stand_ins:
                 self._change(entry, -nbytes)
                 continue
-            storage = stand_ins.pop().untyped_storage()  # a view of it, or autograd, may still need it
+            # A view of it, or autograd, may still need the memory: it lives as long as the stand-in's storage.
+            storage = stand_ins.pop().untyped_storage()
             self._held.pop(storage._cdata, None)
-            self._kept.pop(storage._cdata, None)
+            self._kept_stand_ins.pop(storage._cdata, None)
             self._watch(storage, nbytes, entry)
 
     def _watch(self, storage: Any, nbytes: int, entry: int) -> None:
         """Keep a weak reference to an entry's storage, which leaves when Python frees it."""
-        self._known[id(storage)] = known = _Living(storage, self._leave)
-        known.key, known.nbytes, known.entry = id(storage), nbytes, entry
+        self._refs[id(storage)] = ref = _StorageRef(storage, self._leave)
+        ref.key, ref.nbytes, ref.entry = id(storage), nbytes, entry
 
     @property
     def entered(self) -> int:
@@ -260,15 +284,15 @@ class LiveStorages:
     def bytes_since(self, number: int, value: Any) -> int:
         """Return the bytes of the tensors in a value whose storages were entered after the first ``number``."""
         parts = [part for tensor in tensors_given(value) for part in stored(tensor) if part.layout is torch.strided]
-        known = {self._known.get(id(part.untyped_storage())) for part in parts}
-        return sum(each.nbytes for each in known if each is not None and each.entry >= number)
+        refs = {self._refs.get(id(part.untyped_storage())) for part in parts}
+        return sum(ref.nbytes for ref in refs if ref is not None and ref.entry >= number)
 
     def has_made(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor's storage was made in the run, or belongs to an input."""
         if tensor.layout is not torch.strided:
             return False
         storage = tensor.untyped_storage()
-        if self._living(storage) is not None or id(storage) in self._aliases:
+        if self._ref_of(storage) is not None or id(storage) in self._aliases:
             return True
         return self._entries.categories.get(self._held.get(storage._cdata, -1)) == "inputs"
 
@@ -280,42 +304,42 @@ class LiveStorages:
         """
         if tensor.layout is not torch.strided or meta.layout is not torch.strided:
             return
-        before, storage = tensor.untyped_storage(), meta.untyped_storage()
-        if before._cdata in self._held:
-            self._held[storage._cdata] = self._held[before._cdata]
-            self._kept[storage._cdata] = storage
+        storage, stand_in = tensor.untyped_storage(), meta.untyped_storage()
+        if storage._cdata in self._held:
+            self._held[stand_in._cdata] = self._held[storage._cdata]
+            self._kept_stand_ins[stand_in._cdata] = stand_in
             return
-        known = self._living(before)
-        if known is not None:
-            self._stand_for(storage, before, known.entry)
-        elif id(storage) not in self._known:
+        ref = self._ref_of(storage)
+        if ref is not None:
+            self._stand_for(stand_in, storage, ref.entry)
+        elif id(stand_in) not in self._refs:
             self.add_held([("", meta)], "buffers")
 
     def share(self, tensor: torch.Tensor, stand_in: torch.Tensor) -> None:
         """Count a stand-in's storage as its tensor's, if the tensor is held from beginning to end: it is optimizer state kept on a
         parameter, which was taken for a model attribute."""
-        for before, after in zip(stored(tensor), stored(stand_in), strict=True):
-            own, other = _storage_of(before), _storage_of(after)
-            if own is not None and other is not None and own._cdata in self._held:
-                self._held[other._cdata] = entry = self._held[own._cdata]
-                self._kept[other._cdata] = other
+        for part, stand_in_part in zip(stored(tensor), stored(stand_in), strict=True):
+            storage, stand_in_storage = _storage_of(part), _storage_of(stand_in_part)
+            if storage is not None and stand_in_storage is not None and storage._cdata in self._held:
+                self._held[stand_in_storage._cdata] = entry = self._held[storage._cdata]
+                self._kept_stand_ins[stand_in_storage._cdata] = stand_in_storage
                 self._entries.categories[entry] = "optimizer"
 
-    def _stand_for(self, storage: Any, before: Any, entry: int) -> None:
-        """Let a meta storage keep ``before`` alive, as a view does, without counting itself."""
-        held, aliases, key, cdata = self._held, self._aliases, id(storage), storage._cdata
+    def _stand_for(self, stand_in: Any, storage: Any, entry: int) -> None:
+        """Let a meta storage keep ``storage`` alive, as a view does, without counting itself."""
+        held, aliases, key, cdata = self._held, self._aliases, id(stand_in), stand_in._cdata
 
         def drop(_: Any) -> None:
             aliases.pop(key, None)
             held.pop(cdata, None)
 
         held[cdata] = entry
-        aliases[key] = weakref.ref(storage, drop), before
+        aliases[key] = weakref.ref(stand_in, drop), storage
 
     def add_all(self, value: Any, call: int | None = None) -> None:
         """Enter all tensors in nested tuples, lists and dicts; ``call`` is the number of the call that made them."""
         if call is not None:
-            self.call = call
+            self.current_call = call
         with DisableTorchFunction():
             for tensor in tensors_given(value):
                 for part in stored(tensor):
@@ -327,15 +351,15 @@ class LiveStorages:
         storage = _storage_of(tensor)
         if storage is None or not storage.resizable() or is_zerotensor(tensor):
             return
-        key, known = id(storage), self._living(storage)
-        if known is None and storage._cdata in self._held:
-            known = self._handed_out_before.pop(key, None)
-            if known is None or known() is not storage:
-                known = _Living(storage)
-                known.key, known.nbytes, known.entry = key, storage.nbytes(), self._held[storage._cdata]
-        if known is not None:
+        key, ref = id(storage), self._ref_of(storage)
+        if ref is None and storage._cdata in self._held:
+            ref = self._handed_out_before.pop(key, None)
+            if ref is None or ref() is not storage:
+                ref = _StorageRef(storage)
+                ref.key, ref.nbytes, ref.entry = key, storage.nbytes(), self._held[storage._cdata]
+        if ref is not None:
             self._handed_out_before.pop(key, None)
-            self._handed_out[key] = known
+            self._handed_out[key] = ref
 
     def _read_sizes(self) -> None:
         """Find the storages that the model has resized, among those that it asked for.
@@ -343,59 +367,58 @@ class LiveStorages:
         Nearly always it resizes them at once, but it may keep a storage and resize it later: so one of the older storages is read,
         too, each time. Reading all would be too slow for a model that asks every tensor for its storage.
         """
-        before = self._handed_out_before
-        if not before and not self._handed_out:
+        older = self._handed_out_before
+        if not older and not self._handed_out:
             return
-        read, self._handed_out = self._handed_out, {}
-        if before:
-            key, known = before.popitem(last=False)
-            read[key] = known
-        for key, known in read.items():
-            storage = known()
+        to_read, self._handed_out = self._handed_out, {}
+        if older:
+            key, ref = older.popitem(last=False)
+            to_read[key] = ref
+        for key, ref in to_read.items():
+            storage = ref()
             if storage is None:
                 continue
-            before[key] = known
-            if (nbytes := storage.nbytes()) != known.nbytes:
-                self._change(known.entry, nbytes - known.nbytes)
-                known.nbytes = nbytes
+            older[key] = ref
+            if (nbytes := storage.nbytes()) != ref.nbytes:
+                self._change(ref.entry, nbytes - ref.nbytes)
+                ref.nbytes = nbytes
 
     def label(self, named: Named, category: str) -> None:
         """Give the storages of these tensors a category and names, unless they have them already."""
-        for name, tensor in ((name, part) for name, whole in named for part in stored(whole)):
-            key = id(tensor.untyped_storage()) if tensor.layout is torch.strided else 0
-            known = self._known.get(key)
-            if known is not None and known.entry not in self._entries.categories:
-                self._entries.categories[known.entry], self._entries.names[known.entry] = category, name
+        for name, tensor in named:
+            for part in stored(tensor):
+                ref = self._refs.get(id(part.untyped_storage())) if part.layout is torch.strided else None
+                if ref is not None and ref.entry not in self._entries.categories:
+                    self._entries.categories[ref.entry], self._entries.names[ref.entry] = category, name
 
     def keep(self, named: Named, earlier: Iterable[torch.Tensor]) -> None:
         """Keep the storages of tensors to the end of the history, as an optimizer's state outlives the step.
 
         Storages of the tensors in ``earlier`` existed when it began.
         """
-        known = {
-            id(part): each for _, tensor in named for part in stored(tensor) if (each := self._of(part)) is not None
-        }
-        first = {each.entry for tensor in earlier for part in stored(tensor) if (each := self._of(part)) is not None}
-        for each in known.values():
-            self._known.pop(each.key, None)
-        if first:
-            self._put_first(first)
+        kept, existed = self._refs_of(tensor for _, tensor in named), self._refs_of(earlier)
+        for ref in kept:
+            self._refs.pop(ref.key, None)
+        if existed:
+            self._move_to_beginning({ref.entry for ref in existed})
 
-    def _of(self, tensor: torch.Tensor) -> _Living | None:
-        return self._living(_storage_of(tensor))
+    def _refs_of(self, tensors: Iterable[torch.Tensor]) -> list[_StorageRef]:
+        """Return the references to the storages of these tensors that are entered and alive."""
+        refs = [self._ref_of(_storage_of(part)) for tensor in tensors for part in stored(tensor)]
+        return [ref for ref in refs if ref is not None]
 
-    def _living(self, storage: Any) -> _Living | None:
+    def _ref_of(self, storage: Any) -> _StorageRef | None:
         """Return the reference to a storage that is entered and alive; None for any other."""
-        known = self._known.get(id(storage))
-        return known if known is not None and known() is storage else None
+        ref = self._refs.get(id(storage))
+        return ref if ref is not None and ref() is storage else None
 
     def add_held(self, named: Named, category: str) -> None:
         """Enter and label tensors that were alive when the run began but are found only now; skip known storages."""
         named, first = [*named], self.entered
         self.add_all([tensor for _, tensor in named])
         self.label(named, category)
-        if self.call >= 0:
-            self._put_first(range(first, self.entered))
+        if self.current_call >= 0:
+            self._move_to_beginning(range(first, self.entered))
 
     def add_given(
         self, tensors: Iterable[torch.Tensor], category: str = "inputs", device: torch.device | None = None
@@ -417,22 +440,23 @@ class LiveStorages:
                 entry = self.entered
                 self.enter(storage, 0 if is_zerotensor(part) else storage.nbytes(), spec_of(part))
                 self._entries.calls[entry] = -1
-                if met_as := "params" if isinstance(tensor, torch.nn.Parameter) else category:
-                    self._met[entry] = met_as
+                met_category = "params" if isinstance(tensor, torch.nn.Parameter) else category
+                if met_category:
+                    self._met_categories[entry] = met_category
                 if storage.resizable() and self.was_there(part):
-                    self._earlier.add(entry)
+                    self._entries_from_before.add(entry)
                     self._bytes_met += storage.nbytes()
 
     def has_all(self, values: Iterable[Any]) -> bool:
         """Return whether all values are numbers, or plain tensors whose storages are entered."""
-        known, held = self._known, self._held
+        refs, held = self._refs, self._held
         try:
             for value in values:
                 kind = type(value)
                 if kind in ORDINARY and value.layout is torch.strided:
                     storage = value.untyped_storage()
-                    entered = known.get(id(storage))
-                    if (entered is None or entered() is not storage) and storage._cdata not in held:
+                    ref = refs.get(id(storage))
+                    if (ref is None or ref() is not storage) and storage._cdata not in held:
                         return False
                 elif kind not in NUMBERS:
                     return False
@@ -453,14 +477,14 @@ class LiveStorages:
     def _entry_of(self, storage: Any) -> int | None:
         if storage._cdata in self._held:
             return self._held[storage._cdata]
-        known = self._living(storage)
-        return None if known is None else known.entry
+        ref = self._ref_of(storage)
+        return None if ref is None else ref.entry
 
     def hold_earlier(self) -> None:
         """Rewrite the history as if storages that existed before the run had been entered when it began."""
-        if self._earlier:
-            self._put_first(self._earlier, only_made=True)
-            self._earlier = set()
+        if self._entries_from_before:
+            self._move_to_beginning(self._entries_from_before, only_made=True)
+            self._entries_from_before = set()
 
     def note_placeholders(self) -> None:
         """Note which storages, including held ones, are on meta, for :meth:`leave_out_placeholders`."""
@@ -468,53 +492,56 @@ class LiveStorages:
 
     def leave_out_placeholders(self) -> None:
         """Rewrite the history without the storages on meta: in a run on another device they hold no memory."""
-        placeholders, call = self._placeholders, self.call
+        placeholders, call = self._placeholders, self.current_call
         if not placeholders:
             return
         changes, self._changes = self._changes, []
         self._reset()
-        for entry, change, self.call in triples(changes):
+        for entry, change, self.current_call in triples(changes):  # _change reads current_call
             if entry not in placeholders:
                 self._change(entry, change)
-        self.call = call
+        self.current_call = call
 
     def hold_written(self, calls: Sequence[Call]) -> None:
         """Treat live storages that autograd wrote to but did not make as gradients that existed from the beginning:
         DistributedDataParallel's buckets, which C++ holds, and gradients of inputs, to which it adds."""
-        found = {each.entry: self._entries.calls[each.entry] for each in self._known.values()}
-        # The last tensors that a control flow operator makes belong to no call.
-        written = [entry for entry, call in found.items() if 0 <= call < len(calls) and _is_written(calls[call])]
+        written: list[int] = []
+        for ref in self._refs.values():
+            maker = self._entries.calls[ref.entry]
+            # The last tensors that a control flow operator makes belong to no call: their number is too large.
+            if 0 <= maker < len(calls) and _is_written(calls[maker]):
+                written.append(ref.entry)
         for entry in written:
             self._entries.categories.setdefault(entry, "gradients")
         if written:
-            self._put_first(written)
+            self._move_to_beginning(written)
 
-    def _put_first(self, entries: Container[int], only_made: bool = False) -> None:
+    def _move_to_beginning(self, entries: Container[int], only_made: bool = False) -> None:
         """Rewrite the history as if all changes of these storages had happened before the first call.
 
         With ``only_made``, only their creation is moved there; their other changes stay where they are.
         """
-        call = self.call
+        call = self.current_call
         first: list[tuple[int, int, int]] = []
-        then: list[tuple[int, int, int]] = []
-        made: set[int] = set()
+        rest: list[tuple[int, int, int]] = []
+        moved: set[int] = set()
         for entry, change, number in triples(self._changes):
-            if entry in entries and not (only_made and entry in made):
+            if entry in entries and not (only_made and entry in moved):
                 first.append((entry, change, -1))
-                made.add(entry)
+                moved.add(entry)
             else:
-                then.append((entry, change, number))
+                rest.append((entry, change, number))
         self._changes = []
         self._reset()
-        for entry, change, self.call in (*first, *then):
+        for entry, change, self.current_call in (*first, *rest):  # _change reads current_call
             self._entries.calls[entry] = -1 if entry in entries else self._entries.calls[entry]
             self._change(entry, change)
-        self.call = call
+        self.current_call = call
 
     def _reset(self) -> None:
         """Reset the bytes and peaks, to go through the changes again."""
         self.live = self.peak = self.most = self._most_after = 0
-        self._most_in = -1
+        self._most_in_call = -1
 
     def reset_peak(self) -> None:
         """Set the peak to the bytes alive now."""
@@ -527,66 +554,68 @@ class LiveStorages:
         self.peak = self.live
         return span
 
-    def end(self, span: Span, given: Any = ()) -> tuple[int, tuple[tuple[Spec, int], ...]]:
+    def end(self, span: Span, arguments: Any = ()) -> tuple[int, tuple[tuple[Spec, int], ...]]:
         """Return the bytes that a call leaves behind, and, if more were alive within it, the storages at that peak.
 
-        The storages are specs and bytes, relative to the state when the call began. Storages of the arguments ``given`` are
+        The storages are specs and bytes, relative to the state when the call began. Storages of its ``arguments`` are
         excluded: they may have been entered during the call.
         """
-        before = span.live + self._bytes_met - span.met
-        left, rose = self.live - before, self.peak - before
-        found = dict[int, int]()
+        # Storages from before the run that were entered during the call were alive when it began.
+        live_before = span.live + self._bytes_met - span.met
+        left, rose = self.live - live_before, self.peak - live_before
+        net_bytes = dict[int, int]()
         if rose > max(left, 0):
             for entry, change, _ in triples(self._changes[span.changes : 3 * self._peak_after]):
-                found[entry] = found.get(entry, 0) + change
-        for tensor in (part for each in tensors_given(given) for part in stored(each)) if found else ():
-            known = self._known.get(id(tensor.untyped_storage())) if tensor.layout is torch.strided else None
-            if known is not None:
-                found.pop(known.entry, None)
+                net_bytes[entry] = net_bytes.get(entry, 0) + change
+        for tensor in tensors_given(arguments) if net_bytes else ():
+            for part in stored(tensor):
+                ref = self._refs.get(id(part.untyped_storage())) if part.layout is torch.strided else None
+                if ref is not None:
+                    net_bytes.pop(ref.entry, None)
         if span.peak >= self.peak:
             self.peak, self._peak_after = span.peak, span.peak_after
-        return left, tuple((self._entries.specs[entry], nbytes) for entry, nbytes in found.items() if nbytes)
+        return left, tuple((self._entries.specs[entry], nbytes) for entry, nbytes in net_bytes.items() if nbytes)
 
-    def add_transient(self, passing: Iterable[tuple[Spec, int]]) -> None:
+    def add_transients(self, transients: Iterable[tuple[Spec, int]]) -> None:
         """If they make a new peak, enter storages that live only within the current call, and remove them again."""
         self._read_sizes()
-        if self.live + sum([nbytes for _, nbytes in passing if nbytes > 0]) <= self.peak:
+        if self.live + sum([nbytes for _, nbytes in transients if nbytes > 0]) <= self.peak:
             return
         if self.holders is not None:
-            self._let_go()
-        entered = [(self._entries.add(spec, self.call), nbytes) for spec, nbytes in passing]
-        for entry, nbytes in entered:
+            self._remove_replaced()
+        entries_and_bytes = [(self._entries.add(spec, self.current_call), nbytes) for spec, nbytes in transients]
+        for entry, nbytes in entries_and_bytes:
             self._change(entry, nbytes)
-        for entry, nbytes in entered:
+        for entry, nbytes in entries_and_bytes:
             self._change(entry, -nbytes)
 
     def history(self, calls: Sequence[Call]) -> History:
         """Return the history so far; ``calls`` are the calls by their numbers."""
         self._handed_out |= self._handed_out_before  # read them all
         self._read_sizes()
-        for entry, category in self._met.items():
+        for entry, category in self._met_categories.items():
             self._entries.categories.setdefault(entry, category)
         # A copy: storages that outlive the run, such as a model's weights, may be freed after it.
         changes = self._changes.copy()
-        return History(self.most, calls, self._entries, changes, self._most_after, self._most_in)
+        return History(self.most, calls, self._entries, changes, self._most_after, self._most_in_call)
 
     def _change(self, entry: int, change: int) -> None:
         self.live += change
-        self._changes += (entry, change, self.call)
+        self._changes += (entry, change, self.current_call)
         if self.live > self.peak:
-            self._rise()
+            self._set_peak()
 
-    def _rise(self) -> None:
+    def _set_peak(self) -> None:
         """Set a new peak."""
         self.peak, self._peak_after = self.live, len(self._changes) // 3
         if self.live > self.most:
-            self.most, self._most_after, self._most_in = self.live, self._peak_after, self.call
+            self.most, self._most_after, self._most_in_call = self.live, self._peak_after, self.current_call
 
-    def _leave(self, known: _Living) -> None:
-        if self._known.get(known.key) is known:  # not if a new storage got the same id, or the storage was moved
-            del self._known[known.key]
-            self.live -= known.nbytes
-            self._changes += (known.entry, -known.nbytes, self.call)
+    def _leave(self, ref: _StorageRef) -> None:
+        if self._refs.get(ref.key) is ref:  # not if a new storage got the same id, or the storage was moved
+            del self._refs[ref.key]
+            self.live -= ref.nbytes
+            self._changes += (ref.entry, -ref.nbytes, self.current_call)
 
 
 def _storage_of(tensor: torch.Tensor) -> Any:

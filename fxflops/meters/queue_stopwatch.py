@@ -27,7 +27,7 @@ from .event_stopwatch import Lapse, LapseStopwatch, Mark, clock_of
 from .full_queue import FullQueue
 from .stopwatch import Stopwatch
 
-UNKNOWN = 50e-6
+FIRST_HOLD = 50e-6
 """The seconds for which the device is held for work of a new kind."""
 NEARLY, CLEARLY = 0.9, 1.2
 """A call waited for the device if it took (nearly) as long as the device was held, which was (clearly) longer than the call
@@ -69,34 +69,35 @@ class QueueStopwatch(LapseStopwatch):
     """A stopwatch that shows the time that the run would take unobserved."""
 
     __slots__ = (
-        "_began",
-        "_device_free",
+        "_began_at",
+        "_device_done_at",
         "_events",
-        "_held",
-        "_items",
-        "_kind",
-        "_late",
-        "_least",
+        "_held_seconds",
+        "_least_seconds",
+        "_marks_and_work",
         "_queue",
         "_unread",
+        "_waited_seconds",
         "_was_long",
         "_work",
+        "_work_kind",
         "busy",
     )
 
     def __init__(self, queue: FullQueue) -> None:
         super().__init__()
         self._queue = queue
-        self._items = list[HostMark | Work]()  # in order, since the last reading
-        self._unread = deque[Work]()
-        self._events = list[torch.Event]()
-        self._least = dict[Any, float]()  # the host's seconds for work of each kind, at best
+        self._marks_and_work = list[HostMark | Work]()  # in order, since the last reading
+        self._unread = deque[Work]()  # work whose events have not been read
+        self._events = list[torch.Event]()  # events that can be used again
+        self._least_seconds = dict[Any, float]()  # the host's seconds for work of each kind, at best
         self._was_long = dict[Any, bool]()  # whether the last call of each kind took as long as the device was held
+        # The work that is being started: its kind, when the host began to start it, and how long the device is held for it.
         self._work: Work | None = None
-        self._kind: Any = None
-        self._began = self._held = 0.0
+        self._work_kind: Any = None
+        self._began_at = self._held_seconds = 0.0
         # When the device is done, and how long the host has waited for it, on the clock without the observer.
-        self._device_free = self._late = 0.0
+        self._device_done_at = self._waited_seconds = 0.0
         self.busy: float = 0.0
 
     def stop(self, kind: int | None = None) -> bool:
@@ -109,7 +110,7 @@ class QueueStopwatch(LapseStopwatch):
 
     def go(self, work: Any = None) -> None:
         """Start the clock again; ``work`` is the function or module class whose kernels the host starts until it stops."""
-        if self._since is None:
+        if self._stopped_at is None:
             return
         if work is not None and not self._queue.accelerator.capturing:
             self._begin(work)
@@ -117,32 +118,32 @@ class QueueStopwatch(LapseStopwatch):
 
     def now(self) -> float:
         mark = HostMark(self, nan, self._queue.accelerator.capturing, super().now())
-        self._items.append(mark)
+        self._marks_and_work.append(mark)
         return Lapse([mark], [])
 
     def catch_up(self) -> None:
         """Wait for the device, and combine its time with the host's since the last reading."""
         self._queue.accelerator.synchronize()
         self._read()
-        for item in self._items:
-            host = item.host + self._late
+        for item in self._marks_and_work:
+            host = item.host + self._waited_seconds
             if isinstance(item, Work):
                 self.busy += item.seconds
-                self._device_free = max(self._device_free, host) + item.seconds
+                self._device_done_at = max(self._device_done_at, host) + item.seconds
                 if item.waited:
-                    self._late += max(self._device_free - host, 0.0)
+                    self._waited_seconds += max(self._device_done_at - host, 0.0)
             else:
-                item.seconds = max(self._device_free, host)
-        self._items.clear()
+                item.seconds = max(self._device_done_at, host)
+        self._marks_and_work.clear()
 
     def _begin(self, kind: Any) -> None:
         """Hold the device, and record the start of its work."""
         events, new = self._events, self._queue.accelerator.event
         self._work = Work(events.pop() if events else new(), events.pop() if events else new())
-        self._kind = kind
-        self._held = self._queue.hold(self._least.get(kind, UNKNOWN))
+        self._work_kind = kind
+        self._held_seconds = self._queue.hold(self._least_seconds.get(kind, FIRST_HOLD))
         self._queue.accelerator.record(self._work.start)
-        self._began = time.perf_counter()
+        self._began_at = time.perf_counter()
 
     def _end(self, work: Work, ended: float, is_whole: bool) -> None:
         """Record the end of the device's work, and decide from the host's time whether the host waited for it.
@@ -151,18 +152,19 @@ class QueueStopwatch(LapseStopwatch):
         """
         self._queue.accelerator.record(work.end)
         self._work = None
-        took, least = ended - self._began, self._least.get(self._kind)
+        kind, held = self._work_kind, self._held_seconds
+        seconds = ended - self._began_at
         if is_whole:
-            self._least[self._kind] = took if least is None else min(took, least)
-            is_long = took >= NEARLY * self._held and self._held >= CLEARLY * self._least[self._kind]
-            work.waited = is_long and self._was_long.get(self._kind, False)
-            self._was_long[self._kind] = is_long
+            least = self._least_seconds[kind] = min(seconds, self._least_seconds.get(kind, seconds))
+            is_long = seconds >= NEARLY * held and held >= CLEARLY * least
+            work.waited = is_long and self._was_long.get(kind, False)
+            self._was_long[kind] = is_long
         if work.waited:
-            self.own += self._held  # the host waited during the hold, too
+            self.own += held  # the host waited during the hold, too
         elif work.start.query():  # otherwise the device was busy with earlier work, and did not wait for this
-            work.excess = max(took - self._held, 0.0)
+            work.excess = max(seconds - held, 0.0)
         work.host = super().now()
-        self._items.append(work)
+        self._marks_and_work.append(work)
         self._unread.append(work)
         if len(self._unread) % UNREAD == 0:
             self._read(only_done=True)

@@ -37,48 +37,52 @@ class Stopwatch:
     handler of the observer first stops the clock and last starts it, and runs model code by :meth:`run`.
     """
 
-    __slots__ = ("_owed", "_since", "_went", "cold", "costs", "own")
+    __slots__ = ("_overhead_due", "_started_at", "_stopped_at", "cold", "costs", "own")
     runs = True
     busy: float | None = None
     """The seconds for which an accelerator was busy, for clocks that measure it."""
 
     def __init__(self) -> None:
         self.costs = self.cold = Costs()
-        self.own = self._went = self._owed = 0.0
-        self._since: float | None = None
+        # Readings of time.perf_counter(): when the clock was last started, and when it was stopped; None while it runs.
+        self._started_at = 0.0
+        self._stopped_at: float | None = None
+        # The seconds of overhead that are still to be deducted: see stop.
+        self._overhead_due = 0.0
+        self.own = 0.0
 
     def stop(self, kind: int | None = None) -> bool:
         """Stop the clock, excluding the unseen overhead of a call of this kind; return False if it was stopped already.
 
         If the overhead is longer than the clock has run, the rest is deducted from its next runs.
         """
-        if self._since is not None:
+        if self._stopped_at is not None:
             return False
-        now, went = time.perf_counter(), self._went
+        now, started_at = time.perf_counter(), self._started_at
         if kind is not None:
-            self._owed += (self.cold if now - went > LONG else self.costs)[kind]
-        since = now - self._owed
-        self._since = since = since if since > went else went
-        self._owed -= now - since
+            self._overhead_due += (self.cold if now - started_at > LONG else self.costs)[kind]
+        stopped_at = now - self._overhead_due
+        self._stopped_at = stopped_at = stopped_at if stopped_at > started_at else started_at
+        self._overhead_due -= now - stopped_at
         return True
 
     def go(self, work: Any = None) -> None:
         """Start the clock again. ``work`` is what runs until the next stop, for clocks that time a device's work by kind."""
-        if self._since is not None:
-            self._went = time.perf_counter()
-            self.own += self._went - self._since
-            self._since = None
+        if self._stopped_at is not None:
+            self._started_at = time.perf_counter()
+            self.own += self._started_at - self._stopped_at
+            self._stopped_at = None
 
     def now(self) -> float:
         """Return the time on the clock, in seconds."""
-        return (time.perf_counter() if self._since is None else self._since) - self.own
+        return (time.perf_counter() if self._stopped_at is None else self._stopped_at) - self.own
 
     def lap(self) -> float:
         """Return the time on the clock, in seconds, without the time of this call. The clock must be running."""
-        since = time.perf_counter()
-        now = since - self.own
-        self._went = time.perf_counter()
-        self.own += self._went - since
+        called_at = time.perf_counter()
+        now = called_at - self.own
+        self._started_at = time.perf_counter()
+        self.own += self._started_at - called_at
         return now
 
     def run(self, func: Callable[..., Any], args: Any, kwargs: Any, work: Any = None) -> Any:
@@ -91,15 +95,16 @@ class Stopwatch:
 
     def timed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, float]:
         """Return ``func(*args, **kwargs)`` and its seconds, with the clock running meanwhile. The clock must be stopped before."""
-        since: Any = self._since
-        self._since, self._went = None, (went := time.perf_counter())
-        self.own += went - since
+        stopped_at: Any = self._stopped_at
+        # go() inlined, since this runs for each repeated call of a profile.
+        self._stopped_at, self._started_at = None, (started_at := time.perf_counter())
+        self.own += started_at - stopped_at
         try:
             out = func(*args, **kwargs)
         finally:
             self.stop()
-        since = self._since
-        return out, since - went
+        stopped_at = self._stopped_at
+        return out, stopped_at - started_at
 
 
 class StoppedStopwatch(Stopwatch):
@@ -110,7 +115,7 @@ class StoppedStopwatch(Stopwatch):
 
     def __init__(self) -> None:
         super().__init__()
-        self._since = 0.0
+        self._stopped_at = 0.0
 
     def go(self, work: Any = None) -> None:
         """Leave the clock stopped."""
@@ -124,15 +129,15 @@ class PhaseTimes:
     """The seconds of each phase, step by step; time counts for the innermost open phase.
 
     ``parts`` are the seconds of the current step, from the beginning of one model call to the beginning of the next. But loading a
-    batch belongs to the step that computes with it, which begins later: until then its time is kept in ``_ahead``.
+    batch belongs to the step that computes with it, which begins later: until then its time is kept in ``_of_next_step``.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.parts: dict[str, float] = {}
-        self._ahead: dict[str, float] = {}
+        self._of_next_step: dict[str, float] = {}
         self._now = now
         self._open = [BETWEEN]
-        self._since = now()
+        self._flushed_at = now()
 
     def is_open(self, phase: str) -> bool:
         """Return whether a phase is open."""
@@ -153,23 +158,23 @@ class PhaseTimes:
     def next_step(self) -> dict[str, float]:
         """Begin a step; return its parts, which grow until the next step begins. They include the time of loading its batch."""
         self.flush()
-        self.parts, self._ahead = self._ahead, {}
+        self.parts, self._of_next_step = self._of_next_step, {}
         return self.parts
 
     def settle(self) -> None:
         """Add the loading time of a batch that no step will use to the current step, at the end of a loop or an iteration."""
         self.flush()
-        for phase, seconds in self._ahead.items():
+        for phase, seconds in self._of_next_step.items():
             self.parts[phase] = self.parts.get(phase, 0.0) + seconds
-        self._ahead = {}
+        self._of_next_step = {}
 
     def resume(self) -> None:
         """Continue after an interruption, whose time counts for no phase."""
-        self._since = self._now()
+        self._flushed_at = self._now()
 
     def flush(self) -> None:
         """Add the time until now to the innermost open phase."""
         now, phase = self._now(), self._open[-1]
-        parts = self._ahead if phase == LOADING else self.parts
-        parts[phase] = parts.get(phase, 0.0) + now - self._since
-        self._since = now
+        parts = self._of_next_step if phase == LOADING else self.parts
+        parts[phase] = parts.get(phase, 0.0) + now - self._flushed_at
+        self._flushed_at = now

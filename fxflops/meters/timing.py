@@ -47,8 +47,8 @@ class Usage(NamedTuple):
     @property
     def interrupted(self) -> str:
         """A note that other processes took the processor; "" if they did not."""
-        often = (self.interruptions or 0) / max(self.seconds, MOMENT)
-        return f"interrupted {often:.0f} times a second by other processes" if often > OFTEN else ""
+        rate = (self.interruptions or 0) / max(self.seconds, MOMENT)
+        return f"interrupted {rate:.0f} times a second by other processes" if rate > OFTEN else ""
 
     @property
     def waited(self) -> str:
@@ -80,13 +80,13 @@ def warm_up(seconds: Sequence[float], least: int) -> int:
 
 def timing(seconds: Sequence[float], usages: Sequence[Usage] = ()) -> Timing:
     """Return the timing of runs of the same work; ``usages`` are the process's clocks in each run, if they were read."""
-    median, why = statistics.median(seconds), ""
+    median, reason = statistics.median(seconds), ""
     if len(usages) > 1:
         low, _, high = statistics.quantiles(seconds, n=4)
         low, high = max(low, min(seconds)), min(high, max(seconds))  # the quartiles of two runs lie outside them
-        why = f"the runs differ by {(high - low) / median:.0%}" if high - low > WIDE * median else ""
+        reason = f"the runs differ by {(high - low) / median:.0%}" if high - low > WIDE * median else ""
     if usages:
         switches = [usage.interruptions for usage in usages if usage.interruptions is not None]
-        whole = Usage(sum(seconds), sum(usage.processor for usage in usages), sum(switches))
-        why = "; ".join(filter(None, [why, whole.interrupted or whole.waited]))
-    return Timing(median, min(seconds), max(seconds), len(seconds), why)
+        total = Usage(sum(seconds), sum(usage.processor for usage in usages), sum(switches))
+        reason = "; ".join(filter(None, [reason, total.interrupted or total.waited]))
+    return Timing(median, min(seconds), max(seconds), len(seconds), reason)

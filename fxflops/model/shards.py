@@ -9,15 +9,20 @@ from typing import Any
 
 from torch import nn
 
-from .modules import all_modules, parameters_of
+from .inventory import Inventory
+from .modules import parameters_of
 
 
 @contextmanager
-def resharded(model: nn.Module) -> Iterator[None]:
-    """Reshard a model's gathered parameters, e.g. after an evaluation. Gather the parameters again at the end of the block."""
-    gathered = reshard(all_modules(model))
+def resharded(model: nn.Module) -> Iterator[Inventory]:
+    """Reshard a model's gathered parameters, e.g. after an evaluation. Gather the parameters again at the end of the block.
+
+    Yields the model's inventory, with the sharded parameters.
+    """
+    inventory = Inventory(model, lazy=True)
+    gathered = reshard(inventory.paths)
     try:
-        yield
+        yield Inventory(model, lazy=True) if gathered else inventory
     finally:
         for module in gathered:
             module.unshard()

@@ -37,5 +37,9 @@ def with_facts(out: Any, **facts: Any) -> Any:
     """Return a call's result with these facts added to its first tensor; a fact of None is removed."""
     if isinstance(out, Spec):
         return out.with_facts(**facts)
-    at = next((i for i, each in enumerate(out) if isinstance(each, Spec)), len(out))
-    return *out[:at], *(each.with_facts(**facts) for each in out[at : at + 1]), *out[at + 1 :]
+    items = list(out)
+    for i, item in enumerate(items):
+        if isinstance(item, Spec):
+            items[i] = item.with_facts(**facts)
+            break
+    return tuple(items)

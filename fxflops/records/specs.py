@@ -32,7 +32,7 @@ class Spec(tuple[int, ...]):
         layout: torch.layout | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> Spec:
-        spec = super().__new__(cls, shape if not shape or type(shape[0]) is int else _plain(shape))
+        spec = super().__new__(cls, shape if not shape or type(shape[0]) is int else _as_ints(shape))
         spec.dtype = dtype or _default("float32")
         spec.layout = layout or _default("strided")
         spec.facts = facts or {}
@@ -61,8 +61,8 @@ class Spec(tuple[int, ...]):
 
     def with_facts(self, **facts: Any) -> Spec:
         """Return the spec with these facts added to its own; facts of None are removed."""
-        known = {name: value for name, value in {**self.facts, **facts}.items() if value is not None}
-        return Spec(self, self.dtype, self.layout, known)
+        all_facts = {name: value for name, value in {**self.facts, **facts}.items() if value is not None}
+        return Spec(self, self.dtype, self.layout, all_facts)
 
     def numel(self) -> int:
         return math.prod(self)
@@ -76,10 +76,12 @@ class Spec(tuple[int, ...]):
         return f"{self.dtype_name}[{','.join(map(str, self))}]"
 
 
-def _plain(shape: Iterable[Any]) -> tuple[int, ...]:
+def _as_ints(shape: Iterable[Any]) -> tuple[int, ...]:
     """Return sizes as integers. In torch.jit.trace sizes are tensors, and torch warns about any other way to read their values."""
-    held = [(size, getattr(size, "untyped_storage", None)) for size in shape]
-    return tuple([int.from_bytes(bytes(storage()), sys.byteorder) if storage else size for size, storage in held])
+    sizes_and_storages = [(size, getattr(size, "untyped_storage", None)) for size in shape]
+    return tuple(
+        [int.from_bytes(bytes(storage()), sys.byteorder) if storage else size for size, storage in sizes_and_storages]
+    )
 
 
 @cache
@@ -123,17 +125,17 @@ def specs_in(value: Any) -> Iterator[Spec]:
     """Return an iterator over the specs in a value made by :func:`spec_of`, in order."""
     if type(value) is Spec:
         return iter((value,))
-    found: list[Spec] = []
-    _gather(value, found)
-    return iter(found)
+    specs: list[Spec] = []
+    _gather(value, specs)
+    return iter(specs)
 
 
-def _gather(value: Any, found: list[Spec]) -> None:
+def _gather(value: Any, specs: list[Spec]) -> None:
     if isinstance(value, Spec):
-        found.append(value)
+        specs.append(value)
     elif isinstance(value, (tuple, dict)):
         for item in value.values() if isinstance(value, dict) else value:
             if type(item) is Spec:
-                found.append(item)
+                specs.append(item)
             elif isinstance(item, (tuple, dict)):
-                _gather(item, found)
+                _gather(item, specs)

@@ -102,8 +102,8 @@ def _with_facts(tensor: Any) -> Spec:
             shape = (len(parts), *(max(sizes) for sizes in zip(*parts, strict=True)))
             return Spec(shape, tensor.dtype, tensor.layout, {"parts": parts})
         values = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
-        known = tensor.device.type != "meta"
-        return Spec(tensor.shape, tensor.dtype, tensor.layout, {"nnz": values.numel()} if known else {})
+        has_values = tensor.device.type != "meta"
+        return Spec(tensor.shape, tensor.dtype, tensor.layout, {"nnz": values.numel()} if has_values else {})
 
 
 def parts_of_sparse(tensor: Any) -> list[torch.Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -173,7 +174,8 @@ TORCHINFO_ALONE = {"kernel_size", "params_percent", "trainable"}
 """The columns of torchinfo that none of our tables has."""
 
 
-def titled(columns: Iterable[Column], counted: str) -> tuple[Column, ...]:
+@lru_cache
+def titled(columns: tuple[Column, ...], counted: str) -> tuple[Column, ...]:
     """Return the columns with ``counted``, the title of what a convention counts, in place of "FLOPs"."""
     return tuple(replace(column, header=column.header.replace("FLOPs", counted)) for column in columns)
 

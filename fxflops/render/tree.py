@@ -129,7 +129,7 @@ def rows_of(root: TreeRow, **options: Unpack[Options]) -> tuple[list[Column], li
     )
     values = [(module_values(line.row, root), line.row.missing) for line in lines]
     units = options.get("units")
-    shown = [*titled(shown, options.get("counted", "FLOPs"))]
+    shown = [*titled(tuple(shown), options.get("counted", "FLOPs"))]
     return shown, lines, [[module_cell(column, each, units, missing) for column in shown] for each, missing in values]
 
 

@@ -18,6 +18,7 @@ from ..errors import FxflopsError, InputError, RunError
 from ..meters.accelerator import accelerator_of
 from ..meters.live_storages import LiveStorages
 from ..meters.stopwatch import Stopwatch
+from ..model.hidden import hidden
 from ..model.holders import Holders
 from ..model.modules import Called, class_name, parameters_of
 from ..model.optimizer import (
@@ -40,6 +41,7 @@ from ..torch_internals import in_fake_mode, is_fake
 from ..trace.autograd_owners import AutogradOwners, backward_from, requires_gradient
 from ..trace.dtypes import MixedDtypesError
 from ..trace.forwards import is_hooked
+from ..trace.graph_recorder import Recorder
 from ..trace.memo import Lessons
 from ..trace.meta_mirror import MetaMirror
 from ..trace.meta_results import WithoutKernels
@@ -47,7 +49,6 @@ from ..trace.meta_world import MetaWorld
 from ..trace.observe import Observer
 from ..trace.phases import BACKWARD
 from ..trace.processes import is_sharded
-from ..trace.record import Recorder
 from ..trace.source import line_that_raised
 from ..trace.worlds import World
 from .environment import environment_of
@@ -119,7 +120,7 @@ def watch_of(
     may_train = isinstance(subject.model, Called) and not subject.own_backward
     watch.observer.phases.on_step = partial(_before_step, snapshot, watch.storages, lacks_gradients, may_train)
     watch.storages.was_there = snapshot.was_there
-    if not watch.world.is_meta and any(tensor.is_meta and not is_fake(type(tensor)) for tensor in subject.state):
+    if subject.has_meta and not watch.world.is_meta:
         watch.storages.note_placeholders()
     return watch
 
@@ -157,13 +158,18 @@ def observe(subject: Subject, watch: Watch) -> Watch:
     ):
         watch.storages.hold_written(watch.observer.calls)  # DDP's buckets
     if subject.backward:
-        params = [(name, watch.world.of(parameter)) for name, parameter in subject.held["params"]]
-        watch.storages.label(gradients_of(params), "gradients")
+        _label_gradients(subject, watch)
         if subject.optimizer is not None:
             _optimizer_step(subject, subject.optimizer, watch)
     if watch.recorder is not None:
         watch.recorder.returned(out)
     return watch
+
+
+@hidden
+def _label_gradients(subject: Subject, watch: Watch) -> None:
+    params = [(name, watch.world.of(parameter)) for name, parameter in subject.held["params"]]
+    watch.storages.label(gradients_of(params), "gradients")
 
 
 def observed_run(
@@ -178,6 +184,7 @@ def observed_run(
     return observe(subject, watch_of(subject, registry, recorder=recorder, cap=cap, new_stopwatch=new_stopwatch))
 
 
+@hidden
 def finished_run(subject: Subject, watch: Watch, source: str, trace: str, why: str = "", **measured: Any) -> Run:
     """Return the record of a finished run, and release the watch. The device of a run on meta is the subject's ``count_for``.
 
@@ -232,9 +239,12 @@ def run_model(
     # A callable may step an optimizer, and only dispatch modes observe such a step.
     observe_dispatch = subject.backward or isinstance(subject.model, Called)
     observe_dispatch = observe_dispatch or any(issubclass(cls, torch.jit.ScriptModule) for cls in classes)
-    has_meta = any(tensor.device.type == "meta" for tensor in subject.state)
     # On meta, hooks get stand-ins for parameters, so a hook that looks up its parameter's optimizer would not step it.
-    if subject.backward and not has_meta and (optimizer := held_by_hooks(parameters_of(subject.model))) is not None:
+    if (
+        subject.backward
+        and not subject.has_meta
+        and (optimizer := held_by_hooks(parameters_of(subject.model))) is not None
+    ):
         return _on_real(subject, registry, f"hooks on its parameters use an optimizer ({type(optimizer).__name__})")
     failed: Exception | None = None
     try:
@@ -249,12 +259,12 @@ def run_model(
         if mirror.unknown_origin and not observe_dispatch:
             mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch=True, lessons=lessons)
         why = mirror.needs_values  # an error that the model itself caught
-        if has_meta or not why:
+        if subject.has_meta or not why:
             return finished_run(subject, watch, "predicted", ON_META)
     except (RunError, InputError, NotImplementedError) as error:
         failed, why = error, error.problem if isinstance(error, FxflopsError) else str(error)
     # This is outside the handler above, so that an error on real tensors is not chained to the error on meta.
-    if failed is None or not has_meta:
+    if failed is None or not subject.has_meta:
         failed = None  # the error's traceback would keep memory that the run on real tensors needs
         return _on_real(subject, registry, why)
     try:
@@ -278,8 +288,7 @@ def _on_real(subject: Subject, registry: FormulaRegistry, why: str) -> Run:
 def loaded_weights(subject: Subject, watch: Watch) -> bool:
     """Return whether a run on real tensors loaded weights that were on meta: if it did, its result is not on meta."""
     ran_on = watch.observer.ran_on
-    on_meta = any(tensor.is_meta and not is_fake(type(tensor)) for tensor in subject.state)
-    return on_meta and not watch.world.is_meta and ran_on is not None and ran_on.type != "meta"
+    return subject.has_meta and not watch.world.is_meta and ran_on is not None and ran_on.type != "meta"
 
 
 def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run | None:
@@ -288,17 +297,7 @@ def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run |
     On meta, loaded weights look like their stand-ins. So try only a model that has real inputs, and hooks or a replaced forward on
     a module with weights on meta. Return None if the model's result is on meta, or if the model raises.
     """
-    inputs = [tensor for _, tensor in subject.held["inputs"]]
-    has_waiting = any(weight.is_meta for weight in subject.state)
-    if not has_waiting or subject.is_for_another or any(tensor.is_meta for tensor in inputs):
-        return None
-    waiting = [
-        module
-        for module in subject.inventory.paths
-        if not isinstance(module, torch.jit.ScriptModule)
-        and any(weight is not None and weight.is_meta for weight in module._parameters.values())
-    ]
-    if not any("forward" in vars(module) or is_hooked(module) for module in waiting):
+    if not _awaits_weights(subject):
         return None
     subject.snapshot.keep_all()
     try:
@@ -311,6 +310,20 @@ def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run |
     return finished_run(
         subject, watch, "storages", "counted on real tensors", "its weights stay on meta until its calls load them"
     )
+
+
+@hidden
+def _awaits_weights(subject: Subject) -> bool:
+    """Return whether the inputs are real, and a hook or a replaced forward may load weights that are on meta."""
+    if not subject.has_meta or subject.is_for_another or any(tensor.is_meta for _, tensor in subject.held["inputs"]):
+        return False
+    waiting = [
+        module
+        for module in subject.inventory.paths
+        if not isinstance(module, torch.jit.ScriptModule)
+        and any(weight is not None and weight.is_meta for weight in module._parameters.values())
+    ]
+    return any("forward" in vars(module) or is_hooked(module) for module in waiting)
 
 
 def _check_own_device(subject: Subject, why: str) -> None:
@@ -403,6 +416,7 @@ def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
         # Call this before references to the tensors are counted, since it adds references.
         subject.snapshot.remember_layouts()
     watch.storages.holders.begin()
+    observer.phases.runs_model = _forward_and_backward.__code__
     try:
         with uncompiled(), unoptimized(False), observer:
             with subject.autocast_region():

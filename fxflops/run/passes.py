@@ -22,10 +22,10 @@ from ..model.modules import Called, state_tensors
 from ..ops import FormulaRegistry
 from ..records import PARTS, PHASES, Call, Spec, specs_in, typed
 from ..trace.autograd_owners import backward_from, roots_of
+from ..trace.graph_recorder import Recorder
 from ..trace.memo import Lessons
 from ..trace.meta_mirror import MetaMirror
 from ..trace.meta_world import MetaWorld
-from ..trace.record import Recorder
 from ..trace.source import is_library
 from ..trace.symbolic import constants_of, symbolic
 from .compiled import first_runs, with_times

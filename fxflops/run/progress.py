@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -21,13 +22,13 @@ def working(label: str) -> Iterator[None]:
 
 @contextmanager
 def counting_bar(label: str, total: int | None) -> Iterator[Callable[[], None]]:
-    """Yield a function that advances a progress bar on stderr. Show no bar if stderr is not a terminal.
+    """Yield a function that advances a progress bar on stderr. ``total`` is the number of steps, None if it is unknown.
 
-    ``total`` is the number of steps, None if it is unknown. The bar is drawn at each step and not by a thread, since a process with
-    threads cannot be forked safely.
+    The bar is drawn at each step and not by a thread, since a process with threads cannot be forked safely. If stderr is not a
+    terminal, long work prints a few lines instead.
     """
     if not sys.stderr.isatty():
-        yield lambda: None
+        yield _Lines(label, total)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -42,6 +43,25 @@ def counting_bar(label: str, total: int | None) -> Iterator[Callable[[], None]]:
 
 LONG = 5.0
 """The remaining time is shown if it is at least this many seconds."""
+
+
+class _Lines:
+    """Print the number of finished steps after 5, 10, 20, 40, ... seconds. Each call is a step."""
+
+    def __init__(self, label: str, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._label = label
+        self._of_total = "" if total is None else f" of {total:,}"
+        self._clock = clock
+        self._start = clock()
+        self._next = LONG
+        self._done = 0
+
+    def __call__(self) -> None:
+        self._done += 1
+        seconds = self._clock() - self._start
+        if seconds >= self._next:
+            self._next = 2 * seconds
+            print(f"{self._label}: {self._done:,}{self._of_total} done after {seconds:,.0f} s", file=sys.stderr)
 
 
 class Progress:

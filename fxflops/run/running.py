@@ -14,7 +14,6 @@ from ..meters.accelerator import accelerator_of
 from ..meters.allocated import memory_text
 from ..meters.live_storages import LiveStorages
 from ..model.inputs import as_call, as_module, checked_model, is_compiled, is_compiled_whole, shape_given
-from ..model.inventory import Inventory
 from ..model.optimizer import OptimizerLike, gradients_of, optimizer_mismatch
 from ..model.scripts import with_calls_seen
 from ..model.shards import resharded
@@ -65,8 +64,7 @@ def prepared_subject(
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}; expected one of {', '.join(map(repr, MODES))}")
     with (
-        resharded(model),
-        nullcontext(Inventory(model, lazy=True)) as inventory,  # created here, after the parameters are resharded
+        resharded(model) as inventory,
         errors_of_kind(),
         torch.set_grad_enabled(backward),  # without gradients, the meta world reuses results instead of running kernels
         holding(inventory.paths, mode) as is_nested,

@@ -12,6 +12,7 @@ from torch import nn
 from ..errors import InputError
 from ..meters.accelerator import accelerator_of
 from ..model.callables import state_of
+from ..model.hidden import hidden
 from ..model.inputs import as_leaves, bind
 from ..model.inventory import Inventory
 from ..model.optimizer import OptimizerLike, holders_in
@@ -36,9 +37,10 @@ class Subject:
     ``count_for`` is the requested device; by default, the model's own device, or the CPU for a model on meta. ``is_for_another`` is
     True if the type of ``count_for`` differs from the type of the device on which the model would run. ``autocast`` is the
     dtype of ``count_for``'s autocast around the forward, or None. ``bytes_before`` is the number of bytes that were allocated on the
-    model's device before any run, 0 if unknown.
+    model's device before any run, 0 if unknown. ``has_meta`` is True if a parameter, buffer or input is on meta.
     """
 
+    @hidden
     def __init__(
         self,
         model: nn.Module,
@@ -77,6 +79,7 @@ class Subject:
             "inputs": [("", tensor) for tensor in tensors_in((args, kwargs))],
         }
         self.state = [tensor for named in self.held.values() for _, tensor in named]
+        self.has_meta = any(tensor.is_meta and not is_fake(type(tensor)) for tensor in self.state)
         self.device = self.state[0].device if self.state else torch.device("cpu")
         own_device = torch.device("cpu") if self.device.type == "meta" else self.device
         # A tensor created on "cuda" has the device "cuda:0".
@@ -103,6 +106,7 @@ class Subject:
         """Return whether to run a backward pass after the forward: one was requested, and the callable does not run it itself."""
         return self.backward and not self.own_backward
 
+    @hidden
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Restore the initial state, and return args and kwargs."""
         if self._has_run:

@@ -16,8 +16,8 @@ from ..ops import FormulaRegistry
 from ..records import Call
 from ..trace.attention_pairs import with_shares
 from ..trace.autograd_owners import AutogradOwners, NoOwners
+from ..trace.graph_recorder import Recorder
 from ..trace.observe import Observer
-from ..trace.record import Recorder
 from ..trace.worlds import World
 from .outcome import Environment, Run
 

@@ -28,7 +28,7 @@ class Masks:
         self._read: dict[Any, tuple[weakref.ref[Any], int]] = {}
 
     def with_pairs_left(
-        self, entry: Formula, target: Any, given: tuple[tuple[Any, ...], Mapping[str, Any]], out: Any, must: bool
+        self, entry: Formula, target: Any, arguments: tuple[tuple[Any, ...], Mapping[str, Any]], out: Any, must: bool
     ) -> Any:
         """Return the spec of an attention result (forward or backward) with the number of unmasked pairs as the fact ``pairs``.
 
@@ -36,23 +36,24 @@ class Masks:
         """
         result = spec_of(out)
         try:
-            pairs = pairs_left(entry, target, *given, out, self._kept)
+            pairs = pairs_left(entry, target, *arguments, out, self._count_kept)
         except NotImplementedError:
             if must:
                 raise
             return result
         return with_facts(result, pairs=pairs)
 
-    def _kept(self, mask: torch.Tensor) -> int:
+    def _count_kept(self, mask: torch.Tensor) -> int:
         """Return :func:`kept_by` of a mask, cached until the mask is written to."""
         if mask.is_inference():  # has no version counter, so a cached count could be stale
             return kept_by(mask)
         storage = mask.untyped_storage()
         key = storage._cdata, mask.storage_offset(), mask.shape, mask.stride(), mask.dtype, mask._version
-        found = self._read.get(key)
-        if found is None or found[0]() is None:  # a new storage may reuse a freed one's address
-            found = self._read[key] = weakref.ref(storage), kept_by(mask)
-        return found[1]
+        reference, count = self._read.get(key, (None, 0))
+        if reference is None or reference() is None:  # a new storage may reuse a freed one's address
+            count = kept_by(mask)
+            self._read[key] = weakref.ref(storage), count
+        return count
 
 
 def kept_by(mask: torch.Tensor) -> int:
@@ -71,49 +72,51 @@ def with_shares(calls: Sequence[Call], owner_of: Mapping[int, int]) -> Sequence[
     ``owner_of`` maps the index of a backward call to the index of its forward call. A fused kernel gets the mask itself; if
     the mask has no values, the pairs are copied from the forward call.
     """
-    result: list[Call] | None = None
-    latest: dict[int, int] = {}
-    for i, owner in owner_of.items():
-        forward, ran = calls[owner].operation, calls[i].operation
+    changed: dict[int, Call] = {}
+    last_by_pairs: dict[int, int] = {}  # by forward call: the last of its backward calls that worked pair by pair
+    for index, owner in owner_of.items():
+        forward, backward = calls[owner].operation, calls[index].operation
         left = _pairs_of(forward) if forward.op == ATTENTION else None
-        before = latest.get(owner, i)
-        if left is not None and ran.op == BACKWARD and pairs_in(ran.out) is None:  # a meta mask has no values
-            result = list(calls) if result is None else result
-            result[i] = calls[i]._replace(operation=ran._replace(out=with_facts(ran.out, pairs=left)))
-        elif left is not None and _is_of_pairs(ran, calls[before].op):
+        if left is None:
+            continue
+        previous = last_by_pairs.get(owner, index)
+        if backward.op == BACKWARD and pairs_in(backward.out) is None:  # a meta mask has no values
+            changed[index] = calls[index]._replace(
+                operation=backward._replace(out=with_facts(backward.out, pairs=left))
+            )
+        elif _is_of_pairs(backward, calls[previous].op):
             key = {**dict(zip(("query", "key"), forward.args, strict=False)), **forward.kwargs}["key"]
-            pairs = math.prod(next(specs_in(forward.out))[:-1]) * key[-2]
-            result = list(calls) if result is None else result
-            result[i] = _with_share(calls[i], left, pairs, summed=ran.op == PRODUCT)
+            all_pairs = math.prod(next(specs_in(forward.out))[:-1]) * key[-2]
+            changed[index] = _with_share(calls[index], left, all_pairs, summed=backward.op == PRODUCT)
             # This product computed the gradients of the attention weights.
-            if calls[before].op == PRODUCT and ran.op != PRODUCT:
-                result[before] = _with_share(calls[before], left, pairs, summed=False)
-            latest[owner] = i
-    return calls if result is None else result
+            if calls[previous].op == PRODUCT and backward.op != PRODUCT:
+                changed[previous] = _with_share(calls[previous], left, all_pairs, summed=False)
+            last_by_pairs[owner] = index
+    return [changed.get(index, call) for index, call in enumerate(calls)] if changed else calls
 
 
 def _pairs_of(forward: Operation) -> int | None:
     """Return the number of pairs that the mask of an attention call left; None if unknown."""
-    left: int | None = pairs_in(forward.out)
-    entry = None if left is not None else BASE.find(forward.target)
-    return left if entry is None else causal_pairs(entry, forward.target, forward.args, forward.kwargs, forward.out)
+    pairs: int | None = pairs_in(forward.out)
+    entry = None if pairs is not None else BASE.find(forward.target)
+    return pairs if entry is None else causal_pairs(entry, forward.target, forward.args, forward.kwargs, forward.out)
 
 
-def _is_of_pairs(ran: Operation, before: str) -> bool:
-    """Return whether an operation of attention's backward works pair by pair; ``before`` is the op of the last one that did.
+def _is_of_pairs(operation: Operation, previous_op: str) -> bool:
+    """Return whether an operation of attention's backward works pair by pair; ``previous_op`` is the op of the last one that did.
 
     Shapes cannot decide: if a head has as many keys as elements, gradients of queries look like gradients of scores. All
     products, the softmax and the dropout qualify. A ``mul`` of two tensors is the dropout's: queries and keys are scaled by a
     number. A sum qualifies right after the softmax, where it computes the gradient of a trainable mask; other sums are over
     keys or values that several heads share. An add of two gradients of one tensor is not part of attention.
     """
-    if ran.op == "mul":
-        return len([*ran.inputs()]) == 2
-    return ran.op in (PRODUCT, SOFTMAX, "dropout_backward") or (ran.op == SUM and before == SOFTMAX)
+    if operation.op == "mul":
+        return len([*operation.inputs()]) == 2
+    return operation.op in (PRODUCT, SOFTMAX, "dropout_backward") or (operation.op == SUM and previous_op == SOFTMAX)
 
 
-def _with_share(call: Call, left: int, pairs: int, *, summed: bool) -> Call:
-    out = with_facts(call.out, **{SHARE: (left, pairs, summed)})
+def _with_share(call: Call, left: int, all_pairs: int, *, summed: bool) -> Call:
+    out = with_facts(call.out, **{SHARE: (left, all_pairs, summed)})
     return call._replace(operation=call.operation._replace(out=out))
 
 
@@ -134,34 +137,34 @@ def pairs_left(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     out: Any,
-    kept: Callable[[torch.Tensor], int] = kept_by,
+    count_kept: Callable[[torch.Tensor], int] = kept_by,
 ) -> int:
     """Return the number of query-key pairs that one attention call computes, over all batches and heads.
 
-    ``kept(mask)`` returns the number of unmasked elements.
+    ``count_kept(mask)`` returns the number of unmasked elements.
 
     Raises NotImplementedError for a mask on the meta device, which has no values, and for nested tensors.
     """
-    given = given_to(entry, target, args, kwargs)
-    query = given["query"]
+    arguments = given_to(entry, target, args, kwargs)
+    query = arguments["query"]
     if query.is_nested:
         raise NotImplementedError("each part of a nested tensor has pairs of its own, which are counted from its shape")
-    batch, n, s = sizes_of(entry, target, given, out)
-    corner = corner_of(given)
-    starts = [given[name] for name in STARTS if given.get(name) is not None and given[name].numel()]
+    batch, n, s = sizes_of(entry, target, arguments, out)
+    corner = corner_of(arguments)
+    starts = [arguments[name] for name in STARTS if arguments.get(name) is not None and arguments[name].numel()]
     with DisableTorchFunction(), disable_current_modes():
         if starts:
             lengths = [_values(start).diff().tolist() for start in starts]
             return int(query.shape[-2]) * sum(triangle(q, k, corner) for q, k in zip(*lengths, strict=True))
-        mask = next((given[name] for name in MASKS if isinstance(given.get(name), torch.Tensor)), None)
-        if isinstance(given.get("block_mask"), tuple):
-            mask = _flex_mask(given["block_mask"], n, s, query.device)
+        mask = next((arguments[name] for name in MASKS if isinstance(arguments.get(name), torch.Tensor)), None)
+        if isinstance(arguments.get("block_mask"), tuple):
+            mask = _flex_mask(arguments["block_mask"], n, s, query.device)
         biases = sys.modules.get("torch.nn.attention.bias")  # importing it would load the compiler
         if biases is not None and isinstance(mask, biases.CausalBias):
             corner, mask = int(mask.variant), None
         if mask is None or mask.numel() == 0:
             return batch * triangle(n, s, corner)
-        return int(batch * n * s * kept(_values(mask)) // mask.numel())
+        return int(batch * n * s * count_kept(_values(mask)) // mask.numel())
 
 
 def _values(tensor: torch.Tensor) -> torch.Tensor:

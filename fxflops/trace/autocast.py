@@ -67,7 +67,7 @@ class Autocast:
     """Casts the arguments of meta kernels as autocast does on the device that is counted for.
 
     Torch itself chooses the casts: the function runs once on fake tensors of that device, under autocast.
-    ``is_weight(tensor)`` returns whether autocast caches the cast of a tensor. ``made(tensor)`` is called with the
+    ``is_weight(tensor)`` returns whether autocast caches the cast of a tensor. ``track(tensor)`` is called with the
     result of each cast, and returns it.
     """
 
@@ -75,18 +75,18 @@ class Autocast:
         self,
         device: torch.device,
         is_weight: Callable[[torch.Tensor], bool],
-        made: Callable[[torch.Tensor], torch.Tensor],
+        track: Callable[[torch.Tensor], torch.Tensor],
     ) -> None:
         self._device = device
         self._is_weight = is_weight
-        self._made = made
+        self._track = track
         self._casts: dict[Any, Cast | None] = {}
-        self.kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.cast_weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def forget(self) -> None:
         """Clear the cache of cast weights once the outermost autocast region has ended, as autocast does."""
-        if self.kept and not open_regions():
-            self.kept.clear()
+        if self.cast_weights and not open_regions():
+            self.cast_weights.clear()
 
     def cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a call, cast as autocast casts them if it is enabled."""
@@ -96,22 +96,22 @@ class Autocast:
         template, tensors = template_of((args, kwargs))
         if not any(_is_eligible(tensor) for tensor in tensors):
             return args, kwargs
-        asked = tuple(value for value in (*args, *kwargs.values()) if isinstance(value, torch.dtype))
-        key = func, tuple(t.dtype for t in tensors), asked, torch.get_autocast_dtype(self._device.type)
+        dtypes = tuple(value for value in (*args, *kwargs.values()) if isinstance(value, torch.dtype))
+        key = func, tuple(t.dtype for t in tensors), dtypes, torch.get_autocast_dtype(self._device.type)
         if key not in self._casts:
             self._casts[key] = self._cast_of(func, template, tensors)
-        found = self._casts[key]
-        if found is None:
+        cast = self._casts[key]
+        if cast is None:
             return args, kwargs
-        dtype = found.dtype
-        if found.by_argument:
+        dtype = cast.dtype
+        if cast.by_argument:
             return args, {**kwargs, "dtype": dtype}
         # Last argument first, as in torch: the order of the casts decides the order of their backward.
-        cast = [
-            self._cast(tensor, dtype, not found.of_views) if _is_eligible(tensor) else tensor
+        cast_tensors = [
+            self._cast(tensor, dtype, not cast.of_views) if _is_eligible(tensor) else tensor
             for tensor in reversed(tensors)
         ]
-        args, kwargs = fill(template, *reversed(cast))
+        args, kwargs = fill(template, *reversed(cast_tensors))
         return args, kwargs
 
     def _cast(self, tensor: torch.Tensor, dtype: torch.dtype, may_keep: bool) -> torch.Tensor:
@@ -119,10 +119,10 @@ class Autocast:
             return tensor
         lower = dtype is torch.get_autocast_dtype(self._device.type)
         if not (may_keep and lower and self._is_weight(tensor) and torch.is_autocast_cache_enabled()):
-            return self._made(tensor.to(dtype))
-        if id(tensor) not in self.kept:
-            self.kept[id(tensor)] = tensor, self._made(tensor.to(dtype))
-        return self.kept[id(tensor)][1]
+            return self._track(tensor.to(dtype))
+        if id(tensor) not in self.cast_weights:
+            self.cast_weights[id(tensor)] = tensor, self._track(tensor.to(dtype))
+        return self.cast_weights[id(tensor)][1]
 
     def _cast_of(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> Cast | None:
         """Return how autocast changes such a call; None if it changes nothing."""
@@ -148,7 +148,7 @@ class Autocast:
             with torch.autocast(self._device.type, enabled=False):
                 own_casts, own_result = run()
                 if len(casts.dtypes) > len(own_casts.dtypes):
-                    return Cast(casts.dtypes[0], of_views=not casts.of_given)
+                    return Cast(casts.dtypes[0], of_views=not casts.of_tensors)
                 if result is None or own_result is None or result is own_result:
                     return None
                 # For sums, products and norms autocast passes the dtype to compute in instead of casting. A function
@@ -157,19 +157,19 @@ class Autocast:
 
 
 class _Casts(DispatchMode):
-    """Records the dtypes to which tensors are cast, and whether a ``given`` tensor itself was cast, not only a view."""
+    """Records the dtypes to which tensors are cast, and whether one of the ``tensors`` itself was cast, not only a view of it."""
 
-    def __init__(self, given: list[torch.Tensor]) -> None:
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._given = given
+        self._tensors = tensors
         self.dtypes: list[torch.dtype] = []
-        self.of_given = False
+        self.of_tensors = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if func is torch.ops.aten._to_copy.default:
             self.dtypes.append(out.dtype)
-            self.of_given |= any(args[0] is tensor for tensor in self._given)
+            self.of_tensors |= any(args[0] is tensor for tensor in self._tensors)
         return out
 
 

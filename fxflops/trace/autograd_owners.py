@@ -44,7 +44,7 @@ class NoOwners:
     def own_nodes(self, owner: int, nodes: Iterable[Any]) -> None:
         """Do nothing."""
 
-    def placed(self, path: str, calls: Sequence[Call], is_gradient: bool = True) -> str:
+    def owner_path(self, path: str, calls: Sequence[Call], is_gradient: bool = True) -> str:
         """Return the path unchanged."""
         return path
 
@@ -66,7 +66,7 @@ class AutogradOwners(NoOwners):
         self._handles: list[RemovableHandle] = []
         self._enter: Callable[[Any], None] = lambda owner: None
         self._key = object()
-        self._latest: int | None = None
+        self._latest_owner: int | None = None
         self.keep: Callable[[torch.Tensor], None] | None = None
         """Called with each CPU tensor that a node itself saves (see ``kept_by``); None where such tensors do not count as memory."""
 
@@ -76,18 +76,18 @@ class AutogradOwners(NoOwners):
         ``value`` is what the owner returned or wrote to. An ``autograd.Function`` is not a call itself, so its node
         goes to the last call in its ``forward``: the call before ``owner``.
         """
-        found: list[Any] = [node_of(tensor) for tensor in tensors_in(value) if tensor.requires_grad]
-        while found:
-            node = found.pop()
+        nodes: list[Any] = [node_of(tensor) for tensor in tensors_in(value) if tensor.requires_grad]
+        while nodes:
+            node = nodes.pop()
             if node is None or _accumulates(node) or self._key in node.metadata:
                 continue
-            is_functions = _is_of_function(node) and isinstance(owner, int)
-            node.metadata[self._key] = max(owner - 1, 0) if is_functions else owner
+            is_of_function = _is_of_function(node) and isinstance(owner, int)
+            node.metadata[self._key] = max(owner - 1, 0) if is_of_function else owner
             if self.keep is not None and (kept := kept_by(node)) is not None:
                 self.keep(kept)
             if self._follows:
                 self._handles.append(node.register_prehook(lambda *_, owner=owner: self._enter(owner)))
-            found.extend(earlier for earlier, _ in node.next_functions)
+            nodes.extend(earlier for earlier, _ in node.next_functions)
 
     def own_nodes(self, owner: int, nodes: Iterable[Any]) -> None:
         """Assign these nodes, all parts of one call, to ``owner``, including nodes of an ``autograd.Function``."""
@@ -117,7 +117,7 @@ class AutogradOwners(NoOwners):
                 if isinstance(node, BackwardCFunction):
                     node.metadata.setdefault(self._key, owner)
 
-    def placed(self, path: str, calls: Sequence[Call], is_gradient: bool = True) -> str:
+    def owner_path(self, path: str, calls: Sequence[Call], is_gradient: bool = True) -> str:
         """Return the module path of the backward call that is about to be appended to ``calls``: its owner's path.
 
         A call without an owner gets ``path``. A call that computes no gradient (``is_gradient`` is False) is not part of its
@@ -126,12 +126,12 @@ class AutogradOwners(NoOwners):
         node = current_autograd_node()
         # Nodes that add to a parameter's .grad have no owner: they follow the node that computed the gradient.
         if node is not None and not _accumulates(node):
-            self._latest = node.metadata.get(self._key, self._latest)
-        if self._latest is None:
+            self._latest_owner = node.metadata.get(self._key, self._latest_owner)
+        if self._latest_owner is None:
             return path
         if is_gradient and not _is_of_function(node):
-            self.owner_of[len(calls)] = self._latest
-        return calls[self._latest].path
+            self.owner_of[len(calls)] = self._latest_owner
+        return calls[self._latest_owner].path
 
 
 def _is_of_function(node: Any) -> bool:
@@ -170,33 +170,34 @@ def roots_of(out: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """
     with DisableTorchFunction(), disable_current_modes():
         loss = None if issubclass(type(out), torch.Tensor) else loss_in(out)
-        found = tensors_in(out) if loss is None else [loss]
-        roots = list({id(tensor): tensor for tensor in found if tensor.requires_grad}.values())
+        tensors = tensors_in(out) if loss is None else [loss]
+        roots = list({id(tensor): tensor for tensor in tensors if tensor.requires_grad}.values())
         if not roots:
             raise InputError(
                 "there is no backward pass: no output depends on a parameter or input that requires a gradient"
             )
-        roots = _not_passed(roots)
+        roots = _without_passed(roots)
         return roots, [*map(_ones_for, roots)]
 
 
-def _not_passed(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _without_passed(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return the tensors without those that the backward pass of a scalar among them goes through."""
-    numbers = [root for root in roots if not root.ndim and not root.is_leaf] if len(roots) > 1 else []
-    passed: set[int] = set()
+    scalars = [root for root in roots if not root.ndim and not root.is_leaf] if len(roots) > 1 else []
+    passed_roots: set[int] = set()
     leaves: set[int] = set()
-    for number in numbers:
-        known = {id(number.grad_fn)}
+    for scalar in scalars:
+        reached = {id(scalar.grad_fn)}
         # Keep the nodes alive: Python reuses the ids of freed objects.
-        nodes: list[Any] = [number.grad_fn]
+        nodes: list[Any] = [scalar.grad_fn]
         for node in nodes:
             leaves.add(id(getattr(node, "variable", None)))
-            earlier = [each for each, _ in node.next_functions if each is not None and id(each) not in known]
-            known.update(map(id, earlier))
-            nodes.extend(dict.fromkeys(earlier))
-        own = id(number.grad_fn)
-        passed.update(i for i, root in enumerate(roots) if id(node_of(root)) in known - {own})
-    return [root for i, root in enumerate(roots) if i not in passed and not (root.is_leaf and id(root) in leaves)]
+            for earlier, _ in node.next_functions:
+                if earlier is not None and id(earlier) not in reached:
+                    reached.add(id(earlier))
+                    nodes.append(earlier)
+        reached.discard(id(scalar.grad_fn))  # the scalar itself stays a root
+        passed_roots.update(i for i, root in enumerate(roots) if id(node_of(root)) in reached)
+    return [root for i, root in enumerate(roots) if i not in passed_roots and not (root.is_leaf and id(root) in leaves)]
 
 
 def _ones_for(root: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from .leaves import ModuleSettings
 from .phases import BACKWARD, RECOMPUTE, Phases
 from .source import author_line
 
-Made = tuple[Any, Any, Any]
+CallSpecs = tuple[Any, Any, Any]
 """The specs of a call's arguments, its keyword arguments and its result."""
 
 
@@ -24,16 +24,18 @@ class CallLog:
 
     def __init__(self, phases: Phases, owners: NoOwners) -> None:
         self.calls: list[Call] = []
-        self._now = phases.now
+        self._phase_now = phases.now
         self._in_module = phases.in_module
         self._owners = owners
         self._operations: dict[Any, Operation] = {}
 
-    def operation(self, op: str, target: Any, made: Made, settings: ModuleSettings | None = None) -> Operation:
+    def operation(
+        self, op: str, target: Any, call_specs: CallSpecs, settings: ModuleSettings | None = None
+    ) -> Operation:
         """Return the operation; equal operations are the same object. ``settings`` are a leaf module's settings."""
-        fields = op, target, *made, EMPTY_MAPPING if settings is None else settings.settings
+        fields = op, target, *call_specs, EMPTY_MAPPING if settings is None else settings.by_name
         try:
-            return self.shared((op, target, settings, *map(typed, made)), fields)
+            return self.shared((op, target, settings, *map(typed, call_specs)), fields)
         except TypeError:  # unhashable
             return Operation(*fields)
 
@@ -45,17 +47,17 @@ class CallLog:
         return operation
 
     def call(
-        self, entry: Formula | None, target: Any, made: Made, path: str, seconds: float,
-        settings: ModuleSettings | None = None, is_placed: bool = False, origin: str = "",
+        self, entry: Formula | None, target: Any, call_specs: CallSpecs, path: str, seconds: float,
+        settings: ModuleSettings | None = None, keeps_path: bool = False, origin: str = "",
     ) -> Operation:  # fmt: skip
         """Record a call made in the module of this path, and return its operation; ``settings`` are a leaf module's settings.
 
-        With ``is_placed`` the path is kept even in the backward pass.
+        With ``keeps_path`` the path is kept even in the backward pass.
         """
         op = entry.op if entry is not None else qualified_name(target)
         site = author_line() if entry is None else ""
-        phase, path = (self._now(), path) if is_placed else self.placed(path)
-        operation = self.operation(op, target, made, settings)
+        phase, path = (self._phase_now(), path) if keeps_path else self.phase_and_path(path)
+        operation = self.operation(op, target, call_specs, settings)
         self.add(operation, path, seconds, phase, origin, site)
         return operation
 
@@ -65,13 +67,13 @@ class CallLog:
         """Append a call to the run's calls; only this method does."""
         self.calls.append(tuple.__new__(Call, (operation, path, "", site, seconds, phase, origin)))
 
-    def placed(self, path: str) -> tuple[str, str]:
+    def phase_and_path(self, path: str) -> tuple[str, str]:
         """Return the phase and the path of the next call, made in the module of this path.
 
         Outside all modules, a call in the backward pass (a gradient or a recomputation) belongs to the module whose autograd
         node is running.
         """
-        phase = self._now()
+        phase = self._phase_now()
         if phase not in (BACKWARD, RECOMPUTE) or self._in_module():
             return phase, path
-        return phase, self._owners.placed(path, self.calls, phase == BACKWARD)
+        return phase, self._owners.owner_path(path, self.calls, phase == BACKWARD)

@@ -38,20 +38,19 @@ def composing_kernel(func: Any, args: Any, kwargs: Any, device: torch.device | N
     ``device`` is the device that is counted for, if the tensors are on another. Operators are called whole on subclasses and
     sparse tensors, which have their own kernels, and if a user's mode is beneath ours, which expects the whole operator.
     """
-    kernels = _composing_kernels(func)
-    if kernels is None or len_torch_dispatch_stack():
+    kernel = _composing_kernel_of(func)
+    if kernel is None or len_torch_dispatch_stack():
         return None
     tensors = tensors_given((args, kwargs))
-    if not tensors or any(type(each) not in ORDINARY or not is_dense(each) for each in tensors):
+    if not tensors or any(type(tensor) not in ORDINARY or not is_dense(tensor) for tensor in tensors):
         return None
     device = tensors[0].device if device is None else device
-    return (
-        None if has_kernel_for_key(func.name(), "Meta" if device.type == "meta" else device.type.upper()) else kernels
-    )
+    key = "Meta" if device.type == "meta" else device.type.upper()
+    return None if has_kernel_for_key(func.name(), key) else kernel
 
 
 @cache
-def _composing_kernels(func: Any) -> Callable[..., Any] | None:
+def _composing_kernel_of(func: Any) -> Callable[..., Any] | None:
     if is_composite(func):
         return func.decompose  # type: ignore[no-any-return]
     return composing_kernels(func) if func.name().removeprefix("aten::") in NAMES else None

@@ -35,28 +35,27 @@ def takes_plain_products(*args: Any, **kwargs: Any) -> bool:
 
 def attention(*args: Any, **kwargs: Any) -> torch.Tensor:
     """Call the fused kernel of ``scaled_dot_product_attention``."""
-    called = _Attention(*args, **kwargs)
-    query, key, value, mask = called.query, called.key, called.value, called.mask
-    dropout, causal, scale = called.dropout_p, called.is_causal, called.scale
-    if called.kernel == "flash":
+    call = _Attention(*args, **kwargs)
+    query, key, value, mask = call.query, call.key, call.value, call.mask
+    dropout, causal, scale = call.dropout_p, call.is_causal, call.scale
+    if call.kernel == "flash":
         width = query.shape[-1]
-        padded = [F.pad(each, (0, -width % 8)) if width % 8 else each for each in (query, key, value)]
+        padded = [F.pad(tensor, (0, -width % 8)) if width % 8 else tensor for tensor in (query, key, value)]
         scale = 1 / math.sqrt(width) if scale is None else scale
-        out = torch.ops.aten._scaled_dot_product_flash_attention.default(*padded, dropout, causal, False, scale=scale)[
-            0
-        ]
+        fused = torch.ops.aten._scaled_dot_product_flash_attention.default
+        out = fused(*padded, dropout, causal, False, scale=scale)[0]
         out = out[..., :width] if width % 8 else out
     else:
         if mask is not None and mask.dtype is torch.bool:
             mask = torch.where(mask, 0.0, torch.scalar_tensor(-math.inf, dtype=query.dtype, device=query.device))
-        if called.kernel == "cudnn":
+        if call.kernel == "cudnn":
             fused = torch.ops.aten._scaled_dot_product_cudnn_attention.default
-            out = fused(query, key, value, mask, called.learns, dropout, causal, False, scale=scale)[0]
+            out = fused(query, key, value, mask, call.learns, dropout, causal, False, scale=scale)[0]
         else:
             mask = None if mask is None else _aligned(mask, query, key)
             fused = torch.ops.aten._scaled_dot_product_efficient_attention.default
-            out = fused(query, key, value, mask, called.learns, dropout, causal, scale=scale)[0]
-    result: torch.Tensor = out.squeeze(0) if called.is_one_head else out
+            out = fused(query, key, value, mask, call.learns, dropout, causal, scale=scale)[0]
+    result: torch.Tensor = out.squeeze(0) if call.is_one_head else out
     return result
 
 
@@ -76,46 +75,47 @@ class _Attention:
     ) -> None:
         self.is_one_head = query.ndim == key.ndim == value.ndim == 3 and takes_one_head()
         if self.is_one_head:
-            query, key, value = (each.unsqueeze(0) for each in (query, key, value))
+            query, key, value = (tensor.unsqueeze(0) for tensor in (query, key, value))
             attn_mask = attn_mask.unsqueeze(0) if attn_mask is not None and attn_mask.ndim == 3 else attn_mask
         self.query, self.key, self.value, self.mask = query, key, value, attn_mask
         self.dropout_p, self.is_causal, self.scale = dropout_p, is_causal, scale
         self.is_grouped = enable_gqa
-        self.learns = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
+        self.learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
         self.kernel = self._kernel()
 
     def _kernel(self) -> str:
-        if any(each.ndim != 4 or not all(each.shape[1:3]) for each in (self.query, self.key, self.value)):
+        if any(tensor.ndim != 4 or not all(tensor.shape[1:3]) for tensor in (self.query, self.key, self.value)):
             return "math"
-        if len({each.shape[0] for each in (self.query, self.key, self.value)}) > 1:
+        if len({tensor.shape[0] for tensor in (self.query, self.key, self.value)}) > 1:
             return "math"
-        heads = [each.shape[1] for each in (self.query, self.key, self.value)]
+        heads = [tensor.shape[1] for tensor in (self.query, self.key, self.value)]
         if not (self.is_grouped or len({*heads}) == 1):
             return "math"
-        enabled, share = torch.backends.cuda, len({*heads[1:]}) == 1 and heads[0] % heads[1] == 0
+        enabled = torch.backends.cuda
+        can_share_heads = len({*heads[1:]}) == 1 and heads[0] % heads[1] == 0
         tries = {
             "cudnn": PREFERS_CUDNN and enabled.cudnn_sdp_enabled() and self._fits_cudnn(),
-            "flash": enabled.flash_sdp_enabled() and share and self._fits_flash(),
+            "flash": enabled.flash_sdp_enabled() and can_share_heads and self._fits_flash(),
             "efficient": enabled.mem_efficient_sdp_enabled()
-            and (len({*heads}) == 1 or (share and EFFICIENT_TAKES_GROUPS))
+            and (len({*heads}) == 1 or (can_share_heads and EFFICIENT_TAKES_GROUPS))
             and self._fits_efficient(),
         }
         return next((kernel for kernel, fits in tries.items() if fits), "math")
 
     def _fits_flash(self) -> bool:
-        widths = {each.shape[-1] for each in (self.query, self.key, self.value)}
-        square = self.query.shape[-2] == self.key.shape[-2]
+        widths = {tensor.shape[-1] for tensor in (self.query, self.key, self.value)}
+        is_square = self.query.shape[-2] == self.key.shape[-2]
         return (
             self.query.dtype in HALVES
             and self.mask is None
             and len(widths) == 1
             and max(widths) <= LARGEST_HEAD["flash"]
-            and (square or not self.is_causal)
+            and (is_square or not self.is_causal)
             and self._is_dense_in_rows(but_single=True)
         )
 
     def _fits_cudnn(self) -> bool:
-        widths = [each.shape[-1] for each in (self.query, self.value)]
+        widths = [tensor.shape[-1] for tensor in (self.query, self.value)]
         longest_wide = widths == [192, LARGEST_HEAD["cudnn"]]
         return (
             self.query.dtype in HALVES
@@ -129,22 +129,21 @@ class _Attention:
         )
 
     def _fits_efficient(self) -> bool:
-        dtype, (width, of_keys, of_values) = (
-            self.query.dtype,
-            (each.shape[-1] for each in (self.query, self.key, self.value)),
-        )
-        aligned = 8 if dtype in HALVES else 4
+        dtype = self.query.dtype
+        width, key_width, value_width = (tensor.shape[-1] for tensor in (self.query, self.key, self.value))
+        multiple = 8 if dtype in HALVES else 4
         return (
             dtype in (*HALVES, torch.float32)
-            and width == of_keys
-            and width > 0 < of_values
-            and not (width % aligned or of_values % aligned)
+            and width == key_width
+            and width > 0
+            and value_width > 0
+            and not (width % multiple or value_width % multiple)
             and self._is_dense_in_rows(but_single=False)
         )
 
     def _is_dense_in_rows(self, but_single: bool) -> bool:
-        tensors = [each for each in (self.query, self.key, self.value, self.mask) if each is not None]
-        return all(each.stride()[-1] == 1 or (but_single and each.shape[-1] == 1) for each in tensors)
+        tensors = [tensor for tensor in (self.query, self.key, self.value, self.mask) if tensor is not None]
+        return all(tensor.stride()[-1] == 1 or (but_single and tensor.shape[-1] == 1) for tensor in tensors)
 
 
 def _aligned(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:

@@ -44,7 +44,7 @@ class DeviceAnswers:
     def answer(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] = EMPTY_MAPPING) -> Any:
         """Return the result of a call that reads or changes a tensor's device; NotImplemented for other calls."""
         if func in self.answers:
-            on_cpu = bool(self.batch_sizes) and any(args[0] is each for each in self.batch_sizes)
+            on_cpu = bool(self.batch_sizes) and any(args[0] is sizes for sizes in self.batch_sizes)
             return NotImplemented if on_cpu else self.answers[func]
         if func is torch.Tensor.get_device:
             return self.device.index if self.device.index is not None else -1 if self.device.type == "cpu" else 0
@@ -63,20 +63,20 @@ class DeviceAnswers:
         if name in FACTORIES:
             if name in GIVEN and "device" not in kwargs:
                 return args, kwargs
-            return args, {**kwargs, "device": _place_of_new(name, args, kwargs)}
+            return args, {**kwargs, "device": _device_of_new(name, args, kwargs)}
         if name == "type" and len(args) > 1 and isinstance(getattr(args[1], "dtype", None), torch.dtype):
             return (args[0], args[1].dtype, *args[2:]), kwargs  # torch.DoubleTensor
         if name == "to" and args and isinstance(args[0], torch.Tensor):
             place = args[0].device
-            moved = tuple(place if _is_device(arg) else arg for arg in args[1:])
-            return (args[0], *moved), {**kwargs, "device": place} if "device" in kwargs else kwargs
+            args_there = tuple(place if _is_device(arg) else arg for arg in args[1:])
+            return (args[0], *args_there), {**kwargs, "device": place} if "device" in kwargs else kwargs
         if kwargs.get("device") is not None and _is_device(kwargs["device"]):
             on_meta = any(tensor.is_meta for tensor in tensors_given(args))
             return args, {**kwargs, "device": "meta" if on_meta else "cpu"}
         return args, kwargs
 
 
-def _place_of_new(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _device_of_new(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     if name in GIVEN or name in SEQUENCES:
         return "cpu"
     dtype = kwargs.get("dtype") or _dtype_of_new(name, args, kwargs)

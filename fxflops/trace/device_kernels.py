@@ -37,13 +37,13 @@ from .whole_kernels import WHOLE, WHOLE_ON_GPUS
 
 RECURRENT = [getattr(torch, name) for name in "lstm gru rnn_tanh rnn_relu".split()]
 ATTENTION = F.scaled_dot_product_attention
-ON_GPUS = frozenset(
+DIFFERENT_ON_GPUS = frozenset(
     [F.dropout, torch.dropout]
     + [function for name in ("softmax", "log_softmax") for function in spelled(name, F, torch, torch.Tensor)]
     + [torch.lstm_cell]
 )
 """Composites that meta runs as the CPU does, but a GPU does not."""
-COMPOSITES = frozenset({ATTENTION, *RECURRENT, *ON_GPUS})
+COMPOSITES = frozenset({ATTENTION, *RECURRENT, *DIFFERENT_ON_GPUS})
 NAMESAKES = (
     ATTENTION,
     *RECURRENT,
@@ -58,11 +58,11 @@ NAMESAKES = (
 
 def _spelled_by_name() -> dict[Any, Any]:
     """Return, for each operator and overload, the function of NAMESAKES with the same name and arguments."""
-    found: dict[Any, Any] = {}
+    functions: dict[Any, Any] = {}
     for function in NAMESAKES:
         packet = getattr(torch.ops.aten, function.__name__)
-        found |= dict.fromkeys((packet, *(getattr(packet, name) for name in packet.overloads())), function)
-    return found
+        functions |= dict.fromkeys((packet, *(getattr(packet, name) for name in packet.overloads())), function)
+    return functions
 
 
 SPELLED_BY_OPERATOR = _spelled_by_name()
@@ -71,24 +71,23 @@ SPELLED_BY_OPERATOR = _spelled_by_name()
 NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
-class Step(NamedTuple):
-    """One operator of a decomposition. Tensors are numbered: first the call's arguments, then the steps' results, in order.
+class OperatorCall(NamedTuple):
+    """One operator call of a decomposition. Tensors are numbered: first the composite's arguments, then the calls' results, in order.
 
-    ``template`` has the arguments, with holes for the tensors ``given``. The tensors ``freed`` are freed before the next
-    step runs.
+    ``template`` has the arguments, with holes for the ``tensors``. The tensors ``freed`` are freed before the next call.
     """
 
     operator: Any
     template: Any
-    given: list[int]
-    made: list[int]
+    tensors: list[int]
+    results: list[int]
     freed: list[int]
 
 
 class Decomposition(NamedTuple):
     """The operators that a call dispatches, and its result, with holes for the tensors ``returned``."""
 
-    steps: list[Step]
+    calls: list[OperatorCall]
     result: Any
     returned: list[int]
 
@@ -108,13 +107,13 @@ class DeviceKernels:
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the result of a composite call on meta tensors; NotImplemented for any other call."""
         is_operator, func = func in SPELLED_BY_OPERATOR, SPELLED_BY_OPERATOR.get(func, func)
-        whole = self._whole.get(func)
+        whole_kernel = self._whole.get(func)
         # With grad off, functions use their shape rule instead. Operators never reach it, because meta decomposes them first.
-        if whole is not None and (torch.is_grad_enabled() or is_operator) and not transformed():
-            return whole(*args, **kwargs)
+        if whole_kernel is not None and (torch.is_grad_enabled() or is_operator) and not transformed():
+            return whole_kernel(*args, **kwargs)
         if func not in COMPOSITES:
             return NotImplemented
-        if func in ON_GPUS and self.device.type == "cpu":
+        if func in DIFFERENT_ON_GPUS and self.device.type == "cpu":
             return NotImplemented
         if func is F.dropout and (kwargs.get("inplace") or args[3:] == (True,)):  # no kernel of its own on any device
             return NotImplemented
@@ -130,22 +129,22 @@ class DeviceKernels:
         except Unknown:
             key = None
         if key is None or key not in self._decompositions:
-            find = self._attention if func is ATTENTION else self._decompose
+            decompose = self._attention if func is ATTENTION else self._decompose
             with outside_transforms():
-                alone = [_alike(tensor) for tensor in tensors]
-                self._decompositions[key] = find(func, template, alone)
-        found = self._decompositions[key]
-        if found is None:
+                meta_tensors = [_meta_like(tensor) for tensor in tensors]
+                self._decompositions[key] = decompose(func, template, meta_tensors)
+        decomposition = self._decompositions[key]
+        if decomposition is None:
             return NotImplemented
         values = dict(enumerate(tensors))
-        for step in found.steps:
-            args, kwargs = fill(step.template, *(values[number] for number in step.given))
-            out = step.operator(*args, **kwargs)
-            values.update(zip(step.made, tensors_in(out), strict=True))
+        for call in decomposition.calls:
+            args, kwargs = fill(call.template, *(values[number] for number in call.tensors))
+            out = call.operator(*args, **kwargs)
+            values.update(zip(call.results, tensors_in(out), strict=True))
             del args, kwargs, out
-            for number in step.freed:
+            for number in call.freed:
                 del values[number]
-        return fill(found.result, *(values[number] for number in found.returned))
+        return fill(decomposition.result, *(values[number] for number in decomposition.returned))
 
     def _attention(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> Decomposition | None:
         """Return the decomposition of a call of attention; None for plain matrix products, which meta runs itself.
@@ -165,13 +164,15 @@ class DeviceKernels:
         named = {**dict(zip(NAMES, args, strict=False)), **kwargs}
         named.pop("enable_gqa", None)  # the fused operator has no such parameter
         mask, query = named.get("attn_mask"), named["query"]
-        # torch reshapes or converts these before the fused operator: more steps than the one below.
+        # torch reshapes or converts these before the fused operator: more calls than the one below.
         if query.ndim != 4 or (mask is not None and (not mask.is_floating_point() or named.get("is_causal"))):
             return self._decompose(func, template, tensors)
-        called, given = template_of(((), named))
-        numbers, first = [next(i for i, t in enumerate(small) if t is each) for each in given], len(small)
-        step = Step(flash_attention_for_cpu.default, called, numbers, [first, first + 1], [first + 1])
-        return Decomposition([step], template_of(query)[0], [first])
+        flash_template, passed_tensors = template_of(((), named))
+        number_of = {id(tensor): number for number, tensor in enumerate(small)}
+        numbers = [number_of[id(tensor)] for tensor in passed_tensors]
+        out, logsumexp = len(small), len(small) + 1
+        flash = OperatorCall(flash_attention_for_cpu.default, flash_template, numbers, [out, logsumexp], [logsumexp])
+        return Decomposition([flash], template_of(query)[0], [out])
 
     def is_absent(self) -> bool:
         """Return whether the device is a GPU, and this machine has none."""
@@ -181,7 +182,7 @@ class DeviceKernels:
         """Return the operators that such a call dispatches on the device; None if they use a tensor from outside the call."""
         FakeTensor, FakeTensorMode = fake_tensors()
         with disable_current_modes():
-            plain = [tensor.detach() for tensor in tensors]
+            plain_tensors = [tensor.detach() for tensor in tensors]
         if self.is_absent() or (func in RECURRENT and is_packed(template[0])):
             func = STAND_INS.get(func, func)
         # Save nothing for a backward pass in this trial run: the real call saves its own tensors, and the hooks of a
@@ -189,23 +190,23 @@ class DeviceKernels:
         unsaved = saved_tensors_hooks(lambda t: None, torch.Tensor)
         with disable_current_modes(), unsaved, fake_errors_unlogged(), FakeTensorMode() as mode:
             fakes = [
-                FakeTensor(mode, alone, self.device).requires_grad_(tensor.requires_grad)
-                for alone, tensor in zip(plain, tensors, strict=True)
+                FakeTensor(mode, plain, self.device).requires_grad_(tensor.requires_grad)
+                for plain, tensor in zip(plain_tensors, tensors, strict=True)
             ]
             args, kwargs = fill(template, *fakes)
-            with _RecordedSteps(fakes) as recorded:
+            with _RecordedCalls(fakes) as recorded:
                 out = func(*args, **kwargs)
             if out is NotImplemented:
                 return None
-            # Copy now: the tensors still alive are freed below, which would add them to the last step's list.
-            steps = [step._replace(freed=[*step.freed]) for step in recorded.steps]
+            # Copy now: the tensors still alive are freed below, which would add them to the last call's list.
+            calls = [call._replace(freed=[*call.freed]) for call in recorded.calls]
             result, returned = template_of(out)
             numbers = [recorded.numbers.get(id(tensor)) for tensor in returned]
-        known = [number for number in numbers if number is not None]
-        if not recorded.complete or len(known) < len(numbers):
+        known_numbers = [number for number in numbers if number is not None]
+        if not recorded.is_complete or len(known_numbers) < len(numbers):
             return None
         return Decomposition(
-            _without_autograd_copies(steps, known) if torch.is_grad_enabled() else steps, result, known
+            _without_autograd_copies(calls, known_numbers) if torch.is_grad_enabled() else calls, result, known_numbers
         )
 
 
@@ -213,73 +214,75 @@ def _form(tensor: torch.Tensor) -> Any:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad
 
 
-def _alike(tensor: torch.Tensor) -> torch.Tensor:
+def _meta_like(tensor: torch.Tensor) -> torch.Tensor:
     """Return a new meta tensor with the same metadata; for a tensor under vmap, with one example's metadata."""
     with disable_current_modes(), torch.no_grad():
-        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-        return made.requires_grad_(tensor.requires_grad)
+        meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        return meta.requires_grad_(tensor.requires_grad)
 
 
-def _without_autograd_copies(steps: list[Step], returned: list[int]) -> list[Step]:
-    """Return the steps without the copies that autograd makes before an in-place write: a replay makes them anew."""
-    used, called = {*returned}, list[Step]()
-    for step in reversed(steps):
-        if step.operator._schema.is_mutable or used.intersection(step.made):
-            used.update(step.given)
-            called.append(step)
-    made = {number for step in called for number in step.made}
-    return [step._replace(freed=[number for number in step.freed if number in made]) for step in reversed(called)]
+def _without_autograd_copies(calls: list[OperatorCall], returned: list[int]) -> list[OperatorCall]:
+    """Return the calls without the copies that autograd makes before an in-place write: a replay makes them anew."""
+    used_numbers, needed = {*returned}, list[OperatorCall]()
+    for call in reversed(calls):
+        if call.operator._schema.is_mutable or used_numbers.intersection(call.results):
+            used_numbers.update(call.tensors)
+            needed.append(call)
+    numbers_made = {number for call in needed for number in call.results}
+    return [
+        call._replace(freed=[number for number in call.freed if number in numbers_made]) for call in reversed(needed)
+    ]
 
 
-class _RecordedSteps(DispatchMode):
+class _RecordedCalls(DispatchMode):
     """Records the operators dispatched. ``numbers`` has the number of each live tensor by its id.
 
-    ``complete`` becomes False when an operator takes a tensor that is neither ``given`` nor a recorded operator's result.
+    ``is_complete`` becomes False when an operator takes a tensor that is neither one of the ``arguments`` nor a recorded operator's result.
     """
 
-    def __init__(self, given: list[torch.Tensor]) -> None:
+    def __init__(self, arguments: list[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.steps: list[Step] = []
-        self.complete = True
-        self.numbers = {id(tensor): number for number, tensor in enumerate(given)}
-        self._next = len(given)
-        self._watched: dict[int, weakref.ref[torch.Tensor]] = {}
-        self._living = Counter[int]()
+        self.calls: list[OperatorCall] = []
+        self.is_complete = True
+        self.numbers = {id(tensor): number for number, tensor in enumerate(arguments)}
+        self._next = len(arguments)
+        self._references: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._live_count = Counter[int]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        made = tensors_in(out)
-        if not made:  # a query, such as sym_size
+        results = tensors_in(out)
+        if not results:  # a query, such as sym_size
             return out
-        there = {"device": torch.device("meta")} if kwargs and kwargs.get("device") is not None else {}
-        template, tensors = template_of((args, {**(kwargs or {}), **there}))
-        given = [self.numbers.get(id(tensor), -1) for tensor in tensors]
-        self.complete &= -1 not in given
+        meta_device = {"device": torch.device("meta")} if kwargs and kwargs.get("device") is not None else {}
+        template, tensors = template_of((args, {**(kwargs or {}), **meta_device}))
+        numbers = [self.numbers.get(id(tensor), -1) for tensor in tensors]
+        self.is_complete &= -1 not in numbers
         if func is torch.ops.aten.detach.default:  # autograd's own way to return a view
-            self._watch(out, given[0])
+            self._give_number(out, numbers[0])
             return out
-        self.steps.append(Step(func, template, given, list(range(self._next, self._next + len(made))), []))
-        for tensor in made:
-            self._watch(tensor, self._next)
+        self.calls.append(OperatorCall(func, template, numbers, list(range(self._next, self._next + len(results))), []))
+        for tensor in results:
+            self._give_number(tensor, self._next)
             self._next += 1
         return out
 
-    def _watch(self, tensor: torch.Tensor, number: int) -> None:
+    def _give_number(self, tensor: torch.Tensor, number: int) -> None:
         """Give the tensor this number until it is freed. A tensor that an operator wrote to gets a new number."""
         key = id(tensor)
-        if key in self._watched:
-            self._let_go(key)
+        if key in self._references:
+            self._drop_number(key)
         self.numbers[key] = number
-        self._living[number] += 1
-        self._watched[key] = weakref.ref(tensor, lambda _: self._let_go(key))
+        self._live_count[number] += 1
+        self._references[key] = weakref.ref(tensor, lambda _: self._drop_number(key))
 
-    def _let_go(self, key: int) -> None:
+    def _drop_number(self, key: int) -> None:
         """Note that a tensor was freed, or got another number."""
         number = self.numbers.pop(key)
-        del self._watched[key]
-        self._living[number] -= 1
-        if not self._living[number]:
-            self.steps[-1].freed.append(number)
+        del self._references[key]
+        self._live_count[number] -= 1
+        if not self._live_count[number]:
+            self.calls[-1].freed.append(number)
 
 
 def enabled_kernels() -> tuple[Any, ...]:

@@ -10,29 +10,29 @@ import torch
 from ..ops._registry import FormulaRegistry
 from ..records.pairs import ATTENTION
 
-ALIKE = frozenset(
+SAME_DTYPE = frozenset(
     "linear matmul addmm addbmm baddbmm addmv conv conv_transpose bilinear lstm_cell gru_cell rnn_cell".split()
 )
 """Operations whose tensors must all be of one dtype."""
-ALIKE_FLOATS = frozenset(
+SAME_FLOAT_DTYPE = frozenset(
     "grid_sample embedding_bag binary_cross_entropy nll_loss index_put index_add index_copy cross".split()
 )
 """Operations whose floating tensors must be of one dtype; the others are indices."""
 NORMS = frozenset("batch_norm layer_norm group_norm instance_norm".split())
 """Operations whose weights may also be float32 if the input has half precision."""
-ALIKE_ON_GPUS = frozenset("layer_norm group_norm".split())
+SAME_DTYPE_ON_GPUS = frozenset("layer_norm group_norm".split())
 """Norms whose GPU kernels read the weights in the input's dtype, and so refuse float32 weights with a half-precision input."""
 HALF = (torch.float16, torch.bfloat16)
-CHECKED = ALIKE | ALIKE_FLOATS | NORMS | {ATTENTION}  # attention's mask may also be float32 or bool
+CHECKED = SAME_DTYPE | SAME_FLOAT_DTYPE | NORMS | {ATTENTION}  # attention's mask may also be float32 or bool
 
 
 class MixedDtypesError(RuntimeError):
     """Raised for a call on meta or fake tensors that the real device refuses. Torch's own error there is a RuntimeError, too."""
 
     def __init__(self, op: str, dtypes: Sequence[torch.dtype]) -> None:
-        found = ", ".join(dict.fromkeys(str(dtype).removeprefix("torch.") for dtype in dtypes))
+        names = ", ".join(dict.fromkeys(str(dtype).removeprefix("torch.") for dtype in dtypes))
         super().__init__(
-            f"the tensors of {op} do not have the same dtype ({found}); only tensors without memory allow that"
+            f"the tensors of {op} do not have the same dtype ({names}); only tensors without memory allow that"
         )
 
 
@@ -40,11 +40,11 @@ def are_refused(op: str, dtypes: Sequence[torch.dtype], device: str) -> bool:
     """Return whether an operation refuses tensors of these dtypes on a type of device."""
     if op not in CHECKED:
         return False
-    if op not in ALIKE:
+    if op not in SAME_DTYPE:
         dtypes = [dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex]
     first = next(iter(dtypes), None)
     different = {dtype for dtype in dtypes if dtype is not first}
-    takes_single = NORMS - ALIKE_ON_GPUS if device == "cuda" else NORMS
+    takes_single = NORMS - SAME_DTYPE_ON_GPUS if device == "cuda" else NORMS
     may_be_single = op == ATTENTION or (op in takes_single and first in HALF)
     return bool(different) and not (may_be_single and different == {torch.float32})
 

@@ -32,20 +32,22 @@ class Constants:
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on_fakes: Callable[[], Any]) -> Any:
         """Return an operator's result on fake tensors; if it depends on values, compute it from the constants."""
-        given = tensors_given((args, kwargs))
+        tensors = tensors_given((args, kwargs))
         may_write = func.namespace != "aten" or func._schema.is_mutable
-        known = func.namespace == "aten" and not UNKNOWN.intersection(func.tags) and func._schema.name not in EMPTY
-        if not known or not all(self._is_known(tensor, may_write) for tensor in given):
+        can_compute = (
+            func.namespace == "aten" and not UNKNOWN.intersection(func.tags) and func._schema.name not in EMPTY
+        )
+        if not can_compute or not all(self._is_known(tensor, may_write) for tensor in tensors):
             out = on_fakes()
-            self._forget(given if may_write else [])
+            self._forget(tensors if may_write else [])
             return out
-        if given and OF_VALUES.intersection(func.tags):
+        if tensors and OF_VALUES.intersection(func.tags):
             real = self._computed(func, args, kwargs)
-            out = tree_map(lambda each: self._mode.from_tensor(each) if isinstance(each, torch.Tensor) else each, real)
+            out = tree_map(lambda part: self._mode.from_tensor(part) if isinstance(part, torch.Tensor) else part, real)
         else:
             out = on_fakes()
             if any(tensor.numel() > MOST or tensor.device.type != "cpu" for tensor in tensors_given(out)):
-                self._forget(given if may_write else [])
+                self._forget(tensors if may_write else [])
                 return out
             real = self._computed(func, args, kwargs)
         for fake, value in zip(tensors_given(out), tensors_given(real), strict=True):
@@ -55,12 +57,12 @@ class Constants:
     def _is_known(self, tensor: torch.Tensor, may_write: bool) -> bool:
         if type(tensor) is torch.Tensor:  # such as the numbers given to torch.tensor
             return not may_write and tensor.device.type == "cpu" and tensor.numel() <= MOST
-        plain = type(tensor) is self._fake and tensor.layout is torch.strided and not tensor.is_quantized
-        if not plain or tensor.is_conj() or tensor.is_neg():
+        is_plain = type(tensor) is self._fake and tensor.layout is torch.strided and not tensor.is_quantized
+        if not is_plain or tensor.is_conj() or tensor.is_neg():
             return False
         storage = tensor.untyped_storage()
-        known = self._values.get(storage._cdata)
-        return known is not None and known[1].nbytes() == storage.nbytes()
+        storage_and_values = self._values.get(storage._cdata)
+        return storage_and_values is not None and storage_and_values[1].nbytes() == storage.nbytes()
 
     def _computed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return an operator's result on the real tensors."""
@@ -76,12 +78,12 @@ class Constants:
         empty = torch.empty(0, dtype=tensor.dtype)
         return empty.set_(real, tensor.storage_offset(), tensor.shape, tensor.stride())
 
-    def _keep(self, fake: Any, value: torch.Tensor) -> None:
+    def _keep(self, fake: Any, values: torch.Tensor) -> None:
         """Keep a tensor's values if the real tensor has the same layout in memory."""
-        storage, real = fake.untyped_storage(), value.untyped_storage()
-        lie = [(each.shape, each.stride(), each.storage_offset(), each.dtype) for each in (fake, value)]
-        if lie[0] == lie[1] and storage.nbytes() == real.nbytes():
-            self._values[storage._cdata] = storage, real
+        storage, storage_of_values = fake.untyped_storage(), values.untyped_storage()
+        layouts = [(tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype) for tensor in (fake, values)]
+        if layouts[0] == layouts[1] and storage.nbytes() == storage_of_values.nbytes():
+            self._values[storage._cdata] = storage, storage_of_values
         else:
             self._forget([fake])
 

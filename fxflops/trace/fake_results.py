@@ -11,7 +11,7 @@ from ..ops._registry import BASE
 from ..records import EMPTY_MAPPING, Operation
 from ..torch_internals import DisableTorchDispatch, fake_mode, fake_tensors, make_subclass, warn_of_address
 from .dtypes import check_dtypes
-from .memo import Known, Unknown, call_key
+from .memo import Recipe, Unknown, call_key
 
 OF_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
 """Tags of operators whose results depend on values, or that change an argument's shape."""
@@ -25,24 +25,24 @@ FAKE = "fake tensors"
 """The kind of results that are made anew for each FakeTensorMode."""
 UNRECORDED = Operation("", None, (), EMPTY_MAPPING, None)
 """A placeholder for the operation of remembered calls: the observer, if any, records the real one."""
-NEVER_SEEN = Known(UNRECORDED, FAKE)
-_REMEMBERED: dict[tuple[Any, ...], Known | None] = {}
+NOT_REMEMBERED = Recipe(UNRECORDED, FAKE)
+_REMEMBERED: dict[tuple[Any, ...], Recipe | None] = {}
 
 
 class Result(NamedTuple):
     """A tensor that an operator returned: an argument, a view of an argument, or a new tensor.
 
-    ``of`` is the index of the argument, :data:`NEW` for a new tensor. ``held`` are the attributes of the fake tensor except its
-    mode; None if the result is the argument itself, for which no other field is set.
+    ``source`` is the index of the argument, :data:`NEW` for a new tensor. ``attributes`` are those of the fake tensor, except its mode;
+    None if the result is the argument itself, for which no other field is set.
     """
 
-    of: int
+    source: int
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
     offset: int = 0
     dtype: torch.dtype | None = None
     device: torch.device | None = None
-    held: dict[str, Any] | None = None
+    attributes: dict[str, Any] | None = None
 
 
 class FakeResults:
@@ -57,18 +57,18 @@ class FakeResults:
 
     def key_of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any]]:
         """Return a key of everything that a call's results depend on (None if they depend on more), and the call's tensors."""
-        given: list[Any] = []
+        tensors: list[Any] = []
         if func.namespace not in KNOWN or fake_mode() is not self.mode:
-            return None, given
+            return None, tensors
 
         def form_of(tensor: Any) -> Any:
-            given.append(tensor)
+            tensors.append(tensor)
             return self._form(tensor)
 
         try:
-            return call_key((func, torch.get_default_dtype()), args, kwargs, form_of, {self.fake}), given
+            return call_key((func, torch.get_default_dtype()), args, kwargs, form_of, {self.fake}), tensors
         except Unknown:
-            return None, given
+            return None, tensors
 
     def knows(self, key: Any) -> bool:
         """Return whether the results of calls with this key can be rebuilt."""
@@ -76,78 +76,82 @@ class FakeResults:
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return a call's result, rebuilt if it is remembered."""
-        key, given = self.key_of(func, args, kwargs)
-        return _checked(func, args, kwargs) if key is None else self.of(key, func, args, kwargs, given)
+        key, tensors = self.key_of(func, args, kwargs)
+        return _checked(func, args, kwargs) if key is None else self.of(key, func, args, kwargs, tensors)
 
-    def of(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[Any]) -> Any:
+    def of(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Any]) -> Any:
         """Return the result of a call with this key: rebuilt, or computed by the operator."""
-        known = _REMEMBERED.get(key, NEVER_SEEN)
-        if known is NEVER_SEEN:
+        recipe = _REMEMBERED.get(key, NOT_REMEMBERED)
+        if recipe is NOT_REMEMBERED:
             out = _checked(func, args, kwargs)
             if len(_REMEMBERED) >= MOST:
                 _REMEMBERED.clear()
-            known = _REMEMBERED[key] = None if OF_VALUES.intersection(func.tags) else self._results(out, given)
-            if known is None:
+            recipe = _REMEMBERED[key] = None if OF_VALUES.intersection(func.tags) else self._results(out, tensors)
+            if recipe is None:
                 return out  # else rebuild it: weak references to this one would keep a module from converting its parameters
-        if known is None:
+        if recipe is None:
             return func(*args, **kwargs)
         with DisableTorchDispatch():
             views = dict[int, torch.Tensor]()
-            made = [self._make(result, given, views) for result in known.forms]
-        return made[0] if known.sequence is None else known.sequence(made)
+            results = [self._make(result, tensors, views) for result in recipe.forms]
+        return results[0] if recipe.sequence is None else recipe.sequence(results)
 
     def _form(self, tensor: Any) -> Any:
         """Return the metadata of a fake tensor on which results depend; None if other state matters too."""
-        held = tensor.__dict__
-        is_plain = held["fake_mode"] is self.mode and held["constant"] is None and held.get("dispatch_keys") is None
+        attributes = tensor.__dict__
+        is_plain = (
+            attributes["fake_mode"] is self.mode
+            and attributes["constant"] is None
+            and attributes.get("dispatch_keys") is None
+        )
         if not is_plain or tensor.is_sparse or tensor.is_conj() or tensor.is_neg() or tensor.is_inference():
             return None
         return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.fake_device
 
-    def _results(self, out: Any, given: list[Any]) -> Known | None:
+    def _results(self, out: Any, tensors: list[Any]) -> Recipe | None:
         """Return how to rebuild an operator's result; None if the operator must run each time."""
         sequence = type(out) if type(out) in (list, tuple) else None
-        storages = {tensor.untyped_storage()._cdata: i for i, tensor in enumerate(given)}
-        results = [self._result(each, given, storages) for each in (out if sequence else [out])]
-        return None if NotImplemented in results else Known(UNRECORDED, FAKE, forms=results, sequence=sequence)
+        storages = {tensor.untyped_storage()._cdata: i for i, tensor in enumerate(tensors)}
+        forms = [self._result(part, tensors, storages) for part in (out if sequence else [out])]
+        return None if NotImplemented in forms else Recipe(UNRECORDED, FAKE, forms=forms, sequence=sequence)
 
-    def _result(self, out: Any, given: list[Any], storages: dict[int, int]) -> Any:
+    def _result(self, out: Any, tensors: list[Any], storages: dict[int, int]) -> Any:
         if out is None:
             return None
-        for i, tensor in enumerate(given):
+        for i, tensor in enumerate(tensors):
             if tensor is out:
                 return Result(i)
         if type(out) is not self.fake or self._form(out) is None:
             return NotImplemented
         storage = out.untyped_storage()
-        of = storages.setdefault(storage._cdata, NEW)
-        held = {name: value for name, value in vars(out).items() if name != "fake_mode"}
-        result = Result(of, out.shape, out.stride(), out.storage_offset(), out.dtype, out.fake_device, held)
-        if of == NEW:
+        source = storages.setdefault(storage._cdata, NEW)
+        attributes = {name: value for name, value in vars(out).items() if name != "fake_mode"}
+        result = Result(source, out.shape, out.stride(), out.storage_offset(), out.dtype, out.fake_device, attributes)
+        if source == NEW:
             storages[storage._cdata] = SHARED
             with DisableTorchDispatch():
-                whole = storage.nbytes() == self._make(result, given, {}).untyped_storage().nbytes()
-            return result if whole and not result.offset else NotImplemented
-        return result if of != SHARED and given[of].dtype is out.dtype else NotImplemented
+                is_whole = storage.nbytes() == self._make(result, tensors, {}).untyped_storage().nbytes()
+            return result if is_whole and not result.offset else NotImplemented
+        return result if source != SHARED and tensors[source].dtype is out.dtype else NotImplemented
 
-    def _make(self, result: Result | None, given: list[Any], views: dict[int, torch.Tensor]) -> Any:
+    def _make(self, result: Result | None, tensors: list[Any], views: dict[int, torch.Tensor]) -> Any:
         """Return a tensor as the operator did; ``views`` holds the first meta view of each argument that results are views of."""
         if result is None:
             return None
-        of, shape, strides, offset, dtype, device, held = result
-        if held is None:
-            return given[of]
-        if of == NEW:
+        source, shape, strides, offset, dtype, device, result_attributes = result
+        if result_attributes is None:
+            return tensors[source]
+        if source == NEW:
             meta = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
-        elif of in views:
-            meta = views[of].as_strided(shape, strides, offset)
+        elif source in views:
+            meta = views[source].as_strided(shape, strides, offset)
         else:
-            views[of] = meta = torch.empty((), dtype=dtype, device="meta")
-            meta.set_(given[of].untyped_storage(), offset, shape, strides)
+            views[source] = meta = torch.empty((), dtype=dtype, device="meta")
+            meta.set_(tensors[source].untyped_storage(), offset, shape, strides)
         fake = make_subclass(self.fake, meta, False, dispatch_device=True, device_for_backend_keys=device)
         warn_of_address(fake)
         attributes = vars(fake)
-        attributes.update(held)
+        attributes.update(result_attributes)
         attributes["fake_mode"] = self.mode
         return fake
 

@@ -13,12 +13,12 @@ from ..records import Operation
 from ..records.pairs import ATTENTIONS
 from ..torch_internals import get_current_dispatch_mode_stack, len_torch_dispatch_stack
 from .fake_results import FakeResults
-from .memo import NEW, Ended, Known
+from .memo import NEW, MemoryEffect, Recipe
 from .processes import communicates
 from .real_world import RealWorld
 from .worlds import RNN_BACKWARD, Arguments
 
-VALUED = frozenset({*ATTENTIONS, RNN_BACKWARD})
+DEPENDS_ON_VALUES = frozenset({*ATTENTIONS, RNN_BACKWARD})
 """Operations whose record depends on more than metadata."""
 
 
@@ -42,19 +42,26 @@ class FakeWorld(RealWorld):
         return self._results.key_of(func, args, kwargs)
 
     def learn_operator(
-        self, key: Any, entry: Formula, operation: Operation, given: Arguments, out: Any, ended: Ended, is_part: bool
+        self,
+        key: Any,
+        entry: Formula,
+        operation: Operation,
+        arguments: Arguments,
+        out: Any,
+        memory_effect: MemoryEffect,
+        is_part: bool,
     ) -> None:
-        is_valued = entry.op in VALUED or communicates(operation.target)
-        if not is_valued and self._results.knows(key):
-            self.memo[key] = Known(operation, NEW, is_part=is_part)
+        depends_on_values = entry.op in DEPENDS_ON_VALUES or communicates(operation.target)
+        if not depends_on_values and self._results.knows(key):
+            self.memo[key] = Recipe(operation, NEW, is_part=is_part)
 
-    def make_known_operator(self, known: Known, key: Any, func: Any, args: Any, kwargs: Any, given: Any) -> Any:
-        out, returned = self._results.of(key, func, args, kwargs, given), known.operation.out
-        is_single = type(out) is self._results.fake
-        for tensor, spec in ((out, returned),) if is_single else zip(out or (), returned or (), strict=True):
+    def repeat_operator(self, recipe: Recipe, key: Any, func: Any, args: Any, kwargs: Any, tensors: Any) -> Any:
+        results, specs = self._results.of(key, func, args, kwargs, tensors), recipe.operation.out
+        is_single = type(results) is self._results.fake
+        for tensor, spec in ((results, specs),) if is_single else zip(results or (), specs or (), strict=True):
             if tensor is not None:
                 self._storages.add(tensor, spec)
-        return out
+        return results
 
 
 def results_on() -> FakeResults | None:

@@ -15,10 +15,10 @@ class Form:
     """A tensor's metadata. A call on meta returns the same forms for all arguments of equal forms.
 
     ``place`` is META (a meta tensor), OWN (a real tensor that calls get as a meta tensor) or REAL (a tensor that keeps its
-    values). Forms with equal ``alike`` have equal specs.
+    values). ``without_strides`` is equal for all forms with equal specs.
     """
 
-    __slots__ = ("alike", "dtype", "nbytes", "place", "shape", "spec", "stride")
+    __slots__ = ("dtype", "nbytes", "place", "shape", "spec", "stride", "without_strides")
 
     def __init__(self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, place: str) -> None:
         self.shape = shape
@@ -27,4 +27,4 @@ class Form:
         self.place = place
         self.nbytes = prod(shape) * dtype.itemsize
         self.spec = shape if type(shape) is Spec else Spec(shape, dtype, torch.strided)
-        self.alike = shape, dtype
+        self.without_strides = shape, dtype

@@ -13,7 +13,7 @@ from torch.jit import ScriptModule
 
 from ..model.programs import Part
 from ..torch_internals import GLOBAL_HOOKS, call_impl
-from .stack import Running
+from .stack import OpenCall
 
 GLOBAL = AFTER_ALL, BEFORE_ALL = GLOBAL_HOOKS["_forward_hooks"], GLOBAL_HOOKS["_forward_pre_hooks"]
 GRAPH = "torch.cuda.CUDAGraph"
@@ -22,50 +22,51 @@ GRAPHED = "torch.cuda.graphs"
 """The ``__module__`` of a forward made by torch.cuda.make_graphed_callables."""
 ONEDNN = "prim::mkldnn"
 """The prefix of oneDNN's operators in a TorchScript graph; some are written in capitals."""
-CALLED = "_compiled_call_impl"
+CALL_ATTRIBUTE = "_compiled_call_impl"
 """The attribute that a module calls, if set, instead of its hooks and its forward. Copies of a module lack it."""
 
 
-class ModuleRecord:
-    """An observer's record of one module in one run.
+class ObservedModule:
+    """An observer's knowledge of one module in one run.
 
     ``formula`` counts its calls as a whole: None if the module is not a leaf, UNKNOWN until it is looked up. ``initial``
-    are the settings at the start of the run, if they matter. ``seen`` and ``settings`` are what :class:`~.leaves.Settings` read last.
+    are the settings at the start of the run, if they matter. ``settings`` are those that :class:`~.leaves.Settings` read last, and
+    ``settings_key`` is what they depend on. ``compiled_call`` is the call that :meth:`torch.nn.Module.compile` had set.
 
-    The record is also the module's stand-in: once attached, the module calls it instead of its hooks and its forward.
+    It is also the module's stand-in: once attached, the module calls it instead of its hooks and its forward.
     """
 
-    __slots__ = ("before", "call", "formula", "initial", "module", "path", "seen", "settings")
+    __slots__ = ("call", "compiled_call", "formula", "initial", "module", "path", "settings", "settings_key")
 
     def __init__(self, module: nn.Module, path: str) -> None:
         self.module = module
         self.path = path
         self.formula: Any = UNKNOWN
         self.initial: Any = None
-        self.seen: tuple[Any, ...] = ()
+        self.settings_key: tuple[Any, ...] = ()
         self.settings: Any = None
-        self.before: Any = None
+        self.compiled_call: Any = None
         self.call: Callable[..., Any] = _not_attached
 
     def attach(self, call: Callable[..., Any]) -> None:
-        """Make calls of the module call ``call(record, *args, **kwargs)``. Calling ``module.forward`` directly bypasses it.
+        """Make calls of the module call ``call(observed, *args, **kwargs)``. Calling ``module.forward`` directly bypasses it.
 
         Only for modules whose call runs nothing but their forward: see :func:`has_plain_call`, :func:`is_hooked`.
         """
-        held = self.module.__dict__
-        self.call, self.before = call, held.get(CALLED)
-        held[CALLED] = self
+        attributes = self.module.__dict__
+        self.call, self.compiled_call = call, attributes.get(CALL_ATTRIBUTE)
+        attributes[CALL_ATTRIBUTE] = self
 
     def leave(self) -> None:
         """Remove the stand-in; restore the call that :meth:`torch.nn.Module.compile` had set."""
-        held = self.module.__dict__
-        if held.get(CALLED) is self:
-            del held[CALLED]
-            if self.before is not None:
-                held[CALLED] = self.before
+        attributes = self.module.__dict__
+        if attributes.get(CALL_ATTRIBUTE) is self:
+            del attributes[CALL_ATTRIBUTE]
+            if self.compiled_call is not None:
+                attributes[CALL_ATTRIBUTE] = self.compiled_call
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        # Code that copies a module's attributes one by one (higher does) copies this record, too. So read from the caller,
+        # Code that copies a module's attributes one by one (higher does) copies this stand-in, too. So read from the caller,
         # torch's _wrapped_call_impl, which module is called.
         module = self.module
         called = sys._getframe(1).f_locals.get("self", module)
@@ -79,14 +80,14 @@ UNKNOWN = object()
 """Marks a formula that has not been looked up yet."""
 
 
-def _not_attached(record: ModuleRecord, *args: Any, **kwargs: Any) -> Any:
-    return record.module._call_impl(*args, **kwargs)
+def _not_attached(observed: ObservedModule, *args: Any, **kwargs: Any) -> Any:
+    return observed.module._call_impl(*args, **kwargs)
 
 
 def is_hooked(module: nn.Module) -> bool:
     """Return whether a module (not a scripted one) has hooks around its forward."""
-    held = module.__dict__
-    return bool(held["_forward_hooks"] or held["_forward_pre_hooks"] or AFTER_ALL or BEFORE_ALL)
+    attributes = module.__dict__
+    return bool(attributes["_forward_hooks"] or attributes["_forward_pre_hooks"] or AFTER_ALL or BEFORE_ALL)
 
 
 def has_plain_call(cls: type[nn.Module]) -> bool:
@@ -118,18 +119,20 @@ def kinds_of_nodes(block: Any) -> Iterator[str]:
 
 def has_graph(module: nn.Module) -> bool:
     """Return whether a module has CUDA graphs, or a forward that torch.cuda.make_graphed_callables made."""
-    held = module.__dict__
-    if "forward" in held and getattr(held["forward"], "__module__", "") == GRAPHED:
+    attributes = module.__dict__
+    if "forward" in attributes and getattr(attributes["forward"], "__module__", "") == GRAPHED:
         return True
-    return torch.cuda.is_initialized() and any(isinstance(value, torch.cuda.CUDAGraph) for value in [*held.values()])
+    return torch.cuda.is_initialized() and any(
+        isinstance(value, torch.cuda.CUDAGraph) for value in [*attributes.values()]
+    )
 
 
-def is_torchs(cls: Any) -> bool:
+def is_torch_module(cls: Any) -> bool:
     """Return whether a module class's forward is one of torch's own."""
     return str(cls.forward.__module__).startswith("torch.nn.modules.")
 
 
-def is_unhooked(module: nn.Module, callers: Sequence[Running]) -> bool:
+def is_missed_by_hooks(module: nn.Module, callers: Sequence[OpenCall]) -> bool:
     """Return whether module hooks miss a call of this module, because TorchScript or a flat program made it."""
     if isinstance(module, Part):
         return True

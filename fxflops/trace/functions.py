@@ -67,7 +67,7 @@ def writes(func: Any, kwargs: Mapping[str, Any]) -> bool:
     return in_place or sets or "out" in kwargs or "inplace" in kwargs
 
 
-def belongs_to_tensor(func: Any) -> bool:
+def sets_property_or_reads_grad(func: Any) -> bool:
     """Return whether a call sets a property of a tensor, or reads its ``grad``: meta mirrors have neither."""
     name = getattr(func, "__name__", "")
     return name == "__set__" or (name == "__get__" and getattr(func.__self__, "__name__", "") == "grad")
@@ -115,7 +115,7 @@ def with_callables(value: Any, within: Callable[[], AbstractContextManager[None]
     return entered
 
 
-def unguarded(func: FunctionType) -> FunctionType:
+def without_torch_function_guard(func: FunctionType) -> FunctionType:
     """Return a copy of a torch function written in Python that runs its body instead of calling a function mode."""
     guards = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     names = {**func.__globals__, **{name: lambda *_: False for name in guards if name in func.__globals__}}
@@ -124,7 +124,9 @@ def unguarded(func: FunctionType) -> FunctionType:
     return copy
 
 
-def own_body(frame: FrameType, bodies: Bodies) -> tuple[FunctionType, tuple[Any, ...], dict[str, Any]] | None:
+def copied_function_body(
+    frame: FrameType, bodies: Bodies
+) -> tuple[FunctionType, tuple[Any, ...], dict[str, Any]] | None:
     """Return a frame's function and the arguments of its call; None for a frame in torch.
 
     Some libraries copy a function from torch with its ``if has_torch_function(...): handle_torch_function(torch_func)``.

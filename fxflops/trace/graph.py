@@ -27,13 +27,13 @@ def graph_module(root: nn.Module | dict[str, Any], graph: fx.Graph, name: str) -
     if any(_is_taken(node.target) for node in named):
         training = is_training(root) if isinstance(root, nn.Module) else True
         if isinstance(root, nn.Module):
-            root = {n.target: reduce(getattr, n.target.split("."), root) for n in named}
+            root = {node.target: reduce(getattr, node.target.split("."), root) for node in named}
         for node in named:
             node.target = APART * _is_taken(node.target) + node.target
         root = {APART * _is_taken(target) + target: value for target, value in root.items()}
-        made = graph_module(root, graph, name)
-        made.training = training
-        return made
+        named_apart = graph_module(root, graph, name)
+        named_apart.training = training
+        return named_apart
     try:
         return fx.GraphModule(root, graph, name)
     except SyntaxError:

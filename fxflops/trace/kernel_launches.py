@@ -58,10 +58,10 @@ def _replace(interface: Any) -> None:
     launch = interface.__getitem__
 
     def launched(kernel: Any, grid: Any) -> Any:
-        note, made = _NOTES.now(), launch(kernel, grid)
+        note, run_on_grid = _NOTES.now(), launch(kernel, grid)
         if note is None:
-            return made
-        return lambda *args, **kwargs: note(kernel, grid, args, kwargs, partial(made, *args, **kwargs))
+            return run_on_grid
+        return lambda *args, **kwargs: note(kernel, grid, args, kwargs, partial(run_on_grid, *args, **kwargs))
 
     launched.__wrapped__ = launch  # type: ignore[attr-defined]
     interface.__getitem__ = launched

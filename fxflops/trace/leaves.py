@@ -20,7 +20,7 @@ from ..model.pytree import Reader, attributes_of, reader_of
 from ..ops import Formula, FormulaRegistry
 from ..records import Spec
 from ..records.tensors import is_dense, number_of, spec_of
-from .forwards import GLOBAL, ModuleRecord, is_hooked
+from .forwards import GLOBAL, ObservedModule, is_hooked
 
 
 class Hooks:
@@ -37,15 +37,15 @@ class Hooks:
         self._modules = [*modules]
         enter, leave = Hook(enter), Hook(leave)
         for module in self._modules:
-            for held, value in zip(_hooks_of(module), (enter, leave, True, True, True), strict=True):
-                held[self] = value
+            for hooks, value in zip(_hooks_of(module), (enter, leave, True, True, True), strict=True):
+                hooks[self] = value
             module._forward_pre_hooks.move_to_end(self, last=False)  # type: ignore[attr-defined]
 
     def detach(self) -> None:
         """Remove the hooks."""
         for module in self._modules:
-            for held in _hooks_of(module):
-                held.pop(self, None)
+            for hooks in _hooks_of(module):
+                hooks.pop(self, None)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Hooks:
         return Hooks()
@@ -73,18 +73,18 @@ class Leaves:
     """The formulas that count modules as a whole, cached by class."""
 
     def __init__(self, registry: FormulaRegistry) -> None:
-        self._of_class = cache(partial(_of_class, registry))
+        self._formula_of_class = cache(partial(_formula_of_class, registry))
 
     def of(self, module: nn.Module) -> Formula | None:
         """Return the formula that counts a module as a whole; None for a module that is not a leaf."""
         cls: Any = type(module)
-        entry, methods = self._of_class(cls)
+        entry, methods = self._formula_of_class(cls)
         if entry is None or not (module.__dict__.keys().isdisjoint(methods) and _is_plain_call(module)):
             return None
         return entry
 
 
-def _of_class(registry: FormulaRegistry, cls: type) -> tuple[Formula | None, frozenset[str]]:
+def _formula_of_class(registry: FormulaRegistry, cls: type) -> tuple[Formula | None, frozenset[str]]:
     """Return a class's formula, and the names of its forward and of the methods that its forward calls.
 
     The formula is None if a subclass overrides a method or attribute that the forward uses.
@@ -110,21 +110,23 @@ GETATTR = ("__getattr__", "__getattribute__")
 
 def _read_by_forward(cls: Any) -> set[str]:
     """Return all names in the code of a class's forward and of the methods that it calls."""
-    found, codes = set[str](), [getattr(cls.forward, "__code__", None)]
+    names, codes = set[str](), [getattr(cls.forward, "__code__", None)]
     while codes:
         code = codes.pop()
         for name in () if code is None else code.co_names:
-            if name not in found and name[:2] != "__":
-                found.add(name)
+            if name not in names and name[:2] != "__":
+                names.add(name)
                 codes.append(getattr(getattr(cls, name, None), "__code__", None))
-    return found
+    return names
 
 
 def is_patched(cls: type, names: Iterable[str]) -> bool:
     """Return whether a class's forward, or a torch function that it calls by one of these ``names``, has been replaced with code from
     outside its library."""
+    if not _is_from(cls.__module__, cls.forward):  # type: ignore[attr-defined]
+        return True
     functions = [FUNCTIONAL[name] for name in names if type(FUNCTIONAL.get(name)) is FunctionType]
-    return not (_is_from(cls.__module__, cls.forward) and all(_is_from("torch", each) for each in functions))  # type: ignore[attr-defined]
+    return not all(_is_from("torch", function) for function in functions)
 
 
 FUNCTIONAL = vars(F)
@@ -149,9 +151,9 @@ def leaf_formula(module: nn.Module, registry: FormulaRegistry) -> Formula | None
 
 def holds_tensors(module: nn.Module) -> bool:
     """Return whether a module has tensors as plain attributes, such as weights computed by a hook."""
-    held = attributes_of([module])
-    return not USUAL.issuperset(map(type, held)) and any(
-        issubclass(type(value), (torch.Tensor, fx.Proxy)) for value in held
+    values = attributes_of([module])
+    return not USUAL.issuperset(map(type, values)) and any(
+        issubclass(type(value), (torch.Tensor, fx.Proxy)) for value in values
     )
 
 
@@ -159,10 +161,10 @@ def _is_plain_call(module: nn.Module) -> bool:
     """Return whether a call of this module runs no user hooks and computes none of its weights."""
     if "parametrizations" in module._modules:
         return False
-    held = module.__dict__
+    attributes = module.__dict__
     return not is_hooked(module) or all(
         isinstance(key, Hooks)
-        for registered in (held["_forward_hooks"], held["_forward_pre_hooks"], *GLOBAL)
+        for registered in (attributes["_forward_hooks"], attributes["_forward_pre_hooks"], *GLOBAL)
         for key in [*registered]  # another thread may add its own
     )
 
@@ -171,7 +173,7 @@ BASES = (bool, int, float, str, tuple, list, type(None))
 PLAIN = frozenset(BASES)
 NUMBERS = PLAIN - {tuple, list}
 LASTING = PLAIN | {FunctionType}
-USUAL = PLAIN | {dict, OrderedDict, set, FunctionType, ModuleRecord}
+USUAL = PLAIN | {dict, OrderedDict, set, FunctionType, ObservedModule}
 """Common classes of module attributes, none of them a tensor."""
 
 
@@ -189,11 +191,11 @@ def _is_plain(value: Any) -> bool:
 class ModuleSettings:
     """The settings of a module that a formula can read.
 
-    ``settings`` has its plain attributes and the specs of its own parameters and buffers by name (None if unset),
+    ``by_name`` has its plain attributes and the specs of its own parameters and buffers by name (None if unset),
     ``params`` has only the parameters' specs. ``contiguous`` is True if all of these tensors are dense and contiguous.
     """
 
-    settings: Mapping[str, Any]
+    by_name: Mapping[str, Any]
     params: Mapping[str, Spec]
     contiguous: bool
 
@@ -215,67 +217,69 @@ class Settings:
         self._spec = spec
         self._readers = readers
 
-    def of(self, record: ModuleRecord) -> ModuleSettings:
+    def of(self, observed: ObservedModule) -> ModuleSettings:
         """Return the current settings of a module."""
-        module = record.module
-        held, own, buffers = module.__dict__, module._parameters, module._buffers
-        of_tensors = (*own.keys(), None, *buffers.keys()) if own or buffers else ()  # scripted dicts have no iterator
-        attributes = (*held, None, *of_tensors)
-        reader = self._readers.get(attributes)
+        module = observed.module
+        attributes, parameters, buffers = module.__dict__, module._parameters, module._buffers
+        of_tensors = (
+            (*parameters.keys(), None, *buffers.keys()) if parameters or buffers else ()
+        )  # scripted dicts have no iterator
+        names_of_all = (*attributes, None, *of_tensors)
+        reader = self._readers.get(names_of_all)
         if reader is None:
-            reader = self._readers[attributes] = _reader_of(attributes)
-        names, read, known = reader
-        values = read(held)
-        forms = self._forms((*own.values(), *buffers.values())) if own or buffers else ()
-        seen = record.seen
+            reader = self._readers[names_of_all] = _reader_of(names_of_all)
+        names, read, settings_by_key = reader
+        values = read(attributes)
+        forms = self._forms((*parameters.values(), *buffers.values())) if parameters or buffers else ()
+        last_key = observed.settings_key
         if (
-            seen
-            and seen[0] is known
+            last_key
+            and last_key[0] is settings_by_key
             and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]  # it would trace the comparison
-            and seen[1] == forms
-            and all(map(is_, values, seen[2]))
+            and last_key[1] == forms
+            and all(map(is_, values, last_key[2]))
         ):
-            settings: ModuleSettings = record.settings
+            settings: ModuleSettings = observed.settings
             return settings
-        settings, is_lasting = self._settings_now(module, names, values, forms, known)
+        settings, is_lasting = self._cached_settings(module, names, values, forms, settings_by_key)
         if is_lasting:
-            record.seen, record.settings = (known, forms, values), settings
+            observed.settings_key, observed.settings = (settings_by_key, forms, values), settings
         return settings
 
-    def _settings_now(
+    def _cached_settings(
         self,
         module: nn.Module,
         names: list[str],
         values: tuple[Any, ...],
         forms: tuple[Any, ...],
-        known: dict[Any, ModuleSettings],
+        settings_by_key: dict[Any, ModuleSettings],
     ) -> tuple[ModuleSettings, bool]:
         """Return a module's settings, and whether they stay valid while its attributes are the same objects."""
-        kinds = tuple(map(type, values))
-        are_all_plain = PLAIN.issuperset(kinds)
+        types = tuple(map(type, values))
+        are_all_plain = PLAIN.issuperset(types)
         if not are_all_plain:  # other objects are not settings
-            if any(kind not in PLAIN and issubclass(kind, (tuple, list)) for kind in kinds):
+            if any(kind not in PLAIN and issubclass(kind, (tuple, list)) for kind in types):
                 return self._read(module), False  # a subclass of a container may define any hash
             values = tuple([value if _is_setting(value) else None for value in values])
-        key = kinds, values, forms  # kinds, since 1 == 1.0 == True
+        key = types, values, forms  # types, since 1 == 1.0 == True
         try:
-            found = known.get(key)
+            settings = settings_by_key.get(key)
         except Exception:  # an attribute is a list, which is unhashable, or a tuple of objects whose hash raises
             return self._read(module), False
-        if found is None:
-            if not NUMBERS.issuperset(kinds) and not all(map(_is_plain, values)):
+        if settings is None:
+            if not NUMBERS.issuperset(types) and not all(map(_is_plain, values)):
                 return self._read(module), False
-            found = self._read(module, dict(zip(names, values, strict=True)) if are_all_plain else None)
+            settings = self._read(module, dict(zip(names, values, strict=True)) if are_all_plain else None)
             if None not in forms:
-                known[key] = found  # this keeps no object or tensor alive
-        # A record keeps these values alive, so they may not include objects that should die with the model's attribute.
-        return found, None not in forms and LASTING.issuperset(kinds)
+                settings_by_key[key] = settings  # this keeps no object or tensor alive
+        # The ObservedModule keeps these values alive, so they may not include objects that should die with the model's attribute.
+        return settings, None not in forms and LASTING.issuperset(types)
 
     def _read(self, module: nn.Module, plain: dict[str, Any] | None = None) -> ModuleSettings:
-        settings = settings_of(module, self._spec, plain)
-        own = {name: settings[name] for name, parameter in module._parameters.items() if parameter is not None}
+        by_name = settings_of(module, self._spec, plain)
+        params = {name: by_name[name] for name, parameter in module._parameters.items() if parameter is not None}
         tensors = (*module._parameters.values(), *module._buffers.values())
-        return ModuleSettings(settings, own, all(t is None or (is_dense(t) and t.is_contiguous()) for t in tensors))
+        return ModuleSettings(by_name, params, all(t is None or (is_dense(t) and t.is_contiguous()) for t in tensors))
 
 
 def _reader_of(names: tuple[str | None, ...]) -> tuple[list[str], Reader, dict[Any, ModuleSettings]]:

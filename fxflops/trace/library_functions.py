@@ -97,9 +97,9 @@ def run_without_values(function: LibraryFunction, arguments: Mapping[str, Any]) 
         device = tensors[0].device
     result = _with_names(rule.result, specs)
     saved = [] if rule.saved is None else _with_names(rule.saved, specs)
-    made = [*_specs_in(result)]
-    outs = iter(StandIn.apply(made, saved, device, *tensors) if made else ())
-    return _filled(result, outs, arguments)
+    result_specs = [*_specs_in(result)]
+    results = iter(StandIn.apply(result_specs, saved, device, *tensors) if result_specs else ())
+    return _filled(result, results, arguments)
 
 
 def result_by_rule(function: LibraryFunction, specs: Mapping[str, Any]) -> Any:
@@ -122,16 +122,16 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
     return [tensor for part in parts for tensor in tensors_of(part)]
 
 
-def nodes_between(out: Any, given: Any) -> list[Any]:
+def nodes_between(out: Any, arguments: Any) -> list[Any]:
     """Return the autograd nodes from a result back to the call's arguments."""
-    stops = [node for tensor in tensors_of(given) if tensor.requires_grad and (node := node_of(tensor)) is not None]
-    waiting: list[Any] = [node_of(tensor) for tensor in tensors_of(out) if tensor.requires_grad]
+    stops = [node for tensor in tensors_of(arguments) if tensor.requires_grad and (node := node_of(tensor)) is not None]
+    queue: list[Any] = [node_of(tensor) for tensor in tensors_of(out) if tensor.requires_grad]
     nodes: list[Any] = []
-    for node in waiting:
+    for node in queue:
         is_end = node is None or type(node).__name__ == "AccumulateGrad" or any(node is stop for stop in stops)
         if not is_end and not any(node is other for other in nodes):
             nodes.append(node)
-            waiting.extend(earlier for earlier, _ in node.next_functions)
+            queue.extend(earlier for earlier, _ in node.next_functions)
     return nodes
 
 
@@ -139,23 +139,29 @@ class StandIn(Whole):
     """A library's kernel on tensors without values: it allocates the results, and gradients like its arguments."""
 
     @staticmethod
-    def forward(ctx: Any, made: list[Spec], saved: list[Spec], device: torch.device, *tensors: torch.Tensor) -> Any:
+    def forward(
+        ctx: Any, result_specs: list[Spec], saved: list[Spec], device: torch.device, *tensors: torch.Tensor
+    ) -> Any:
         with DisableTorchFunction():
             outs, others = (
-                [torch.empty(tuple(spec), dtype=spec.dtype, device=device) for spec in specs] for specs in (made, saved)
+                [torch.empty(tuple(spec), dtype=spec.dtype, device=device) for spec in specs]
+                for specs in (result_specs, saved)
             )
         ctx.save_for_backward(*tensors, *outs, *others)
-        ctx.given = len(tensors)
+        ctx.argument_count = len(tensors)
         ctx.mark_non_differentiable(*(out for out in outs if not (out.is_floating_point() or out.is_complex())))
         ctx.set_materialize_grads(False)
         return tuple(outs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        given, needs = ctx.saved_tensors[: ctx.given], ctx.needs_input_grad[3:]
+        arguments = ctx.saved_tensors[: ctx.argument_count]
+        needs_grad = ctx.needs_input_grad[3:]  # without the specs and the device
         with DisableTorchFunction():
-            of_given = [torch.empty_like(tensor) if asked else None for tensor, asked in zip(given, needs, strict=True)]
-        return None, None, None, *of_given
+            gradients = [
+                torch.empty_like(tensor) if needs else None for tensor, needs in zip(arguments, needs_grad, strict=True)
+            ]
+        return None, None, None, *gradients
 
 
 def _with_names(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
@@ -191,34 +197,35 @@ def _replace(name: str) -> _Replaced | None:
     module, _, qualname = name.partition(":")
     if qualname.endswith(".apply"):
         return _replace_apply(name, looked_up(name.removesuffix(".apply")))
-    found = looked_up(name)
-    if isinstance(found, (staticmethod, classmethod)):
-        found = found.__func__
-    if isinstance(found, FunctionType):
-        return _replace_code(name, found)
+    function = looked_up(name)
+    if isinstance(function, (staticmethod, classmethod)):
+        function = function.__func__
+    if isinstance(function, FunctionType):
+        return _replace_code(name, function)
     if isinstance(
-        found, (BuiltinFunctionType, MethodType)
+        function, (BuiltinFunctionType, MethodType)
     ):  # written in C, or an autograd.Function's apply by another name
-        return _replace_builtin(name, sys.modules[module], found)
+        return _replace_builtin(name, sys.modules[module], function)
     return None
 
 
 def _replace_code(name: str, function: FunctionType) -> _Replaced | None:
     code = function.__code__
+    # A copy with the code that it has now: the function itself gets another.
     original = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
     original.__kwdefaults__ = function.__kwdefaults__
-    handing = _handing_over(name, code)
-    if handing is None:
+    handing_over = _code_handing_over(name, code)
+    if handing_over is None:
         return None
 
     def restore() -> None:
         function.__code__ = code
 
-    function.__code__ = handing
+    function.__code__ = handing_over
     return _Replaced(LibraryFunction(name, function), original, restore)
 
 
-def _handing_over(name: str, code: CodeType) -> CodeType | None:
+def _code_handing_over(name: str, code: CodeType) -> CodeType | None:
     """Return a code object with the parameters and free variables of ``code`` that hands its call to :func:`called`.
 
     None if the function cannot take it: both must have the same free variables in the same order.
@@ -233,8 +240,8 @@ def _handing_over(name: str, code: CodeType) -> CodeType | None:
         header.insert(code.co_posonlyargcount, "/")
     header += [f"*{star}"] if star else ["*"] if keywords else []
     header += [*keywords, *([f"**{stars}"] if stars else [])]
-    args = "".join(f"{each}, " for each in [*positional, *([f"*{star}"] if star else [])])
-    kwargs = "".join(f"{each!r}: {each}, " for each in keywords) + (f"**{stars}" if stars else "")
+    args = "".join(f"{parameter}, " for parameter in [*positional, *([f"*{star}"] if star else [])])
+    kwargs = "".join(f"{parameter!r}: {parameter}, " for parameter in keywords) + (f"**{stars}" if stars else "")
     lines = [
         f"def outer({', '.join(free)}):",
         f"    def handing({', '.join(header)}):",
@@ -243,10 +250,10 @@ def _handing_over(name: str, code: CodeType) -> CodeType | None:
         f"        return _called({name!r}, ({args}), {{{kwargs}}})",
         "    return handing",
     ]
-    made: dict[str, Any] = {}
-    exec(compile("\n".join(lines), f"<{name}, handed over>", "exec"), made)
-    handing: CodeType = made["outer"](*free).__code__
-    return handing if handing.co_freevars == free else None
+    namespace: dict[str, Any] = {}
+    exec(compile("\n".join(lines), f"<{name}, handed over>", "exec"), namespace)
+    handing_over: CodeType = namespace["outer"](*free).__code__
+    return handing_over if handing_over.co_freevars == free else None
 
 
 def _replace_apply(name: str, cls: Any) -> _Replaced | None:
@@ -267,13 +274,13 @@ def _replace_apply(name: str, cls: Any) -> _Replaced | None:
 def _replace_builtin(name: str, module: ModuleType, original: Any) -> _Replaced:
     attribute = name.partition(":")[2]
 
-    def handing(*args: Any, **kwargs: Any) -> Any:
+    def handing_over(*args: Any, **kwargs: Any) -> Any:
         return called(name, args, kwargs)
 
     def restore() -> None:
         setattr(module, attribute, original)
 
-    setattr(module, attribute, handing)
+    setattr(module, attribute, handing_over)
     return _Replaced(LibraryFunction(name, original), original, restore)
 
 

@@ -1,6 +1,6 @@
 """The memo of earlier calls: enough to record, and on meta to make, another call like them.
 
-A call is like an earlier one if their keys (:func:`call_key`) are equal. :class:`Known` is all that is kept of it.
+A call is like an earlier one if their keys (:func:`call_key`) are equal. A :class:`Recipe` is all that is kept of it.
 ``count``, ``profile`` and simulated ranks share both; each world decides a tensor's part of a key, its *form*.
 """
 
@@ -24,7 +24,7 @@ TYPED = frozenset({bool, float, torch.Size, torch.dtype, torch.device, torch.lay
 BOUNDS = frozenset({int, type(None)})
 LONGEST = 256
 """The most items of a list in a key: a longer one is data."""
-NAMED = object()
+KEYWORDS = object()
 """The mark in a key before the keyword arguments."""
 Transients = tuple[tuple[Spec, int], ...]
 """Specs and bytes of storages that live only within a call, at its peak."""
@@ -39,8 +39,8 @@ def unknown() -> NoReturn:
     raise Unknown
 
 
-class Known:
-    """The memo's entry for calls of one kind.
+class Recipe:
+    """The memo's entry for all calls with one key: how to record another such call and, on meta, how to make its result.
 
     ``operation`` is recorded for each call; ``is_part``: it was learned from an operator inside another call, where operators
     are not recorded. ``returns`` is the kind of result: NEW, FIRST_ARGUMENT, VIEWS or NOTHING. ``transients`` are the storages
@@ -61,7 +61,7 @@ class Known:
         *,
         forms: Sequence[Any] = (),
         sequence: Any = None,
-        given: Iterable[Form] = (),
+        argument_forms: Iterable[Form] = (),
         is_part: bool = False,
     ) -> None:
         self.operation = operation
@@ -70,13 +70,14 @@ class Known:
         self.forms = forms
         self.sequence = sequence
         self.is_part = is_part
-        places = [form.place for form in given]
+        places = [form.place for form in argument_forms]
+        # A view is made by running the call, and a view of a real tensor would be real, too. New tensors need no arguments.
         self.needs_mirrors = REAL in places or (returns is VIEWS and OWN in places)
         self.names_device = False
 
 
-Memo = dict[Any, Known]
-"""Entries by the keys of calls."""
+Memo = dict[Any, Recipe]
+"""Recipes by the keys of calls."""
 
 
 class Lessons:
@@ -97,7 +98,7 @@ class Lessons:
         return self._memos.setdefault((observe_dispatch, torch.get_default_dtype()), {})
 
 
-class Begun(NamedTuple):
+class RunState(NamedTuple):
     """The state of a run at the beginning of a call to learn from.
 
     The numbers of calls, scopes and storages recorded so far, and the state of the live storages.
@@ -109,27 +110,27 @@ class Begun(NamedTuple):
     span: Span
 
 
-class Ended(NamedTuple):
+class MemoryEffect(NamedTuple):
     """A call's effect on memory: the bytes that it left behind, and the temporary storages alive at its peak.
 
-    ``entered`` is the number of storages entered before it began.
+    ``entered_before`` is the number of storages entered before it began.
     """
 
-    left: int
+    bytes_left: int
     transients: Transients
-    entered: int
+    entered_before: int
 
 
 class LeafLookup(NamedTuple):
-    """The lookup at the beginning of a leaf module's call: the memo's entry ``known`` for this ``key``, None if there is none.
+    """The lookup at the beginning of a leaf module's call: the memo's ``recipe`` for this ``key``, None if there is none.
 
-    ``params`` are the specs of its parameters; ``begun`` is the run's state before a call of a new kind, None if the kind is known.
+    ``params`` are the specs of its parameters; ``before`` is the run's state before a call without a recipe, otherwise None.
     """
 
-    known: Known | None
+    recipe: Recipe | None
     key: Any
     params: Mapping[str, Any]
-    begun: Begun | None
+    before: RunState | None
 
 
 FormOf = Callable[[Any], Any]
@@ -154,30 +155,34 @@ def key_of(value: Any, form_of: FormOf, tensors: Collection[type] = ORDINARY) ->
 
 
 def call_key(
-    what: tuple[Any, ...],
+    head: tuple[Any, ...],
     args: Any,
     kwargs: Mapping[str, Any],
     form_of: FormOf,
     tensors: Collection[type] = ORDINARY,
 ) -> tuple[Any, ...]:
-    """Return the key of a call of ``what``: everything that its result and its record depend on.
+    """Return the key of a call: everything that its result and its record depend on.
+
+    The key begins with ``head``: what is called, and the settings on which the call depends besides its arguments.
 
     ``form_of(tensor)`` returns the key part of a tensor whose class is in ``tensors``, None if metadata is not enough.
     Raises Unknown if there is no key.
     """
-    parts = [*what]
+    key = [*head]
     for value in args:
-        parts.append((form_of(value) or unknown()) if type(value) in tensors else key_of(value, form_of, tensors))
+        key.append((form_of(value) or unknown()) if type(value) in tensors else key_of(value, form_of, tensors))
     if kwargs:
-        parts += NAMED, *kwargs, *[key_of(value, form_of, tensors) for value in kwargs.values()]
-    return tuple(parts)
+        key += KEYWORDS, *kwargs, *[key_of(value, form_of, tensors) for value in kwargs.values()]
+    return tuple(key)
 
 
-def specs_given(key: tuple[Any, ...], count: int, kwargs: Collection[str]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def argument_specs(
+    key: tuple[Any, ...], count: int, kwargs: Collection[str]
+) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """Return the ``count`` positional arguments and the keyword arguments in a call's key, with a spec in place of each tensor."""
     if not kwargs:
         return _specs_of(key[len(key) - count :]), EMPTY_MAPPING
-    end = len(key) - 2 * len(kwargs) - 1
+    end = len(key) - 2 * len(kwargs) - 1  # a key ends with its keyword arguments: the mark, their names, their values
     return _specs_of(key[end - count : end]), dict(zip(kwargs, _specs_of(key[-len(kwargs) :]), strict=True))
 
 
@@ -191,23 +196,30 @@ def _value_of(part: Any) -> Any:
     kind, *items = part
     if kind is tuple or kind is list:
         return _specs_of(items)
-    return slice(*items) if kind is slice else tuple(items[0]) if kind is torch.Size else items[0]
+    if kind is slice:
+        return slice(*items)
+    return tuple(items[0]) if kind is torch.Size else items[0]
 
 
-def alike(key: tuple[Any, ...]) -> tuple[Any, ...]:
+def without_strides(key: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the key without strides: keys whose tensors have equal specs become equal."""
-    kinds = Form, tuple
-    return tuple(
-        [part if type(part) not in kinds else part.alike if type(part) is Form else alike(part) for part in key]
-    )
+    parts = []
+    for part in key:
+        if type(part) is Form:
+            parts.append(part.without_strides)
+        elif type(part) is tuple:
+            parts.append(without_strides(part))
+        else:
+            parts.append(part)
+    return tuple(parts)
 
 
 def forms_in(key: tuple[Any, ...]) -> list[Form]:
     """Return the forms in a key, in order."""
-    found = []
+    forms = []
     for part in key:
         if type(part) is Form:
-            found.append(part)
+            forms.append(part)
         elif type(part) is tuple:
-            found += forms_in(part)
-    return found
+            forms += forms_in(part)
+    return forms

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn, strided
 
+from ..model.hidden import hidden
 from ..model.pytree import stored, tensors_given, tensors_in
 from ..ops._traits import RESHAPING
 from ..records import Spec
@@ -52,8 +53,8 @@ def _view_like(tensor: torch.Tensor, base: torch.Tensor, meta: torch.Tensor) -> 
             return meta.as_strided(shape, stride, offset - base.storage_offset())
         if base.is_complex():
             return torch.view_as_real(meta).as_strided(shape, stride, offset - 2 * base.storage_offset())
-        steps = (*(2 * step for step in stride), 1)
-        return torch.view_as_complex(meta.as_strided((*shape, 2), steps, 2 * offset - base.storage_offset()))
+        strides = (*(2 * step for step in stride), 1)
+        return torch.view_as_complex(meta.as_strided((*shape, 2), strides, 2 * offset - base.storage_offset()))
 
 
 def _is_seen_as(base: torch.dtype, view: torch.dtype) -> bool:
@@ -92,10 +93,11 @@ class MetaMirror:
 
     ``unknown_origin`` turns True when a call takes a tensor that is not in the state, was not returned by an observed call, and
     did not exist before the run. ``is_of_meta``: the state itself is on meta. ``needs_values`` is the first error that a call
-    raised on meta, in any thread, or "". ``seen`` has the tensors of known origin by id, with their forms once :meth:`form` has
+    raised on meta, in any thread, or "". ``registered`` has the tensors of known origin by id, with their forms once :meth:`form` has
     read them; ``form_of(shape, stride, dtype, place)`` returns the shared form of all tensors with this metadata.
     """
 
+    @hidden
     def __init__(
         self,
         state: Iterable[torch.Tensor],
@@ -113,37 +115,39 @@ class MetaMirror:
         self._before_write = before_write
         self._state = {id(tensor): tensor for tensor in state}
         self.is_of_meta = any(tensor.is_meta for tensor in self._state.values())
-        self._weights: set[int] = set()
-        self._mirror: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
-        self.seen: dict[int, tuple[weakref.ref[torch.Tensor], Form | None]] = {}
+        self._weight_metas: set[int] = set()  # ids of the meta tensors of trainable parameters
+        # For each real tensor, by id: a reference to it, and its meta tensor.
+        self._pairs: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
+        self.registered: dict[int, tuple[weakref.ref[torch.Tensor], Form | None]] = {}
         self.form_of = form_of or cache(Form)
-        self._own: dict[int, Any] = {key: self.read(tensor) for key, tensor in self._state.items()}
+        # The forms of the state's tensors, by id.
+        self._own_forms: dict[int, Any] = {key: self.read(tensor) for key, tensor in self._state.items()}
         self._invalid: dict[int, Any] = {}
-        if None in self._own.values():
-            self.register([t for key, t in self._state.items() if self._own[key] is None and t.is_meta])
-        self._own[id(None)] = "absent"  # a module's missing bias is part of its key too
+        if None in self._own_forms.values():
+            self.register([t for key, t in self._state.items() if self._own_forms[key] is None and t.is_meta])
+        self._own_forms[id(None)] = "absent"  # a module's missing bias is part of its key too
 
     def register(self, value: Any) -> None:
         """Register the tensors that an observed call returned."""
         for tensor in tensors_given(value):
             if tensor.device.type == "meta" and not is_dense(tensor) and tensor.layout in HOLDING:
                 raise NotImplementedError(HOLDS)
-            self.seen[id(tensor)] = weakref.ref(tensor), None
+            self.registered[id(tensor)] = weakref.ref(tensor), None
 
     def form(self, tensor: torch.Tensor) -> Form | None:
         """Return the form of a tensor; None if it has none (:meth:`read`), or its origin is unknown."""
         key = id(tensor)
-        form = self._own.get(key)
-        if form is None and (seen := self.seen.get(key)) is not None and seen[0]() is tensor:
-            form = seen[1]
+        form = self._own_forms.get(key)
+        if form is None and (registered := self.registered.get(key)) is not None and registered[0]() is tensor:
+            form = registered[1]
             if form is None:
                 form = self.read(tensor)
-                self.seen[key] = seen[0], form
+                self.registered[key] = registered[0], form
         return None if form is not None and form.place is REAL and self._is_invalid(tensor) else form
 
     def spec(self, tensor: torch.Tensor) -> Spec:
         """Return the spec of a tensor; tensors of the same form share it."""
-        form = self._own.get(id(tensor))
+        form = self._own_forms.get(id(tensor))
         if form is None or form.place is REAL:  # a REAL one may be invalid by now
             form = self.form(tensor)
         return spec_of(tensor) if form is None else form.spec
@@ -160,26 +164,26 @@ class MetaMirror:
         if dtype.is_complex and tensor.is_conj():  # lazily conjugated: a bit that shape and strides do not show
             return None
         if not tensor.is_meta:
-            own = id(tensor) in self._state or tensor.numel() > SMALL
-            place = OWN if own and (dtype.is_floating_point or dtype.is_complex) else REAL
+            is_own_or_large = id(tensor) in self._state or tensor.numel() > SMALL
+            place = OWN if is_own_or_large and (dtype.is_floating_point or dtype.is_complex) else REAL
         return self.form_of(tensor.shape, tensor.stride(), dtype, place)
 
     def forms_of_own(self, tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
         """Return the forms of the model's tensors; None for a tensor that the model got after the run began."""
-        return tuple(map(self._own.get, map(id, tensors)))
+        return tuple(map(self._own_forms.get, map(id, tensors)))
 
     def forget(self, value: Any) -> None:
         """Drop the cached forms of tensors that a call wrote to: their shapes or strides may have changed."""
         for tensor in tensors_given(value):
-            if id(tensor) in self.seen:
-                self.seen[id(tensor)] = self.seen[id(tensor)][0], None
-            if id(tensor) in self._own:
-                self._own[id(tensor)] = self.read(tensor)
+            if id(tensor) in self.registered:
+                self.registered[id(tensor)] = self.registered[id(tensor)][0], None
+            if id(tensor) in self._own_forms:
+                self._own_forms[id(tensor)] = self.read(tensor)
 
     def is_weight(self, meta: torch.Tensor) -> bool:
         """Return whether a meta tensor represents, or is, a parameter that requires a gradient."""
         own = self._state.get(id(meta))
-        return id(meta) in self._weights or (isinstance(own, nn.Parameter) and own.requires_grad)
+        return id(meta) in self._weight_metas or (isinstance(own, nn.Parameter) and own.requires_grad)
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the meta tensor of a tensor; a tensor on meta is its own.
@@ -189,37 +193,37 @@ class MetaMirror:
         if _is_on_meta(tensor):
             return tensor
         key = id(tensor)
-        known = self._mirror.get(key)
-        if known is None:
+        pair = self._pairs.get(key)
+        if pair is None:
             if not is_dense(tensor) and tensor.layout in HOLDING:
                 raise NotImplementedError(HOLDS)
             base = self._base_of(tensor)
             # The meta tensor outlives an inference_mode block that it is made in: gradients flow through it later.
-            outside = (
+            outside_inference_mode = (
                 torch.inference_mode(tensor.is_inference()) if torch.is_inference_mode_enabled() else nullcontext()
             )
-            with disable_current_modes() if len_torch_dispatch_stack() else nullcontext(), outside:
+            with disable_current_modes() if len_torch_dispatch_stack() else nullcontext(), outside_inference_mode:
                 # Weights keep requires_grad under no_grad, where some of torch's functions look at it.
-                learning = key in self._state or torch.is_grad_enabled()
+                keeps_requires_grad = key in self._state or torch.is_grad_enabled()
                 if base is None:
-                    meta = _empty_like(tensor, tensor.requires_grad and learning)
+                    meta = _empty_like(tensor, tensor.requires_grad and keeps_requires_grad)
                 else:
                     meta = _view_like(tensor, *base)
                 if meta.requires_grad:
                     _hook(meta, tensor)
             # The callback must not refer to self, which refers to the model: that would be a reference cycle.
-            mirrored = self._mirror
-            known = mirrored[key] = (weakref.ref(tensor, lambda _: mirrored.pop(key, None)), meta)
+            pairs = self._pairs
+            pair = pairs[key] = (weakref.ref(tensor, lambda _: pairs.pop(key, None)), meta)
             if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
-                self._weights.add(id(meta))
+                self._weight_metas.add(id(meta))
             self.register(meta)
             self.on_mirrored(tensor, meta)
-        elif tensor.requires_grad != known[1].requires_grad and known[1].is_leaf:
+        elif tensor.requires_grad != pair[1].requires_grad and pair[1].is_leaf:
             if key in self._state:
-                _learn_as(known[1], tensor)  # the model has frozen or thawed it since
+                _learn_as(pair[1], tensor)  # the model has frozen or thawed it since
             elif tensor.grad_fn is not None:  # an autograd.Function filled it, and has since returned it
                 raise NotImplementedError(CUT)
-        return known[1]
+        return pair[1]
 
     def _base_of(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return the base of a view that the model made, and the base's meta tensor; None for any other tensor.
@@ -235,8 +239,8 @@ class MetaMirror:
 
     def let_go(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Forget a tensor that the model has replaced; return its meta tensor, None if it has none."""
-        known = self._mirror.pop(id(tensor), None)
-        return None if known is None else known[1]
+        pair = self._pairs.pop(id(tensor), None)
+        return None if pair is None else pair[1]
 
     def replace(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], func: Any
@@ -273,11 +277,11 @@ class MetaMirror:
 
         A backward pass run by the model's own code leaves its gradients on the meta tensors.
         """
-        known = self._mirror.get(id(args[0]))
-        if known is None or known[0]() is not args[0] or getattr(func.__self__, "__name__", "") != "grad":
+        pair = self._pairs.get(id(args[0]))
+        if pair is None or pair[0]() is not args[0] or getattr(func.__self__, "__name__", "") != "grad":
             return args
         with DisableTorchFunction():
-            meta = known[1]
+            meta = pair[1]
             if func.__name__ == "__get__":
                 return args if meta.grad is None else (meta, *args[1:])
             if args[1] is None:
@@ -301,40 +305,40 @@ class MetaMirror:
     def written(self, value: Any) -> list[torch.Tensor]:
         """Return the tensors in a value; a tensor that a call on meta wrote to is replaced by its meta tensor."""
         with DisableTorchFunction():
-            found = tensors_in(value)
-            return [self.of(t) if self._is_invalid(t) and not t.requires_grad else t for t in found]
+            return [self.of(t) if self._is_invalid(t) and not t.requires_grad else t for t in tensors_in(value)]
 
     def current(self, value: Any) -> Any:
         """Return a value; a tensor whose values are out of date since a call on meta wrote to it is replaced by its meta tensor."""
         return self.of(value) if isinstance(value, torch.Tensor) and self._is_invalid(value) else value
 
+    @hidden
     def check_origin(self, value: Any) -> None:
         """Set ``unknown_origin`` if the model returned a tensor of unknown origin."""
         self._survey(tensors_in(value))
 
     def _survey(self, value: Any) -> bool:
         """Return whether any tensor in the value requires the call to run on meta; set ``unknown_origin`` as needed."""
-        computes = False
+        needs_meta = False
         for tensor in tensors_given(value):
-            known = self.seen.get(id(tensor))
-            is_known = id(tensor) in self._state or (known is not None and known[0]() is tensor)
+            registered = self.registered.get(id(tensor))
+            is_known = id(tensor) in self._state or (registered is not None and registered[0]() is tensor)
             if not is_known and not self._was_there(tensor):
                 self.unknown_origin = True
                 self.on_stranger(tensor)
             if _is_on_meta(tensor):
-                computes = True
+                needs_meta = True
                 continue
-            invalid = self._is_invalid(tensor)
-            if invalid and self.of(tensor).requires_grad and not torch.is_grad_enabled() and in_function():
+            is_invalid = self._is_invalid(tensor)
+            if is_invalid and self.of(tensor).requires_grad and not torch.is_grad_enabled() and in_function():
                 raise NotImplementedError(CUT)
-            own = id(tensor) in self._state or tensor.numel() > SMALL or invalid
-            computes |= own and (tensor.is_floating_point() or tensor.is_complex())
-        return computes
+            is_without_values = id(tensor) in self._state or tensor.numel() > SMALL or is_invalid
+            needs_meta |= is_without_values and (tensor.is_floating_point() or tensor.is_complex())
+        return needs_meta
 
     def _replaced(self, value: Any, kept: Sequence[torch.Tensor] = ()) -> Any:
         """Return a value with meta tensors in place of all tensors except those ``kept``."""
         if isinstance(value, torch.Tensor):
-            return value if any(value is each for each in kept) else self.of(value)
+            return value if any(value is kept_tensor for kept_tensor in kept) else self.of(value)
         if isinstance(value, (tuple, list)) and any(isinstance(v, (torch.Tensor, tuple, list, dict)) for v in value):
             items = [self._replaced(item, kept) for item in value]
             return type(value)(items) if type(value) in (tuple, list) else tuple(items)

@@ -28,10 +28,12 @@ def grouped_mm(
 
 def recurrent_backward(*args: Any) -> tuple[Any, ...]:
     """Return the gradients of a cuDNN recurrent layer's input, states and weights."""
-    input, weights, _, _, hidden, cell, *_, asked = args
-    needs = zip((input, hidden, cell), asked, strict=False)
-    gradients = [torch.empty_like(each) if wanted and each is not None else None for each, wanted in needs]
-    return *gradients, [torch.empty_like(weight) for weight in weights] if asked[3] else []
+    input, weights, _, _, hidden, cell, *_, output_mask = args
+    inputs_and_needs = zip((input, hidden, cell), output_mask, strict=False)
+    gradients = [
+        torch.empty_like(tensor) if is_needed and tensor is not None else None for tensor, is_needed in inputs_and_needs
+    ]
+    return *gradients, [torch.empty_like(weight) for weight in weights] if output_mask[3] else []
 
 
 def like_the_input(grad: torch.Tensor, input: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -88,12 +90,14 @@ def written_on_meta(func: Any, args: tuple[Any, ...]) -> Any:
     if not args or not _writes_elements(func):
         return NotImplemented
     if isinstance(args[0], torch.Tensor):
-        return args[0] if _are_alike(args) else NotImplemented
+        return args[0] if _may_skip_kernel(args) else NotImplemented
     lists = [arg for arg in args if isinstance(arg, (list, tuple))]
     others = [arg for arg in args if isinstance(arg, torch.Tensor)]
     if len({*map(len, lists)}) > 1:
         return NotImplemented
-    return None if all(_are_alike((*each, *others)) for each in zip(*lists, strict=True)) else NotImplemented
+    return (
+        None if all(_may_skip_kernel((*operands, *others)) for operands in zip(*lists, strict=True)) else NotImplemented
+    )
 
 
 @cache
@@ -105,14 +109,16 @@ def _writes_elements(func: Any) -> bool:
     return torch.Tag.pointwise in func.tags or name.startswith("aten::_foreach_")
 
 
-def _are_alike(operands: Iterable[Any]) -> bool:
+def _may_skip_kernel(operands: Iterable[Any]) -> bool:
     """Return whether the first tensor is on meta, floating and contiguous, and the others have its dtype, and its shape or 0 dimensions."""
-    tensors: Iterator[torch.Tensor] = (each for each in operands if isinstance(each, torch.Tensor))
-    written = next(tensors)
-    dtype, shape = written.dtype, written.shape
-    if not (written.is_meta and dtype.is_floating_point and written.is_contiguous() and type(written) in ORDINARY):
+    others: Iterator[torch.Tensor] = (tensor for tensor in operands if isinstance(tensor, torch.Tensor))
+    target = next(others)
+    dtype, shape = target.dtype, target.shape
+    if not (target.is_meta and dtype.is_floating_point and target.is_contiguous() and type(target) in ORDINARY):
         return False
     return all(
-        type(each) in ORDINARY and each.dtype is dtype and (not each.ndim or (each.is_meta and each.shape == shape))
-        for each in tensors
+        type(tensor) in ORDINARY
+        and tensor.dtype is dtype
+        and (not tensor.ndim or (tensor.is_meta and tensor.shape == shape))
+        for tensor in others
     )

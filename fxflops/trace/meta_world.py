@@ -41,23 +41,35 @@ from .dtypes import check_dtypes
 from .forms import META, OWN, REAL, Form
 from .functions import writes
 from .lookups import with_row
-from .memo import FIRST_ARGUMENT, NEW, NOTHING, VIEWS, Ended, Known, Lessons, alike, call_key, forms_in, specs_given
+from .memo import (
+    FIRST_ARGUMENT,
+    NEW,
+    NOTHING,
+    VIEWS,
+    Lessons,
+    MemoryEffect,
+    Recipe,
+    argument_specs,
+    call_key,
+    forms_in,
+    without_strides,
+)
 from .meta_mirror import MetaMirror
 from .meta_results import RESULTS, written_on_meta
 from .modes import transformed
 from .spelling import is_meta_kernel
-from .worlds import RNN_BACKWARD, Arguments, Timed, World
+from .worlds import RNN_BACKWARD, Arguments, RunTimed, World
 
 META_DEVICE = torch.device("meta")
 PROPERTIES = ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")
 QUERIES = METADATA | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES}
 """Functions that return the same for a real tensor and for its meta mirror."""
-ASKED = frozenset({*EMPTY, "type"})
-"""Operations for which the observer does more than compute the result."""
-PACK = "_pack_padded_sequence"
+OBSERVED_IN_FULL = frozenset({*EMPTY, "type"})
+"""Operations for which the observer does more than compute the result: they are not run by a shortcut."""
+PACK_SEQUENCE = "_pack_padded_sequence"
 RETURN_TYPES = "torch.return_types"
 """The module of the named tuples that ``max``, ``sort`` and ``topk`` return."""
-VALUED = frozenset({*EMPTY, *ATTENTIONS, RNN_BACKWARD})
+DEPENDS_ON_VALUES = frozenset({*EMPTY, *ATTENTIONS, RNN_BACKWARD})
 """Operators whose record depends on more than metadata, or that leave memory unwritten."""
 
 
@@ -67,7 +79,7 @@ def is_sequence(kind: type) -> bool:
 
 
 class MetaWorld(World):
-    """The world of ``mirror``'s meta tensors, which report ``device`` as theirs. ``lessons`` keeps the memos; None for no memo.
+    """The world of ``mirror``'s meta tensors, which report ``device`` as theirs. ``lessons`` has the memos; None for no memo.
 
     ``observe_dispatch``: the observer's dispatch mode stays on, and would record the tensors that are made here.
     ``of``, ``check_origin``, ``form`` and ``forms_of_own`` are the mirror's own methods.
@@ -75,7 +87,7 @@ class MetaWorld(World):
 
     unrecorded = frozenset(QUERIES)
     is_meta = True
-    meets_tensors = False  # the mirror does
+    enters_earlier_tensors = False  # the mirror does
     skips_forwards = True
 
     def __init__(
@@ -121,9 +133,12 @@ class MetaWorld(World):
         self._mirror.on_mirrored = storages.move
         if self._observe_dispatch:
             # Everything that the forward makes is seen, so unknown tensors existed before, in a closure or a slot.
-            self._mirror.on_stranger = lambda t: (
-                None if current_graph_task_id() != -1 else storages.add_given([t], "buffers")
-            )
+            # In a backward pass they may be new: autograd makes some itself.
+            def enter_stranger(tensor: torch.Tensor) -> None:
+                if current_graph_task_id() == -1:
+                    storages.add_given([tensor], "buffers")
+
+            self._mirror.on_stranger = enter_stranger
         storages.stand_in_of = self._mirror.let_go
 
     def end(self) -> None:
@@ -169,13 +184,13 @@ class MetaWorld(World):
         if writes(func, kwargs):  # x.resize_(3), x.data = y
             self._mirror.forget((args, kwargs))
         self._mirror.register(out)
-        if self._mirror.keeps_lengths and getattr(func, "__name__", "") == PACK:
+        if self._mirror.keeps_lengths and getattr(func, "__name__", "") == PACK_SEQUENCE:
             self.answers = {}  # from now on answers differ between tensors
             self._device_answers.batch_sizes.append(out[1])
 
-    def spec_of_result(self, entry: Formula | None, given: Any, out: Any) -> Any:
+    def spec_of_result(self, entry: Formula | None, lookup_tensors: Any, out: Any) -> Any:
         is_lookup = entry is not None and entry.op == LOOKUP
-        return with_row(self.spec(out), given) if is_lookup else self.spec(out)
+        return with_row(self.spec(out), lookup_tensors) if is_lookup else self.spec(out)
 
     def raised(self, error: Exception) -> None:
         """Note a meta device error: a model that catches it takes a path that it would not take on real tensors."""
@@ -208,12 +223,17 @@ class MetaWorld(World):
         out = run(func, args, kwargs)
         if func is batch_norm_backward and not args[-1][0]:  # only meta's kernel makes this gradient, no device's
             return None, *out[1:]
-        rule, saved, device = STORED.get(func.name(), (None, False, ""))
-        if rule is not None and (is_grad_enabled() or not saved) and device in ("", self._kernels.device.type):
-            sizes, results = rule(*spec_of(args)), tensors_given(out)
-            for result, nbytes in zip(results[-len(sizes) :], sizes, strict=True):
-                result.untyped_storage().resize_(nbytes)
+        self._resize_stored(func, args, out)
         return out
+
+    def _resize_stored(self, func: OpOverload, args: tuple[Any, ...], out: Any) -> None:
+        """Give the last results of an operator the memory that the device's kernel takes for them, where meta's takes another."""
+        rule, only_if_saved, device = STORED.get(func.name(), (None, False, ""))
+        if rule is None or (only_if_saved and not is_grad_enabled()) or device not in ("", self._kernels.device.type):
+            return
+        sizes, results = rule(*spec_of(args)), tensors_given(out)
+        for result, nbytes in zip(results[-len(sizes) :], sizes, strict=True):
+            result.untyped_storage().resize_(nbytes)
 
     def _may_cast(self) -> bool:
         """Return whether autocast is on; for a model on meta, even if torch has turned it off because the device is absent."""
@@ -231,7 +251,7 @@ class MetaWorld(World):
     # The memo
 
     def may_ask_memo(self, in_handler: bool) -> bool:
-        if self._autocast.kept:
+        if self._autocast.cast_weights:
             self._autocast.forget()
         if self._dtype is not get_default_dtype():  # factories and type promotion depend on it
             self._dtype = get_default_dtype()
@@ -248,7 +268,7 @@ class MetaWorld(World):
     def operator_key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         return None if transformed() else call_key((func,), args, kwargs, self._mirror.form_of_meta), None
 
-    def by_rule(
+    def recipe_by_rule(
         self,
         key: Any,
         op: str,
@@ -257,30 +277,33 @@ class MetaWorld(World):
         args: Any,
         kwargs: Any,
         settings: Mapping[str, Any] = EMPTY_MAPPING,
-    ) -> Known | None:
-        given = forms_in(key)
+    ) -> Recipe | None:
+        argument_forms = forms_in(key)
         if func is assertion and args[0] is True:
-            return self._keep(key, Known(Operation(op, func, args, kwargs, None), NOTHING, given=given))
+            return self._keep(
+                key, Recipe(Operation(op, func, args, kwargs, None), NOTHING, argument_forms=argument_forms)
+            )
         rule = rule_for(SPELLED_BY_OPERATOR.get(func, func))  # torch.ops.aten.lstm has the rule of torch.lstm
         # A call on tensors that all have values computes values, which no rule gives.
-        if rule is None or all(form.place is REAL for form in given):
+        if rule is None or all(form.place is REAL for form in argument_forms):
             return None
-        specs, kwspecs = specs_given(key, len(args), kwargs)
-        before = tuple.__new__(Operation, (op, func, specs, kwspecs, None, settings))
-        strided = [(form.shape, form.stride) for form in given]
-        shape = shape_of(rule, before, strided, self._kernels.device.type)
+        specs, kwspecs = argument_specs(key, len(args), kwargs)
+        without_result = tuple.__new__(Operation, (op, func, specs, kwspecs, None, settings))
+        strided = [(form.shape, form.stride) for form in argument_forms]
+        shape = shape_of(rule, without_result, strided, self._kernels.device.type)
         if shape is None:
             return None
-        out, strides, passing = shape
+        out, strides, temporaries = shape
         forms = () if strides is None else (self._mirror.form_of(out, strides, out.dtype, META),)
-        returns, same = (NEW, forms[0].alike) if forms else (FIRST_ARGUMENT, FIRST_ARGUMENT)
-        operation = self._log.shared((alike(key), same), (op, target, specs, kwspecs, out, settings))
-        sized = tuple([(spec, spec.nbytes) for spec in passing])
-        return self._keep(key, Known(operation, returns, sized, forms=forms, given=given))
+        returns = NEW if forms else FIRST_ARGUMENT  # an in-place function has no strides of a result
+        result_key = forms[0].without_strides if forms else FIRST_ARGUMENT
+        operation = self._log.shared((without_strides(key), result_key), (op, target, specs, kwspecs, out, settings))
+        transients = tuple([(spec, spec.nbytes) for spec in temporaries])
+        return self._keep(key, Recipe(operation, returns, transients, forms=forms, argument_forms=argument_forms))
 
-    def by_forward(
+    def recipe_by_forward(
         self, key: Any, op: str, module: nn.Module, settings: Mapping[str, Any], args: Any, kwargs: Any
-    ) -> Known | None:
+    ) -> Recipe | None:
         cls: Any = type(module)
         if {form.place for form in forms_in(key)} != {META}:
             return None
@@ -290,20 +313,20 @@ class MetaWorld(World):
             return None
         if view is None:
             return None
-        fields = op, cls, *specs_given(key, len(args), kwargs), view.spec, settings
-        operation = self._log.shared((alike(key), typed(view.spec)), fields)
-        return self._keep(key, Known(operation, VIEWS, forms=(view,), given=forms_in(key)))
+        fields = op, cls, *argument_specs(key, len(args), kwargs), view.spec, settings
+        operation = self._log.shared((without_strides(key), typed(view.spec)), fields)
+        return self._keep(key, Recipe(operation, VIEWS, forms=(view,), argument_forms=forms_in(key)))
 
-    def _keep(self, key: Any, known: Known) -> Known:
+    def _keep(self, key: Any, recipe: Recipe) -> Recipe:
         assert self.memo is not None
-        self.memo[key] = known
-        return known
+        self.memo[key] = recipe
+        return recipe
 
     def run_views(
         self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any
     ) -> tuple[Any, Operation | None]:
-        given = forms_in(key)
-        if entry.reason != VIEW or writes(func, kwargs) or {form.place for form in given} != {META}:
+        argument_forms = forms_in(key)
+        if entry.reason != VIEW or writes(func, kwargs) or {form.place for form in argument_forms} != {META}:
             return NotImplemented, None
         try:
             out = func(*args, **kwargs)
@@ -311,35 +334,37 @@ class MetaWorld(World):
             return NotImplemented, None
         sequence = type(out) if type(out) in (tuple, list) else None
         outs = (out,) if sequence is None else out
-        forms = tuple([form for each in outs if (form := self._view_of(args, each)) is not None])
-        if not forms or len(forms) < len(outs):
+        forms = tuple([form for view in outs if (form := self._view_of(args, view)) is not None])
+        if not forms or len(forms) < len(outs):  # not all are views
             return NotImplemented, None
         result = forms[0].spec if sequence is None else tuple([form.spec for form in forms])
-        fields = entry.op, target, *specs_given(key, len(args), kwargs), result, EMPTY_MAPPING
-        operation = self._log.shared((alike(key), typed(result)), fields)
-        self._keep(key, Known(operation, VIEWS, forms=forms, sequence=sequence, given=given))
-        self._storages.call = len(self._calls)
+        fields = entry.op, target, *argument_specs(key, len(args), kwargs), result, EMPTY_MAPPING
+        operation = self._log.shared((without_strides(key), typed(result)), fields)
+        self._keep(key, Recipe(operation, VIEWS, forms=forms, sequence=sequence, argument_forms=argument_forms))
+        self._storages.current_call = len(self._calls)
         return out, operation
 
     def run_free(
-        self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any, tracked: Callable[..., Any]
+        self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any, run_tracked: Callable[..., Any]
     ) -> tuple[Any, Operation | None]:
         """Run a call without cost on meta tensors, for which its kernel is enough."""
         places = {form.place for form in forms_in(key)}
-        looks = entry.reason in (QUERY, ESCAPE)
-        if not places or REAL in places or not entry.reason or entry.op in ASKED or looks or func in UNWATCHED:
+        if not places or REAL in places:
+            return NotImplemented, None
+        is_free = bool(entry.reason) and entry.reason not in (QUERY, ESCAPE)
+        if not is_free or entry.op in OBSERVED_IN_FULL or func in UNWATCHED:
             return NotImplemented, None
         args, kwargs = self._mirror.replace(args, kwargs, func) if OWN in places else (args, kwargs)
         args, kwargs = self._device_answers.redirect(func, args, kwargs)
         with DisableTorchFunction():
             specs, kwspecs = self.spec(args), self.spec(kwargs)
-            self._storages.call = len(self._calls)
+            self._storages.current_call = len(self._calls)
             try:
                 out = func(*args, **kwargs)
                 view = self._view_of(args, out)
                 # A call that makes a tensor may make intermediate ones, as cartesian_prod does: run it again, tracked.
                 if view is None and type(out) is torch.Tensor and not (args and out is args[0]):
-                    out = tracked(func, args, kwargs)
+                    out = run_tracked(func, args, kwargs)
             except Exception:  # the call is made again the usual way, which reports its error
                 return NotImplemented, None
             if view is None:
@@ -347,7 +372,7 @@ class MetaWorld(World):
                 self.returned(func, args, kwargs, out)
             result = self.spec(out) if view is None else view.spec
             fields = entry.op, target, specs, kwspecs, result, EMPTY_MAPPING
-            return out, self._log.shared((alike(key), target, typed(result)), fields)
+            return out, self._log.shared((without_strides(key), target, typed(result)), fields)
 
     def _view_of(self, args: tuple[Any, ...], out: Any) -> Form | None:
         """Return the form of a result that is a view of the first argument, which is on meta; None for any other result."""
@@ -359,97 +384,124 @@ class MetaWorld(World):
             return None
         if out.untyped_storage()._cdata != base.untyped_storage()._cdata:
             return None
-        self._mirror.seen[id(out)] = ref(out), form
+        self._mirror.registered[id(out)] = ref(out), form
         return form
 
-    def learn(self, key: Any, entry: Formula, operation: Operation, given: Arguments, out: Any, ended: Ended) -> None:
+    def learn(
+        self,
+        key: Any,
+        entry: Formula,
+        operation: Operation,
+        arguments: Arguments,
+        out: Any,
+        memory_effect: MemoryEffect,
+    ) -> None:
         with DisableTorchFunction():
-            self._learn(key, operation, given, out, ended, is_part=False)
+            self._learn(key, operation, arguments, out, memory_effect, is_part=False)
 
     def learn_operator(
-        self, key: Any, entry: Formula, operation: Operation, given: Arguments, out: Any, ended: Ended, is_part: bool
+        self,
+        key: Any,
+        entry: Formula,
+        operation: Operation,
+        arguments: Arguments,
+        out: Any,
+        memory_effect: MemoryEffect,
+        is_part: bool,
     ) -> None:
-        if entry.op not in VALUED and forms_in(key):
-            self._learn(key, operation, given, out, ended, is_part)
+        if entry.op not in DEPENDS_ON_VALUES and forms_in(key):
+            self._learn(key, operation, arguments, out, memory_effect, is_part)
 
-    def _learn(self, key: Any, operation: Operation, given: Arguments, out: Any, ended: Ended, is_part: bool) -> None:
-        (args, kwargs), forms_given = given, forms_in(key)
+    def _learn(
+        self, key: Any, operation: Operation, arguments: Arguments, out: Any, memory_effect: MemoryEffect, is_part: bool
+    ) -> None:
+        (args, kwargs), argument_forms = arguments, forms_in(key)
         returns, forms, sequence = self._result(args, kwargs, out)
         # x.unsqueeze_(0) changed its own shape.
-        if returns is FIRST_ARGUMENT and self._mirror.read(args[0]) is not forms_given[0]:
+        if returns is FIRST_ARGUMENT and self._mirror.read(args[0]) is not argument_forms[0]:
             return
         # A call that leaves more memory behind than its result keeps tensors alive; a result from the memo would not.
-        made = sum([form.nbytes for form in forms]) if returns is NEW else 0
-        if not returns or ended.left != made or operation.op in EMPTY:
+        result_bytes = sum([form.nbytes for form in forms]) if returns is NEW else 0
+        if not returns or memory_effect.bytes_left != result_bytes or operation.op in EMPTY:
             return
-        known = Known(
-            operation, returns, ended.transients, forms=forms, sequence=sequence, given=forms_given, is_part=is_part
+        recipe = Recipe(
+            operation,
+            returns,
+            memory_effect.transients,
+            forms=forms,
+            sequence=sequence,
+            argument_forms=argument_forms,
+            is_part=is_part,
         )
-        known.names_device = operation.target is torch.Tensor.to or "device" in kwargs
-        self._keep(key, known)
+        recipe.names_device = operation.target is torch.Tensor.to or "device" in kwargs
+        self._keep(key, recipe)
 
     def _result(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Any, ...], Any]:
-        """Return the kind of a call's result (:class:`Known`), its forms and its sequence type; the kind is "" if it cannot be remade."""
-        single = isinstance(out, torch.Tensor)
-        outs = [out] if single else list(out) if is_sequence(type(out)) else []
+        """Return the kind of a call's result (:class:`Recipe`), its forms and its sequence type; the kind is "" if it cannot be remade."""
+        is_single = isinstance(out, torch.Tensor)
+        outs = [out] if is_single else list(out) if is_sequence(type(out)) else []
         if not outs or not all(type(o) in ORDINARY and o.is_meta and o.layout is torch.strided for o in outs):
             return "", (), None
-        if single and args and out is args[0]:
+        if is_single and args and out is args[0]:
             return FIRST_ARGUMENT, (), None
-        given = {self._mirror.of(t).untyped_storage()._cdata for t in tensors_given((args, kwargs))}
-        shared = [o.untyped_storage()._cdata in given for o in outs]
-        if all(shared):
-            return VIEWS, tuple(map(self._mirror.form, outs)), None if single else type(out)
+        sequence = None if is_single else type(out)
+        storages = [tensor.untyped_storage() for tensor in outs]
+        argument_storages = {self._mirror.of(t).untyped_storage()._cdata for t in tensors_given((args, kwargs))}
+        are_views = [storage._cdata in argument_storages for storage in storages]
+        if all(are_views):
+            return VIEWS, tuple(map(self._mirror.form, outs)), sequence
         # Results that share storages, or begin inside one, cannot be made one by one.
-        distinct = len({o.untyped_storage()._cdata for o in outs}) == len(outs)
-        if any(shared) or not distinct or any(o.storage_offset() for o in outs):
+        are_separate = len({storage._cdata for storage in storages}) == len(outs)
+        if any(are_views) or not are_separate or any(tensor.storage_offset() for tensor in outs):
             return "", (), None
-        forms = [self._mirror.form_of_meta(o) for o in outs]  # an inner operator's results are not registered yet
-        whole = tuple(f for f, o in zip(forms, outs, strict=True) if f and f.nbytes == o.untyped_storage().nbytes())
-        return (NEW, whole, None if single else type(out)) if len(whole) == len(outs) else ("", (), None)
+        forms = tuple(map(self._mirror.form_of_meta, outs))  # an inner operator's results are not registered yet
+        for form, storage in zip(forms, storages, strict=True):
+            if form is None or form.nbytes != storage.nbytes():  # its storage is longer than the tensor
+                return "", (), None
+        return NEW, forms, sequence
 
-    def make_known(
-        self, known: Known, func: Any, args: Any, kwargs: Any, timed: Timed, module: nn.Module | None = None
+    def repeat_call(
+        self, recipe: Recipe, func: Any, args: Any, kwargs: Any, run_timed: RunTimed, module: nn.Module | None = None
     ) -> tuple[Any, Operation | None, float | None]:
-        operation, first = known.operation, args
+        operation, original_args = recipe.operation, args
         if operation.op == LOOKUP:
             table = () if module is None else (module.weight,)
             operation = operation._replace(out=with_row(operation.out, (*args, *table)))
-        if known.needs_mirrors:
+        if recipe.needs_mirrors:
             args, kwargs = self._mirror.replace(args, kwargs, func if module is None else None)
-        self._storages.call = len(self._calls)
-        if known.transients:
-            self._storages.add_transient(known.transients)
-        if known.returns is NEW:
-            out = self._made(known)
-        elif known.returns is FIRST_ARGUMENT:
-            out = first[0]
-        elif known.returns is NOTHING:
+        self._storages.current_call = len(self._calls)
+        if recipe.transients:
+            self._storages.add_transients(recipe.transients)
+        if recipe.returns is NEW:
+            out = self._new_tensors(recipe)
+        elif recipe.returns is FIRST_ARGUMENT:
+            out = original_args[0]  # the model gets its own tensor back, not the tensor's meta mirror
+        elif recipe.returns is NOTHING:
             out = None
         else:
-            if known.names_device:
+            if recipe.names_device:
                 args, kwargs = self._device_answers.redirect(func, args, kwargs)
             out = func(*args, **kwargs) if module is None else func(module, *args, **kwargs)
-            for view, form in zip((out,) if known.sequence is None else out, known.forms, strict=True):
-                self._mirror.seen[id(view)] = ref(view), form
+            for view, form in zip((out,) if recipe.sequence is None else out, recipe.forms, strict=True):
+                self._mirror.registered[id(view)] = ref(view), form
         return out, operation, None
 
-    def make_known_operator(self, known: Known, key: Any, func: Any, args: Any, kwargs: Any, given: Any) -> Any:
-        if known.transients:
-            self._storages.add_transient(known.transients)
-        if known.returns is NEW:
-            return self._made(known)
+    def repeat_operator(self, recipe: Recipe, key: Any, func: Any, args: Any, kwargs: Any, tensors: Any) -> Any:
+        if recipe.transients:
+            self._storages.add_transients(recipe.transients)
+        if recipe.returns is NEW:
+            return self._new_tensors(recipe)
         # The tensor may come from an unobserved call, so it is tracked here.
-        return self._track(args[0] if known.returns is FIRST_ARGUMENT else func(*args, **kwargs))
+        return self._track(args[0] if recipe.returns is FIRST_ARGUMENT else func(*args, **kwargs))
 
-    def _made(self, known: Known) -> Any:
-        """Return new meta tensors of the known forms."""
+    def _new_tensors(self, recipe: Recipe) -> Any:
+        """Return new meta tensors of the recipe's forms."""
         outs = []
-        for form in known.forms:
+        for form in recipe.forms:
             out = empty_strided(form.shape, form.stride, dtype=form.dtype, device=META_DEVICE)
-            self._mirror.seen[id(out)] = ref(out), form
+            self._mirror.registered[id(out)] = ref(out), form
             self._storages.enter(out.untyped_storage(), form.nbytes, form.spec)
-            if known.sequence is None:
+            if recipe.sequence is None:
                 return out
             outs.append(out)
-        return known.sequence(outs)
+        return recipe.sequence(outs)

@@ -35,7 +35,7 @@ from ..torch_internals import (
     pop_torch_function_stack,
     push_on_torch_function_stack,
 )
-from .functions import Bodies, own_body
+from .functions import Bodies, copied_function_body
 from .source import frame_in, frames
 
 DEVICE = torch.ops.prim.device.default
@@ -67,7 +67,7 @@ class FunctionMode(TorchFunctionMode):
         stopped = stopwatch.stop(PYTHON if in_python else BUILTIN)
         # A Python function passes itself to the mode from its own body; if other code does, that may be a copy of it.
         if in_python and sys._getframe(2).f_code is not func.__code__:
-            func, args, kwargs = own_body(sys._getframe(2), observer.bodies) or (func, args, kwargs)
+            func, args, kwargs = copied_function_body(sys._getframe(2), observer.bodies) or (func, args, kwargs)
         try:
             return observer.function(func, args, kwargs or {})
         except Exception as error:
@@ -172,15 +172,13 @@ def beneath_others(mode: FunctionMode) -> Iterator[None]:
     profile of a script does not begin and end with the script's own blocks.
     """
     modes, default = popped(), default_device_mode()
-    users = (
-        i for i, each in enumerate(modes) if each is not default and not isinstance(each, (FunctionMode, EachCall))
-    )
-    first = next(users, len(modes))
+    of_user = [other is not default and not isinstance(other, (FunctionMode, EachCall)) for other in modes]
+    first = of_user.index(True) if True in of_user else len(modes)
     push([*modes[:first], mode, *modes[first:]])
     try:
         yield
     finally:
-        push([each for each in popped() if each is not mode])
+        push([other for other in popped() if other is not mode])
 
 
 def popped() -> list[TorchFunctionMode]:
@@ -202,8 +200,8 @@ def answers_operators() -> bool:
     """Return whether selective checkpointing recomputes here: it returns the results that it saved, and runs only the other operators."""
     if current_graph_task_id() == -1:
         return False
-    mode = of_checkpoint(RETURNS_SAVED)
-    return any(isinstance(each, mode) for each in get_current_dispatch_mode_stack())
+    cached_mode = of_checkpoint(RETURNS_SAVED)
+    return any(isinstance(mode, cached_mode) for mode in get_current_dispatch_mode_stack())
 
 
 def transformed() -> bool:

@@ -52,9 +52,9 @@ class ModuleTimes:
         self._optimizers = optimizers
         self._hooks = Hooks()
         self._thread = get_ident()
-        self._running: list[list[Any]] = []  # module, start, and the time of the calls inside it
-        self._ended: list[nn.Module] = []  # one for each finished call since the observer was turned on
-        self._own: list[float] = []  # the seconds of these calls, without the calls inside them
+        self._open_calls: list[list[Any]] = []  # module, start, and the time of the calls inside it
+        self._ended_modules: list[nn.Module] = []  # one for each finished call since the observer was turned on
+        self._own_seconds: list[float] = []  # the seconds of these calls, without the calls inside them
 
     @property
     def phases(self) -> ModuleTimes:
@@ -62,59 +62,59 @@ class ModuleTimes:
         return self
 
     def __enter__(self) -> ModuleTimes:
-        self._open = ExitStack()
+        self._contexts = ExitStack()
         self._hooks.attach(self._modules, self._enter, self._leave)
-        self._open.callback(self._hooks.detach)
+        self._contexts.callback(self._hooks.detach)
         for optimizer in self._optimizers:
-            self._open.callback(optimizer.register_step_pre_hook(self._begin_optimizer).remove)
-            self._open.callback(optimizer.register_step_post_hook(self._end_optimizer).remove)
+            self._contexts.callback(optimizer.register_step_pre_hook(self._begin_optimizer).remove)
+            self._contexts.callback(optimizer.register_step_post_hook(self._end_optimizer).remove)
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self._open.close()
-        self._running.clear()
-        known = {call.path for call in self.calls}
-        ran = ByIdentity((module, self._described(module)) for module in unique(self._ended))
-        self.calls += [Call(self._unseen, path) for path, *_ in ran.values() if path not in known]
+        self._contexts.close()
+        self._open_calls.clear()
+        recorded_paths = {call.path for call in self.calls}
+        scope_fields = ByIdentity((module, self._scope_fields(module)) for module in unique(self._ended_modules))
+        self.calls += [Call(self._unseen, path) for path, *_ in scope_fields.values() if path not in recorded_paths]
         self.scopes += [
-            tuple.__new__(Scope, (*ran[module], seconds))
-            for module, seconds in zip(self._ended, self._own, strict=True)
+            tuple.__new__(Scope, (*scope_fields[module], seconds))
+            for module, seconds in zip(self._ended_modules, self._own_seconds, strict=True)
         ]
-        self._ended.clear()
-        self._own.clear()
+        self._ended_modules.clear()
+        self._own_seconds.clear()
 
     def release(self) -> None:
         """Drop everything but the thread's number, which a hook in another thread may still read."""
         drop(self, "_thread")
 
-    def _described(self, module: nn.Module) -> tuple[Any, ...]:
+    def _scope_fields(self, module: nn.Module) -> tuple[Any, ...]:
         """Return the fields of the module's scopes, except their seconds."""
         operation = Operation(type(module).__name__, type(module), (), EMPTY_MAPPING, None)
         return self._modules[module], operation, EMPTY_MAPPING, bool(module._modules)
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
-        if not self._is_seen(module):
+        if not self._is_timed(module):
             return
-        if not self._running:
+        if not self._open_calls:
             self._begin_step(module)
-        self._running.append([module, self.stopwatch.lap(), 0.0])
+        self._open_calls.append([module, self.stopwatch.lap(), 0.0])
 
     def _leave(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
-        if not self._is_seen(module) or not self._running:
+        if not self._is_timed(module) or not self._open_calls:
             return
-        running = self._running
+        open_calls = self._open_calls
         now = self.stopwatch.lap()
-        while running[-1][0] is not module and len(running) > 1:  # a user's hook raised, so ours was not called
-            running.pop()
-        _, begun, inside = running.pop()
-        self._ended.append(module)
-        self._own.append(now - begun - inside)
-        if running:
-            running[-1][2] += now - begun
+        while open_calls[-1][0] is not module and len(open_calls) > 1:  # a user's hook raised, so ours was not called
+            open_calls.pop()
+        _, start, inside = open_calls.pop()
+        self._ended_modules.append(module)
+        self._own_seconds.append(now - start - inside)
+        if open_calls:
+            open_calls[-1][2] += now - start
         else:
             self._end_step(out)
 
-    def _is_seen(self, module: nn.Module) -> bool:
+    def _is_timed(self, module: nn.Module) -> bool:
         """Return whether a module call is timed: it is in this thread, outside backward passes, and not for a separate count."""
         return (
             current_graph_task_id() == -1

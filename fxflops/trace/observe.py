@@ -8,14 +8,14 @@ every function is observed by the dispatch mode, since only operators see the fu
 A world (:mod:`.worlds`) decides which tensors a call gets and how it runs, and may remember earlier calls.
 :meth:`Observer.function` sends a call one of four ways:
 
-===============================================  =========================  ============================================
-the call                                         goes through               which records it by
-===============================================  =========================  ============================================
-is like an earlier one: its key is in the memo   ``_repeat``                ``_add_call``: the memo has the operation
-is new, and the world has a rule for its result  ``by_rule``, ``_repeat``   ``_add_call``
-is new to a world with a memo                    ``_learn``                 ``_add_call`` if it is free; else as below
-must be watched: metadata is not enough          ``_observed``, ``_run``    ``log.call``: specs of arguments and result
-===============================================  =========================  ============================================
+===============================================  ================================  ============================================
+the call                                         goes through                      which records it by
+===============================================  ================================  ============================================
+is like an earlier one: its key is in the memo   ``_repeat``                       ``_add_call``: the memo has the operation
+is new, and the world has a rule for its result  ``recipe_by_rule``, ``_repeat``   ``_add_call``
+is new to a world with a memo                    ``_learn``                        ``_add_call`` if it is free; else as below
+must be watched: metadata is not enough          ``_observe_call``, ``_run``       ``log.call``: specs of arguments and result
+===============================================  ================================  ============================================
 
 Operators and leaves go the same ways through other methods:
 
@@ -23,11 +23,11 @@ Operators and leaves go the same ways through other methods:
 what runs                      begins in                    in the memo, or has a rule   new
 =============================  ===========================  ===========================  ============================
 a leaf in a count, on meta     ``_call_leaf``               ``_skip_leaf``               ``_call_module``, as below
-a leaf seen by hooks           ``_begin_leaf``              ``_leave_known``             ``_leave_leaf``
+a leaf seen by hooks           ``_begin_leaf``              ``_leave_by_recipe``         ``_leave_leaf``
 an operator                    ``operator``                 in ``operator`` itself       ``_learn_operator``
 =============================  ===========================  ===========================  ============================
 
-All of them end in :meth:`.call_log.CallLog.add`, the only place that makes a ``Call``. ``_observed`` may also record nothing, and leave
+All of them end in :meth:`.call_log.CallLog.add`, the only place that makes a ``Call``. ``_observe_call`` may also record nothing, and leave
 the calls inside a function to be recorded.
 """
 
@@ -82,25 +82,34 @@ from ..torch_internals import (
 )
 from .attention_pairs import Masks, with_learning
 from .autograd_owners import NoOwners, loss_in, roots_of
-from .call_log import CallLog, Made
+from .call_log import CallLog, CallSpecs
 from .compiler import is_importing_compiler, run_operator, unseen
 from .composed import composing_kernel
 from .device_kernels import SPELLED_BY_OPERATOR
-from .forwards import UNKNOWN, ModuleRecord, has_plain_call, hidden_kernels, is_hooked, is_torchs, is_unhooked
+from .forwards import (
+    UNKNOWN,
+    ObservedModule,
+    has_plain_call,
+    hidden_kernels,
+    is_hooked,
+    is_missed_by_hooks,
+    is_torch_module,
+)
 from .functions import (
     GIVES_MEMORY,
     GIVES_STORAGE,
     PYTHON_FUNCTIONS,
     Bodies,
-    belongs_to_tensor,
     callables_in,
     computes,
     is_integral,
     origin_of,
     qualified_name,
-    unguarded,
+    sets_property_or_reads_grad,
     with_callables,
+    without_torch_function_guard,
 )
+from .graph_recorder import NoRecorder
 from .kernel_launches import function_of, grid_of, launches_noted, names_of
 from .leaves import Hooks, Leaves, ModuleSettings, Settings, holds_tensors
 from .library_functions import (
@@ -113,7 +122,7 @@ from .library_functions import (
     run_without_values,
     tensors_of,
 )
-from .memo import NOTHING, Begun, Ended, Known, LeafLookup, Unknown, call_key
+from .memo import NOTHING, LeafLookup, MemoryEffect, Recipe, RunState, Unknown, call_key
 from .modes import (
     AtenMode,
     FunctionMode,
@@ -128,9 +137,8 @@ from .phases import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, Phases, is_comparin
 from .processes import Collectives, communicates, has_shards, is_between_processes, is_gathering, runs_in_parts
 from .python_functions import PlainFunctions
 from .real_world import QUERY_KEY_VALUE, is_like
-from .record import NoRecorder
 from .spelling import WRITTEN_AS, Spelling
-from .stack import ModuleStack, Running
+from .stack import ModuleStack, OpenCall
 from .tasks import handed_over
 from .threads import Threads, Watched, drop
 from .uninitialized_reads import Unwritten, address_of, before_write_hook
@@ -184,14 +192,14 @@ class Observer:
         self.steps: list[Step] = []
         self.ran_on: torch.device | None = None
         self.bodies: Bodies = {}
-        self._records = {id(module): ModuleRecord(module, path) for module, path in modules.items()}
+        self._observed_modules = {id(module): ObservedModule(module, path) for module, path in modules.items()}
         self._registry = registry
         self._new_stopwatch = new_stopwatch
         self._world = World() if world is None else world
         self._storages = LiveStorages() if storages is None else storages
         self._recorder = NoRecorder() if recorder is None else recorder
         self._owners = NoOwners() if owners is None else owners
-        self._announce = before_write_hook(before_write, self._storages.was_made)
+        self._announce_writes = before_write_hook(before_write, self._storages.was_made)
         self._observe_dispatch = observe_dispatch
         self._must_read_masks = must_read_masks
         self._masks = Masks()
@@ -208,12 +216,13 @@ class Observer:
         self._library_hooks: list[RemovableHandle] = []
         self._unwritten = Unwritten()
         self._spelling = Spelling()
-        self._unguarded = cache(unguarded)
-        # The outermost module call now running: its number, its first call, and its arguments.
-        self._step: int | None = None
+        self._without_guard = cache(without_torch_function_guard)
+        # The step, an outermost module call, that is running: its number, the number of its first call, and its arguments.
+        self._step_number: int | None = None
+        self._step_first_call = 0
+        self._step_arguments: Any = None
+        # Whether any module has been called yet.
         self._has_called = False
-        self._begun = 0
-        self._given: Any = None
 
     def _of_thread(self, stack: ModuleStack) -> None:
         """Set the per-thread attributes."""
@@ -230,12 +239,13 @@ class Observer:
         self._in_call = self._in_node = self._in_higher_order = False
         self._is_learning_function = False
         # A library function's backward is running: calls from its nodes are part of it.
-        self._in_library = False
-        # The function without a formula that is dispatching operators, and the functions whose bodies run observed.
-        self._inside: Any = None
+        self._in_library_backward = False
+        # The function without a formula that is dispatching operators.
+        self._dispatcher: Any = None
+        # The functions whose bodies run observed. If one is called inside itself, its operators are recorded.
         self._bodies_under_way: set[Any] = set()
         # The operators of the current call, kept in case checkpoint stops it halfway: see _call_raised.
-        self._parts: list[tuple[Any, Made]] = []
+        self._call_operators: list[tuple[Any, CallSpecs]] = []
 
     def __enter__(self) -> Observer:
         self._attach()
@@ -243,28 +253,28 @@ class Observer:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        for running in self._stack.open:  # left open by an interrupt
-            running.let_go()
+        for open_call in self._stack.open:  # left open by an interrupt
+            open_call.let_go()
         self.switch_off(*exception)
         self._hooks.detach()
         for handle in self._library_hooks:
             handle.remove()
-        for record in self._records.values():
-            record.leave()
+        for observed in self._observed_modules.values():
+            observed.leave()
         self.phases.leave()
 
     def be_at(self, path: str) -> None:
         """Assign later calls outside all modules to the module at this path, whose graph node is running."""
         self.path = path
 
-    def begin_thread(self, over: Observer) -> None:
-        """Observe the current thread with this copy of ``over``, inside the module calls that ``over`` has open."""
-        self._of_thread(over._stack.copy())
+    def begin_thread(self, parent: Observer) -> None:
+        """Observe the current thread with this copy of ``parent``, inside the module calls that ``parent`` has open."""
+        self._of_thread(parent._stack.copy())
         self.switch_on()
 
     def switch_on(self) -> None:
         """Turn the modes on in this thread."""
-        of_world = self._world.contexts()
+        world_contexts = self._world.contexts()  # before our modes are on: a world may look at the modes around the run
         self._modes = ExitStack()
         if self._observe_dispatch:
             self._modes.enter_context(self.aten)
@@ -274,14 +284,14 @@ class Observer:
         self._modes.enter_context(handed_to(self._library_function, self._registry.library_functions))
         self._imported = len(sys.modules)
         self._modes.enter_context(handed_over(self._task, self._thread_of_calls))
-        for context in of_world:
+        for context in world_contexts:
             self._modes.enter_context(context)
 
     def _task(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function for another thread that is observed there, inside the module calls that are open now."""
         if self._world.is_block and not self._stack.open:  # a block observes other threads only inside models
             return function
-        return self._threads.observed(self._as_now(), function)
+        return self._threads.observed_task(self._copy_with_open_calls(), function)
 
     def _thread_of_calls(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Return a thread's function with each of its torch calls observed as a task: the thread may outlive this run.
@@ -292,13 +302,13 @@ class Observer:
         is_daemon = getattr(getattr(run, "__self__", None), "daemon", False)
         if not self._stack.open and (self._world.is_block or is_daemon):
             return run
-        return Watched(run, partial(self._threads.observed, self._as_now()))
+        return Watched(run, partial(self._threads.observed_task, self._copy_with_open_calls()))
 
-    def _as_now(self) -> Observer:
+    def _copy_with_open_calls(self) -> Observer:
         """Return a copy of this observer with the module calls that are open now."""
-        over = copy.copy(self)
-        over._stack = self._stack.copy()
-        return over
+        observer = copy.copy(self)
+        observer._stack = self._stack.copy()
+        return observer
 
     def switch_off(self, *exception: Any) -> None:
         """Turn the modes off in this thread."""
@@ -307,27 +317,26 @@ class Observer:
     def _attach(self) -> None:
         """Put hooks on the modules, or stand-ins that can skip their forward."""
         if self._recorder.writes_graph:
-            for record in self._records.values():
-                record.initial = self._settings_but_mode(record) if self._formula_of(record) is not None else None
-        hooked, is_plain = list[nn.Module](), cache(has_plain_call)
-        stands_in = (
-            self._world.skips_forwards and self._world.memo is not None
-        )  # torch calls the record in place of a module
-        leaf, other = self._call_leaf, self._call_module
-        for record in self._records.values():
-            module = record.module
+            for observed in self._observed_modules.values():
+                observed.initial = self._settings_but_mode(observed) if self._formula_of(observed) is not None else None
+        hooked: list[nn.Module] = []
+        class_has_plain_call = cache(has_plain_call)
+        uses_stand_ins = self._world.skips_forwards and self._world.memo is not None
+        call_leaf, call_module = self._call_leaf, self._call_module
+        for observed in self._observed_modules.values():
+            module = observed.module
             cls: Any = type(module)
-            if stands_in and is_plain(cls) and not is_hooked(module):
-                record.attach(other if self._formula_of(record) is None else leaf)
+            if uses_stand_ins and class_has_plain_call(cls) and not is_hooked(module):
+                observed.attach(call_module if self._formula_of(observed) is None else call_leaf)
             else:
                 hooked.append(module)
         self._hooks.attach(hooked, self._pre_hook, self._post_hook)
 
-    def _formula_of(self, record: ModuleRecord) -> Formula | None:
+    def _formula_of(self, observed: ObservedModule) -> Formula | None:
         """Return the formula that counts a module as a whole, None if it is not a leaf."""
-        if record.formula is UNKNOWN:
-            record.formula = self._leaves.of(record.module)
-        formula: Formula | None = record.formula
+        if observed.formula is UNKNOWN:
+            observed.formula = self._leaves.of(observed.module)
+        formula: Formula | None = observed.formula
         return formula
 
     # Module calls. If another thread runs the model while hooks are set or removed, they may be called without kwargs,
@@ -336,37 +345,38 @@ class Observer:
     def _pre_hook(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
         if threading.get_ident() == self._thread:
             if not self._is_no_call(module):
-                self._begin_timed(module, args, kwargs)
+                self._begin_with_clock_stopped(module, args, kwargs)
             return
         with self._threads.visiting(self) as host:
             if host is not None and not host._is_no_call(module):
                 observer = self._threads.enter(host, module, (args, kwargs))
                 if observer is not None:
-                    observer._begin_timed(module, args, kwargs)
+                    observer._begin_with_clock_stopped(module, args, kwargs)
 
-    def _begin_timed(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _begin_with_clock_stopped(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         stopped = self.stopwatch.stop(MODULE)
         try:
             self._begin_module(module, args, kwargs)
         finally:
             if stopped:
-                running = self._stack.open
-                is_unseen = bool(running and running[-1].guards)  # no handler runs before the module's call ends
+                # With guards no handler runs before the module's call ends: all the device's work until then is the module's.
+                open_calls = self._stack.open
+                is_unseen = bool(open_calls and open_calls[-1].guards)
                 self.stopwatch.go(type(module) if is_unseen else None)
 
     def _post_hook(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
         if threading.get_ident() == self._thread:
             if not self._is_no_call(module):
-                self._end_timed(module, args, kwargs, out)
+                self._end_with_clock_stopped(module, args, kwargs, out)
             return
         with self._threads.visiting(self) as host:
             if host is not None and not host._is_no_call(module):
                 observer = self._threads.leave(host, module)
                 if observer is not None:
-                    observer._end_timed(module, args, kwargs, out)
+                    observer._end_with_clock_stopped(module, args, kwargs, out)
                     self._threads.left()
 
-    def _end_timed(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+    def _end_with_clock_stopped(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
         stopped = self.stopwatch.stop()
         try:
             self._end_module(module, args, kwargs, out)
@@ -377,7 +387,7 @@ class Observer:
     def _is_no_call(self, module: nn.Module) -> bool:
         """Return whether a module call is not part of the run: the module is a copy that the model's forward made (our hooks included),
         or this thread counts it inside a profiled block."""
-        is_ours = id(module) in self._records
+        is_ours = id(module) in self._observed_modules
         return not is_ours or (self._world.is_block and threading.get_ident() in threads_counting(module))
 
     def release(self) -> None:
@@ -386,99 +396,103 @@ class Observer:
 
     def _begin_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Begin a module call."""
-        stack, record = self._stack, self._records[id(module)]
+        stack, observed = self._stack, self._observed_modules[id(module)]
         self._follow_imports()
         if not stack.open:
             self._begin_step(args, kwargs)
-        running = stack.enter(module, record.path)
-        is_whole = (
-            self._formula_of(record) is not None and "forward" not in module.__dict__
-        )  # forward may have been replaced since the run began
+        open_call = stack.enter(module, observed.path)
+        # The module's forward may have been replaced since the run began.
+        is_leaf = self._formula_of(observed) is not None and "forward" not in module.__dict__
         if (
-            is_whole
+            is_leaf
             and not (stack.inside_leaf() or transformed() or are_others_on())
             and not (holds_tensors(module) or has_shards(module) or runs_in_parts((args, kwargs)))
             # A graph node can replay only the settings that the module had when the run began.
-            and (record.initial is None or record.initial == self._settings_but_mode(record))
+            and (observed.initial is None or observed.initial == self._settings_but_mode(observed))
         ):
-            self._begin_leaf(record, running, args, kwargs)
+            self._begin_leaf(observed, open_call, args, kwargs)
             stack.leaf_depth = len(stack.open)
         for op in hidden_kernels(module):
             self.record_unobservable(op, module, (args, kwargs))
-        running.start = self.stopwatch.now()
+        open_call.start = self.stopwatch.now()
 
-    def _begin_leaf(self, record: ModuleRecord, running: Running, args: Any, kwargs: Any) -> None:
+    def _begin_leaf(self, observed: ObservedModule, open_call: OpenCall, args: Any, kwargs: Any) -> None:
         """Prepare for a leaf module's call, seen by hooks."""
-        world, module = self._world, record.module
-        if world.meets_tensors:  # its weights too, which may have been swapped for this call
-            self._meet((*args, *module._parameters.values(), *module._buffers.values()), kwargs)
-        remembers = world.memo is not None and not world.skips_forwards and not module._modules
-        if not (remembers and self._memo_applies(in_handler=False)):
-            self._parts.clear()
-            self._check_reads(self._formula_of(record), module, args, kwargs)
-            if not self._plain_functions.running:
+        world, module = self._world, observed.module
+        if world.enters_earlier_tensors:  # its weights too, which may have been swapped for this call
+            self._enter_earlier_tensors((*args, *module._parameters.values(), *module._buffers.values()), kwargs)
+        # Where forwards are skipped, _call_leaf has looked the call up already.
+        looks_up = world.memo is not None and not world.skips_forwards and not module._modules
+        if not (looks_up and self._memo_applies(in_handler=False)):
+            self._call_operators.clear()
+            self._check_reads(self._formula_of(observed), module, args, kwargs)
+            if not self._plain_functions.current:
                 with DisableTorchFunction():
-                    running.node_args = self._node_arguments(args, kwargs)
+                    open_call.node_args = self._node_arguments(args, kwargs)
             return
         try:
             with DisableTorchFunction():
-                settings = self._settings.of(record)
-                own = module._parameters.values() if torch.is_grad_enabled() else ()
-                learning = tuple([p is not None and p.requires_grad for p in own])
+                settings = self._settings.of(observed)
+                parameters = module._parameters.values() if torch.is_grad_enabled() else ()
+                requires_grad = tuple([parameter is not None and parameter.requires_grad for parameter in parameters])
                 key = call_key(
-                    (type(module), settings, learning, *world.torch_settings(type(module))), args, kwargs, world.form
+                    (type(module), settings, requires_grad, *world.torch_settings(type(module))),
+                    args,
+                    kwargs,
+                    world.form,
                 )
-                known = world.memo.get(key)  # type: ignore[union-attr]
+                recipe = world.memo.get(key)  # type: ignore[union-attr]
         except (Unknown, TypeError):
             return
-        running.lookup = LeafLookup(known, key, settings.params, self._begin_learning() if known is None else None)
-        if known is not None and known.transients is not None:
-            running.turn_off(DisableTorchFunction(), DisableTorchDispatch())
+        open_call.lookup = LeafLookup(recipe, key, settings.params, self._begin_learning() if recipe is None else None)
+        if recipe is not None and recipe.transients is not None:  # nothing inside needs to be seen
+            open_call.turn_off(DisableTorchFunction(), DisableTorchDispatch())
 
     def _begin_step(self, args: Any, kwargs: Any) -> None:
         """Prepare for an outermost module call."""
-        self._begun, self._given = len(self.calls), (args, kwargs)
+        self._step_first_call, self._step_arguments = len(self.calls), (args, kwargs)
         self._has_called = True
         if not self._stack.in_backward():
             self.times.end(BACKWARD)  # still open if it raised
             with self.lock:
                 self._note_inputs((args, kwargs))
-                self._step = len(self.steps)
-                self.steps.append(Step("", range(self._begun, self._begun), self.times.next_step()))
+                self._step_number = len(self.steps)
+                self.steps.append(Step("", range(self._step_first_call, self._step_first_call), self.times.next_step()))
             self.times.begin(FORWARD)
 
-    def _note_inputs(self, given: Any) -> None:
+    def _note_inputs(self, step_arguments: Any) -> None:
         """Enter the inputs of an outermost module call that existed before the run. Label them as inputs, and also tensors made
         outside all models, such as a collated batch, but not another model's output."""
         with DisableTorchFunction():
-            parts = [part for _, part in walk(given, INPUT_DEPTH) if issubclass(type(part), torch.Tensor)]
-            caches = caches_in(given)
-            made_before = [part for part in parts if not isinstance(part, torch.nn.Parameter)]
-            self._storages.add_given(made_before)
-            self._storages.label(caches, "cache")
-            own = [part for part in parts if self._is_made_outside(self._storages.maker_of(part))]
-            self._storages.label([("", part) for part in own], "inputs")
+            tensors = [part for _, part in walk(step_arguments, INPUT_DEPTH) if issubclass(type(part), torch.Tensor)]
+            self._storages.add_given([tensor for tensor in tensors if not isinstance(tensor, torch.nn.Parameter)])
+            self._storages.label(caches_in(step_arguments), "cache")  # before "inputs": a storage keeps its first label
+            made_outside = [tensor for tensor in tensors if self._is_made_outside(self._storages.maker_of(tensor))]
+            self._storages.label([("", tensor) for tensor in made_outside], "inputs")
 
     def _is_made_outside(self, number: int) -> bool:
         """Return whether the call with this number ran in the forward phase, outside all modules."""
         if not 0 <= number < len(self.calls) or self.calls[number].phase != FORWARD:
             return False
-        before = (step.calls for step in reversed(self.steps) if step.calls and step.calls.start <= number)
-        return number not in next(before, range(0))
+        # Steps are in the order of their calls: only the last one that began before the call can contain it.
+        for step in reversed(self.steps):
+            if step.calls and step.calls.start <= number:
+                return number not in step.calls
+        return True
 
     def _end_step(self, number: int, module: nn.Module, out: Any) -> None:
         """Note which calls an outermost module call made, even if it raised, and label its KV cache."""
         with DisableTorchFunction():
             self._storages.label(caches_in(out), "cache")
             self.ran_on = self.ran_on or device_of(out)
-        calls = range(self._begun, len(self.calls))
-        self.steps[number] = self.steps[number]._replace(name=self._records[id(module)].path, calls=calls)
-        self._step = None
+        calls = range(self._step_first_call, len(self.calls))
+        self.steps[number] = self.steps[number]._replace(name=self._observed_modules[id(module)].path, calls=calls)
+        self._step_number = None
         self._check_reads(None, module, (out,), {})
 
-    def _settings_but_mode(self, record: ModuleRecord) -> dict[str, Any]:
+    def _settings_but_mode(self, observed: ObservedModule) -> dict[str, Any]:
         """Return a module's settings without ``training``, which another thread may change to count the module."""
-        return {name: value for name, value in self._settings.of(record).settings.items() if name != "training"}
+        return {name: value for name, value in self._settings.of(observed).by_name.items() if name != "training"}
 
     def _end_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
         """Record a finished module call, and the step if the call was outermost."""
@@ -487,65 +501,65 @@ class Observer:
                 with DisableTorchFunction():
                     self._owners.own_function(len(self.calls) - 1, out)
             self._record_module(module, args, kwargs, out)
-            if self._step is not None and not self._stack.open:
-                self._end_step(self._step, module, out)
+            if self._step_number is not None and not self._stack.open:
+                self._end_step(self._step_number, module, out)
 
     def _record_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
         innermost = self._stack.open[-1] if self._stack.open else None
         if innermost is not None and innermost.module is module:
-            innermost.let_go()
-            if innermost.lookup is not None and self._leave_known(innermost, innermost.lookup, module, args, out):
+            innermost.let_go()  # the modes on again
+            if innermost.lookup is not None and self._leave_by_recipe(innermost, innermost.lookup, module, args, out):
                 return
-        running, is_leaf, took = self._pop(module)
+        open_call, is_leaf, seconds = self._pop(module)
         if self._inside_leaf():  # the module is part of a leaf's call
             return
         with DisableTorchFunction():
-            if sys.exc_info()[1] is not running.handled:  # a new exception: the module raised
-                given = spec_of(args), spec_of(kwargs)
-                self.failed = self.failed or (type(module).__qualname__, running.path, given)
-                self._call_raised(running.path)
+            if sys.exc_info()[1] is not open_call.handled:  # a new exception: the module raised
+                specs = spec_of(args), spec_of(kwargs)
+                self.failed = self.failed or (type(module).__qualname__, open_call.path, specs)
+                self._call_raised(open_call.path)
             elif is_leaf:
-                self._leave_leaf(self._records[id(module)], running, took, args, kwargs, out)
+                self._leave_leaf(self._observed_modules[id(module)], open_call, seconds, args, kwargs, out)
             else:
-                settings = self._settings.of(self._records[id(module)])
+                settings = self._settings.of(self._observed_modules[id(module)])
                 # Threads overlap, so the calls inside may add up to more time than the module took.
-                own = max(took - running.inside, 0.0) if self.stopwatch.runs else None
+                own_seconds = max(seconds - open_call.inside, 0.0) if self.stopwatch.runs else None
                 operation = self._container_operation(module, settings, args, kwargs, out)
-                has_children = bool(module._modules) or is_unhooked(module, self._stack.open)
-                self._scoped(running.path, operation, settings.params, has_children, own)
-                self._owns_rest(running.path, out)
+                has_children = bool(module._modules) or is_missed_by_hooks(module, self._stack.open)
+                self._add_scope(open_call.path, operation, settings.params, has_children, own_seconds)
+                self._own_rest_of_module(open_call.path, out)
 
-    def _leave_known(self, running: Running, lookup: LeafLookup, module: nn.Module, args: Any, out: Any) -> bool:
+    def _leave_by_recipe(self, open_call: OpenCall, lookup: LeafLookup, module: nn.Module, args: Any, out: Any) -> bool:
         """Record a finished leaf call from the memo; return False if its kind is new, or its result differs."""
-        known, params = lookup.known, lookup.params
+        recipe, params = lookup.recipe, lookup.params
         with DisableTorchFunction():
-            if known is None or not is_like(out, known.operation.out):
+            if recipe is None or not is_like(out, recipe.operation.out):
                 return False
-            _, _, took = self._pop(module)
-            self._world.track(known, out)
-            self._add_call(known.operation, running.path, took, "", (out, args))
-            self._scoped(running.path, known.operation, params, False, None)
+            _, _, seconds = self._pop(module)
+            self._world.track(recipe, out)
+            self._add_call(recipe.operation, open_call.path, seconds, "", (out, args))
+            self._add_scope(open_call.path, recipe.operation, params, False, None)
             return True
 
     def _leave_leaf(
-        self, record: ModuleRecord, running: Running, took: float, args: Any, kwargs: Any, out: Any
+        self, observed: ObservedModule, open_call: OpenCall, seconds: float, args: Any, kwargs: Any, out: Any
     ) -> None:
         """Record a finished leaf call."""
-        module: Any = record.module
-        entry, settings = self._formula_of(record), self._settings.of(record)
+        module: Any = observed.module
+        entry, settings = self._formula_of(observed), self._settings.of(observed)
         table = (module.weight,) if entry is not None and entry.op == LOOKUP else ()
         result = self._world.spec_of_result(entry, (*args, *table), out)
-        made = self._world.spec(args), self._world.spec(kwargs) if kwargs else EMPTY_MAPPING, result
-        self._track(())
-        self._parts.clear()
-        operation = self.log.call(entry, type(module), made, running.path, took, settings)
-        self._scoped(running.path, operation, settings.params, bool(module._modules), None)
-        self._owns((out, args))
-        if running.node_args is not None:
-            self._recorder.module(running.path, running.node_args, out, self._stack.keys(running))
-        lookup = running.lookup
-        if lookup is not None and lookup.begun is not None and entry is not None:
-            self._keep_lesson(lookup.key, entry, type(module), lookup.begun, (args, kwargs), out)
+        call_specs = self._world.spec(args), self._world.spec(kwargs) if kwargs else EMPTY_MAPPING, result
+        self._storages.current_call = len(self.calls)  # what is freed from now on was freed by this call
+        self._call_operators.clear()
+        operation = self.log.call(entry, type(module), call_specs, open_call.path, seconds, settings)
+        self._add_scope(open_call.path, operation, settings.params, bool(module._modules), None)
+        self._own_nodes_behind((out, args))
+        if open_call.node_args is not None:
+            self._recorder.module(open_call.path, open_call.node_args, out, self._stack.keys(open_call))
+        lookup = open_call.lookup
+        if lookup is not None and lookup.before is not None and entry is not None:
+            self._keep_lesson(lookup.key, entry, type(module), lookup.before, (args, kwargs), out)
 
     def _container_operation(
         self, module: nn.Module, settings: ModuleSettings, args: Any, kwargs: Any, out: Any
@@ -556,101 +570,104 @@ class Observer:
         if world.memo is not None and not world.skips_forwards:
             try:
                 key = call_key((cls, settings), args, kwargs, world.form)
-                known = world.memo.get(key)
+                recipe = world.memo.get(key)
             except (Unknown, TypeError):
-                key = known = None
-            if known is not None and is_like(out, known.operation.out):
-                return known.operation
-        made = world.spec(args), world.spec(kwargs) if kwargs else EMPTY_MAPPING, world.spec(out)
+                key = recipe = None
+            if recipe is not None and is_like(out, recipe.operation.out):
+                return recipe.operation
+        call_specs = world.spec(args), world.spec(kwargs) if kwargs else EMPTY_MAPPING, world.spec(out)
         if world.is_meta:
-            return tuple.__new__(Operation, (cls.__name__, cls, *made, settings.settings))
-        operation = self.log.operation(cls.__name__, cls, made, settings)
+            return tuple.__new__(Operation, (cls.__name__, cls, *call_specs, settings.by_name))
+        operation = self.log.operation(cls.__name__, cls, call_specs, settings)
         if key is not None:
-            world.memo[key] = Known(operation, NOTHING)  # type: ignore[index]
+            world.memo[key] = Recipe(operation, NOTHING)  # type: ignore[index]
         return operation
 
-    def _pop(self, module: nn.Module) -> tuple[Running, bool, float]:
+    def _pop(self, module: nn.Module) -> tuple[OpenCall, bool, float]:
         """End a module call; return it, whether it is the leaf's own, and its seconds."""
-        running, is_leaf = self._stack.leave(module)
-        took = self.stopwatch.now() - running.start
+        open_call, is_leaf = self._stack.leave(module)
+        seconds = self.stopwatch.now() - open_call.start
         if self._stack.open:
-            self._stack.open[-1].inside += took
+            self._stack.open[-1].inside += seconds
         else:
-            self._given = None
+            self._step_arguments = None
             self.times.end(FORWARD)
-        return running, is_leaf, took
+        return open_call, is_leaf, seconds
 
-    def _scoped(
-        self, path: str, operation: Operation, params: Mapping[str, Spec], has_children: bool, own: float | None
+    def _add_scope(
+        self, path: str, operation: Operation, params: Mapping[str, Spec], has_children: bool, own_seconds: float | None
     ) -> None:
         """Record a module call of the forward phase as a scope."""
         if self.phases.now() == FORWARD:
-            self.scopes.append(tuple.__new__(Scope, (path, operation, params, has_children, own)))
+            self.scopes.append(tuple.__new__(Scope, (path, operation, params, has_children, own_seconds)))
 
-    # Module calls by stand-ins, which skip a forward whose result is known
+    # Module calls by stand-ins, which skip a forward if the memo has a recipe for its result
 
-    def _call_module(self, record: ModuleRecord, /, *args: Any, **kwargs: Any) -> Any:
+    def _call_module(self, observed: ObservedModule, /, *args: Any, **kwargs: Any) -> Any:
         """Call a module, with the work of the observer's hooks before and after."""
-        module = record.module
-        is_mine, out = threading.get_ident() == self._thread, None
-        enter, leave = (self._begin_module, self._end_module) if is_mine else (self._pre_hook, self._post_hook)
+        module = observed.module
+        is_own_thread = threading.get_ident() == self._thread
+        enter, leave = (self._begin_module, self._end_module) if is_own_thread else (self._pre_hook, self._post_hook)
         enter(module, args, kwargs)
+        out = None  # if the module raises
         try:
             out = module._call_impl(*args, **kwargs)
         finally:
             leave(module, args, kwargs, out)
         return out
 
-    def _call_leaf(self, record: ModuleRecord, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a leaf, or skip it if its result is known."""
-        module = record.module
+    def _call_leaf(self, observed: ObservedModule, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a leaf, or skip its forward if there is a recipe for its result."""
+        module = observed.module
         if threading.get_ident() != self._thread:  # the hooks find the other thread's observer
-            return self._call_module(record, *args, **kwargs)
+            return self._call_module(observed, *args, **kwargs)
         if "forward" in module.__dict__ or is_hooked(module):  # changed since the run began
-            record.formula = UNKNOWN
-            return self._call_module(record, *args, **kwargs)
+            observed.formula = UNKNOWN
+            return self._call_module(observed, *args, **kwargs)
         key = None
         with self.lock, DisableTorchFunction():
             if not (module._modules or are_others_on()) and self._memo_applies(in_handler=False):
-                world, settings = self._world, self._settings.of(record)
+                world, settings = self._world, self._settings.of(observed)
                 try:
                     key = call_key((type(module), settings), args, kwargs, world.form)
-                    known = world.memo.get(key) or self._leaf_by_rule(key, record, settings, args, kwargs)  # type: ignore[union-attr]
+                    recipe = world.memo.get(key) or self._leaf_recipe(key, observed, settings, args, kwargs)  # type: ignore[union-attr]
                 except Unknown:
-                    key = known = None
-                if known is not None:
-                    return self._skip_leaf(known, record, settings, args, kwargs)
-        begun = self._begin_learning()
-        out = self._call_module(record, *args, **kwargs)
-        entry = self._formula_of(record)
-        if key is not None and entry is not None and is_torchs(type(module)):
-            self._keep_lesson(key, entry, type(module), begun, (args, kwargs), out, scopes=1)
+                    key = recipe = None
+                if recipe is not None:
+                    return self._skip_leaf(recipe, observed, settings, args, kwargs)
+        before = self._begin_learning()
+        out = self._call_module(observed, *args, **kwargs)
+        entry = self._formula_of(observed)
+        if key is not None and entry is not None and is_torch_module(type(module)):
+            self._keep_lesson(key, entry, type(module), before, (args, kwargs), out, scopes=1)
         return out
 
-    def _leaf_by_rule(
-        self, key: Any, record: ModuleRecord, settings: ModuleSettings, args: Any, kwargs: Any
-    ) -> Known | None:
-        """Return an entry for a leaf by its class's shape rule, or by its forward if that only makes a view; None for other leaves."""
-        module, entry, world = record.module, self._formula_of(record), self._world
+    def _leaf_recipe(
+        self, key: Any, observed: ObservedModule, settings: ModuleSettings, args: Any, kwargs: Any
+    ) -> Recipe | None:
+        """Return a recipe for a leaf by its class's shape rule, or by its forward if that only makes a view; None for other leaves."""
+        module, entry, world = observed.module, self._formula_of(observed), self._world
         cls = type(module)
         if entry is None or not settings.contiguous or holds_tensors(module):
             return None
-        known = world.by_rule(key, entry.op, cls, cls, args, kwargs, settings.settings)
-        if known is None and entry.reason == VIEW and is_torchs(cls):
-            known = world.by_forward(key, entry.op, module, settings.settings, args, kwargs)
-        return known
+        recipe = world.recipe_by_rule(key, entry.op, cls, cls, args, kwargs, settings.by_name)
+        if recipe is None and entry.reason == VIEW and is_torch_module(cls):
+            recipe = world.recipe_by_forward(key, entry.op, module, settings.by_name, args, kwargs)
+        return recipe
 
-    def _skip_leaf(self, known: Known, record: ModuleRecord, settings: ModuleSettings, args: Any, kwargs: Any) -> Any:
+    def _skip_leaf(
+        self, recipe: Recipe, observed: ObservedModule, settings: ModuleSettings, args: Any, kwargs: Any
+    ) -> Any:
         """Return the result of a leaf call from the memo, and record the call."""
-        module, path, first = record.module, record.path, len(self.calls)
-        out, operation, _ = self._world.make_known(known, type(module).forward, args, kwargs, self._timed, module)
+        module, path, number = observed.module, observed.path, len(self.calls)
+        out, operation, _ = self._world.repeat_call(recipe, type(module).forward, args, kwargs, self._run_timed, module)
         # Never None: forwards are skipped only on meta, where the result is made from the memo.
         assert operation is not None
         # Forwards are skipped only without gradients: there are no owners, and the phase is the forward.
         self.log.add(operation, path, None, FORWARD)
         self.scopes.append(tuple.__new__(Scope, (path, operation, settings.params, False, None)))
         if not self._stack.open:
-            self.steps.append(Step(path, range(first, first + 1)))
+            self.steps.append(Step(path, range(number, number + 1)))
         return out
 
     # Functions, from the function mode
@@ -661,36 +678,36 @@ class Observer:
         self._follow_imports()
         if func in world.unrecorded:
             return func(*args, **kwargs)
-        if self._in_library:  # its backward may first rerun a checkpointed forward
+        if self._in_library_backward:  # its backward may first rerun a checkpointed forward
             if self.phases.now() != RECOMPUTE:
                 return func(*args, **kwargs)
             with self._outside_library():
                 return self.function(func, args, kwargs)
         if func in world.answers and not self._owners.follows_backward and not transformed():
-            return world.answers[func]
-        if world.meets_tensors and not self._stack.leaf_depth:
-            self._meet(args, kwargs)
+            return world.answers[func]  # at once; in the other cases _observe_call decides what the answer is
+        if world.enters_earlier_tensors and not self._stack.leaf_depth:
+            self._enter_earlier_tensors(args, kwargs)
         if world.memo is None or type(func) is LibraryFunction or not self._memo_applies(in_handler=True):
-            return self._observed(func, args, kwargs)
+            return self._observe_call(func, args, kwargs)
         # x + y and x.add(y) are the same method here; only the caller's bytecode distinguishes them.
         target = self._spelling.of(func) if func in WRITTEN_AS else func
         try:
             key = call_key((target, *world.torch_settings(func)), args, kwargs, world.form)
-            known = world.memo.get(key)
+            recipe = world.memo.get(key)
         except (Unknown, TypeError):
-            return self._observed(func, args, kwargs)
-        if known is None:
+            return self._observe_call(func, args, kwargs)
+        if recipe is None:
             entry = self._registry.find(func)
             if entry is None:  # the calls inside it count
-                return self._observed(func, args, kwargs)
+                return self._observe_call(func, args, kwargs)
             with self.lock:
-                known = world.by_rule(key, entry.op, target, func, args, kwargs)
-                if known is None:
+                recipe = world.recipe_by_rule(key, entry.op, target, func, args, kwargs)
+                if recipe is None:
                     return self._learn(key, entry, target, func, args, kwargs)
         with self.lock:
-            return self._repeat(known, target, func, args, kwargs)
+            return self._repeat(recipe, target, func, args, kwargs)
 
-    def _meet(self, args: Any, kwargs: Any) -> None:
+    def _enter_earlier_tensors(self, args: Any, kwargs: Any) -> None:
         """Enter a call's arguments that existed before the run, in a category that depends on where the call runs.
 
         Outside models they are loss targets and data to be cut into batches; in a model, tensors that it holds without
@@ -707,9 +724,9 @@ class Observer:
                     category = "buffers" if self._stack.open else "inputs"
                 else:
                     category = "optimizer" if phase == OPTIMIZER else ""
-                given = tensors_given((args, kwargs))
-                self._storages.add_given(given, category, self._world.device)
-                for tensor in given:
+                tensors = tensors_given((args, kwargs))
+                self._storages.add_given(tensors, category, self._world.device)
+                for tensor in tensors:
                     if tensor.requires_grad and tensor.is_leaf and not self._storages.was_made(tensor):
                         self.on_leaf(tensor)
 
@@ -725,15 +742,15 @@ class Observer:
             or self._in_call
             or self._in_higher_order  # the mode is on there, too
             or self._threads.by_thread
-            or self._plain_functions.running
+            or self._plain_functions.current
             or self._unwritten.storages
             or is_any_autocast_enabled()
             or transformed()
         )
 
-    def _repeat(self, known: Known, target: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make and record a call whose kind is in the memo."""
-        out, operation, seconds = self._world.make_known(known, func, args, kwargs, self._timed)
+    def _repeat(self, recipe: Recipe, target: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make and record a call for which the memo has a recipe."""
+        out, operation, seconds = self._world.repeat_call(recipe, func, args, kwargs, self._run_timed)
         if (
             operation is not None
             and operation.op in ATTENTIONS
@@ -741,89 +758,98 @@ class Observer:
         ):
             # The pairs that a mask leaves depend on its values, which may differ from the first call's.
             operation = self._with_mask_of(operation, func, args, kwargs, out)
-        path, running = self.path, self._stack.open
-        if running:
-            path = running[-1].path
+        path, open_calls = self.path, self._stack.open
+        if open_calls:
+            path = open_calls[-1].path
             if seconds is not None:
-                running[-1].inside += seconds
+                open_calls[-1].inside += seconds
         if operation is not None:
             self._add_call(operation, path, seconds, origin_of(func), (out, args))
         else:  # the result differs from the first call's
             self._track(out)
-            made = spec_of(args), spec_of(kwargs), spec_of(out)
-            self.log.call(self._registry.find(func), target, made, path, seconds or 0.0, origin=origin_of(func))
-            self._owns((out, args))
+            call_specs = spec_of(args), spec_of(kwargs), spec_of(out)
+            self.log.call(self._registry.find(func), target, call_specs, path, seconds or 0.0, origin=origin_of(func))
+            self._own_nodes_behind((out, args))
         return out
 
-    def _timed(self, known: Known, func: Any, args: Any, kwargs: Any) -> tuple[Any, float]:
-        """Run and time a call whose kind is in the memo; do not observe its operators if it leaves nothing but its result."""
-        with DisableTorchDispatch() if known.transients is not None else self._within(True, self._in_node):
+    def _run_timed(self, recipe: Recipe, func: Any, args: Any, kwargs: Any) -> tuple[Any, float]:
+        """Run and time a call for which there is a recipe; do not observe its operators if it leaves nothing but its result."""
+        with DisableTorchDispatch() if recipe.transients is not None else self._within(True, self._in_node):
             return self.stopwatch.timed(func, args, kwargs)
 
-    def _add_call(self, operation: Operation, path: str, seconds: float | None, origin: str, seen: Any) -> None:
-        """Record a call of a known operation; ``seen`` are its result and its arguments."""
+    def _add_call(self, operation: Operation, path: str, seconds: float | None, origin: str, owned: Any) -> None:
+        """Record a call of an operation from the memo; ``owned`` are its result and its arguments, which it may have written to."""
         # Where the dispatch mode is off, there is no backward pass.
         phase = self.phases.now() if self._observe_dispatch else FORWARD
         self.log.add(operation, path, seconds, phase, origin)
         if torch.is_grad_enabled():
-            self._owners.own(len(self.calls) - 1, seen)
+            self._owners.own(len(self.calls) - 1, owned)
 
     def _learn(
         self, key: Any, entry: Formula, target: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Make a call of a new kind, and add it to the memo if metadata determines its record."""
+        """Make a call for which there is no recipe yet, and add one to the memo if metadata determines the call's record."""
         out, operation = self._world.run_views(key, entry, target, func, args, kwargs)
         if operation is not None:
-            self._add_call(operation, self._here(), None, origin_of(func), ())
+            self._add_call(operation, self._innermost_path(), None, origin_of(func), ())
             return out
-        begun, self._is_learning_function = self._begin_learning(), True
+        before, self._is_learning_function = self._begin_learning(), True
         try:
             out, operation = self._world.run_free(key, entry, target, func, args, kwargs, self._run_tracked)
             if operation is None:
-                out = self._observed(func, args, kwargs)
+                out = self._observe_call(func, args, kwargs)
             else:
-                self._add_call(operation, self._here(), None, origin_of(func), ())
+                self._add_call(operation, self._innermost_path(), None, origin_of(func), ())
         finally:
             self._is_learning_function = False
-        self._keep_lesson(key, entry, target, begun, (args, kwargs), out, scopes=0)
+        self._keep_lesson(key, entry, target, before, (args, kwargs), out, scopes=0)
         return out
 
-    def _begin_learning(self) -> Begun:
+    def _begin_learning(self) -> RunState:
+        """Return the run's state before a call, for :meth:`_keep_lesson`."""
         storages = self._storages
-        return Begun(len(self.calls), len(self.scopes), storages.entered, storages.begin())
+        return RunState(len(self.calls), len(self.scopes), storages.entered, storages.begin())
 
     def _keep_lesson(
-        self, key: Any, entry: Formula, target: Any, begun: Begun, given: Arguments, out: Any, scopes: int | None = None
+        self,
+        key: Any,
+        entry: Formula,
+        target: Any,
+        before: RunState,
+        arguments: Arguments,
+        out: Any,
+        scopes: int | None = None,
     ) -> None:
         """Let the world learn from a finished call, if exactly one call was recorded, for its target.
 
         ``scopes`` is the number of scopes that it must have recorded, None for any: a skipped call would lose the scopes of modules
         inside it.
         """
-        ended = Ended(*self._storages.end(begun.span, given), begun.storages)
-        is_alone = len(self.calls) == begun.calls + 1
+        memory_effect = MemoryEffect(*self._storages.end(before.span, arguments), before.storages)
+        is_only_call = len(self.calls) == before.calls + 1
         if scopes is not None:
-            is_alone = is_alone and len(self.scopes) == begun.scopes + scopes
-        if is_alone:
-            operation = self.calls[begun.calls].operation
+            is_only_call = is_only_call and len(self.scopes) == before.scopes + scopes
+        if is_only_call:
+            operation = self.calls[before.calls].operation
             if operation.target is target:
-                self._world.learn(key, entry, operation, given, out, ended)
+                self._world.learn(key, entry, operation, arguments, out, memory_effect)
 
-    def _observed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _observe_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call without using the memo, and record it or the calls inside it."""
         if is_importing_compiler():
             with unseen():
                 return self.stopwatch.run(func, args, kwargs)
+        # DTensor infers shapes, or a higher-order operator traces a function that it runs later: neither computes.
         if self.aten.is_faking() or (self._in_higher_order and is_tracing()):
             return self.stopwatch.run(func, args, kwargs)
         if transformed():
-            return self._transformed(func, args, kwargs)
-        world, given = self._world, (args, kwargs)
+            return self._run_transformed(func, args, kwargs)
+        world, original = self._world, (args, kwargs)
         if func == GIVES_MEMORY:
             self._storages.may_leave(args[0])
         if func in GIVES_STORAGE:
             self._watch_size(args[0])
-        if belongs_to_tensor(func):
+        if sets_property_or_reads_grad(func):
             args = world.holding_gradient(func, args)
         else:
             args, kwargs = world.replace(args, kwargs, func)
@@ -833,12 +859,12 @@ class Observer:
             ):
                 answer = world.answer(func, args, kwargs)
                 if answer is not NotImplemented:
-                    return self._answered(func, args, kwargs, answer)
-        self._announce(func, args, kwargs)
+                    return self._record_answer(func, args, kwargs, answer)
+        self._announce_writes(func, args, kwargs)
         if self._inside_leaf():
             return self._run(func, *world.redirect(func, args, kwargs))  # e.g. an RNN cell's initial state
         if type(func) is MethodWrapperType or isinstance(func, type):  # a property of a tensor; torch.device(...)
-            return self._plain(func, args, kwargs)
+            return self._run_plain(func, args, kwargs)
         entry = self._registry.find(func)
         in_parts = runs_in_parts((args, kwargs))
         if entry is not None and entry.op == ADDRESS:
@@ -846,7 +872,7 @@ class Observer:
                 return address_of(args[0])
             if world.is_meta and args[0].is_meta:
                 raise NotImplementedError("the memory at a tensor's address has no values on the meta device")
-        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
+        if func is torch.Tensor.type and len(args) == 1 and not kwargs:  # x.type() returns a name, x.type(dtype) casts
             return self.stopwatch.run(func, args, kwargs)
         # tolist() of integers (positions, lengths) is like a query; with floating values, data leaves torch.
         if entry is not None and (entry.reason == QUERY or (entry.reason == ESCAPE and is_integral(args[0]))):
@@ -855,52 +881,52 @@ class Observer:
         if entry is None and isinstance(func, FunctionType) and func not in self._bodies_under_way:
             return self._observe_body(func, args, kwargs)
         with self.lock:
-            return self._run_and_record(func, args, kwargs, given, None if in_parts else entry, in_parts)
+            return self._run_and_record(func, args, kwargs, original, None if in_parts else entry, in_parts)
 
     def _run_and_record(
         self,
         func: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        given: Arguments,
+        original: Arguments,
         entry: Formula | None,
         in_parts: bool,
     ) -> Any:
         """Run a function and record it as one call, or, if ``entry`` is None, record the operators that it dispatches.
 
         ``entry`` is also None ``in_parts``: on a sharded tensor this process computes only the operators on its shard, and in selective
-        checkpointing only those whose results were not saved. ``given`` are the arguments as the model passed them.
+        checkpointing only those whose results were not saved. ``original`` are the arguments as the model passed them.
         """
         self._world.called_unseen()
         args, kwargs = self._world.redirect(func, args, kwargs)
-        copies = self._unwritten.is_copied_by(entry, *given)
-        if not (copies or in_parts):
-            self._check_reads(entry, func, *given)
+        copies_unwritten = self._unwritten.is_copied_by(entry, *original)
+        if not (copies_unwritten or in_parts):
+            self._check_reads(entry, func, *original)
         specs, kwspecs = self._specs_of(func, args, kwargs)
         node_args = self._node_arguments(args, kwargs)
         target = self._spelling.of(func) if func in WRITTEN_AS else func
-        self._parts.clear()
+        self._call_operators.clear()
         start = self.stopwatch.now()
         try:
             if entry is None:
-                out = self._dispatched(func, args, kwargs, specs, kwspecs, in_parts)
+                out = self._run_by_operators(func, args, kwargs, specs, kwspecs, in_parts)
             else:
                 with self._within(True, self._in_node):
                     out = self._run(func, args, kwargs)
         except Exception:
-            self.failed = self.failed or (qualified_name(func), self._here(), (specs, kwspecs))
-            self._call_raised(self._here(), entry, func, given)
+            self.failed = self.failed or (qualified_name(func), self._innermost_path(), (specs, kwspecs))
+            self._call_raised(self._innermost_path(), entry, func, original)
             raise
         if entry is not None:
-            made = specs, kwspecs, self._result(entry, func, given, out)
-            self._record(entry, target, made, self.stopwatch.now() - start, origin_of(func))
+            call_specs = specs, kwspecs, self._result(entry, func, original, out)
+            self._record(entry, target, call_specs, self.stopwatch.now() - start, origin_of(func))
             if type(func) is LibraryFunction:
-                self._follow_backward(func, args, kwargs, made, out)
-            self._owns((out, args))
-            if entry.op in EMPTY or copies:
+                self._follow_backward(func, args, kwargs, call_specs, out)
+            self._own_nodes_behind((out, args))
+            if entry.op in EMPTY or copies_unwritten:
                 self._unwritten.add(out)
         elif in_parts and self.calls:
-            self._owns((out, args))
+            self._own_nodes_behind((out, args))
         if node_args is not None:
             self._recorder.function(target, node_args, out, self._stack.keys())
         return out
@@ -910,13 +936,13 @@ class Observer:
         with DisableTorchFunction(), self.lock:
             self._storages.may_resize(tensor)
             if is_gathering() and (self._storages.was_made(tensor) or not tensor.untyped_storage().nbytes()):
-                self._storages.label([(self._collectives.cause() or self._here(), tensor)], "gathered")
+                self._storages.label([(self._collectives.cause() or self._innermost_path(), tensor)], "gathered")
 
     def raised(self, error: Exception) -> None:
         """Note the error of a call: the model may catch it."""
         self._world.raised(error)
 
-    def _plain(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_plain(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function that computes nothing, but may return a tensor: ``x.T``, ``x.data``."""
         node_args = self._node_arguments(args, kwargs)
         with self._within(True, self._in_node):
@@ -926,26 +952,29 @@ class Observer:
             self._recorder.plain(func, node_args, out, self._stack.keys())
         return out
 
-    def _answered(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> Any:
+    def _record_answer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> Any:
         """Return the world's answer; record a call if the answer is a tensor (``x.cpu()``)."""
         entry = self._registry.find(func) if isinstance(answer, torch.Tensor) and not self._inside_leaf() else None
         if entry is not None:
-            self.log.call(entry, func, (spec_of(args), spec_of(kwargs), spec_of(answer)), self._here(), 0.0)
+            self.log.call(entry, func, (spec_of(args), spec_of(kwargs), spec_of(answer)), self._innermost_path(), 0.0)
         return answer
 
-    def _dispatched(
+    def _run_by_operators(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any, kwspecs: Any, in_parts: bool
     ) -> Any:
         """Run a call that has no formula, and record the operators that it dispatches; if it dispatches none, record the call."""
-        first = len(self.calls)
+        calls_before = len(self.calls)
         with self._within(self._in_call, True), self._dispatching(func), dispatch_mode_on(self.aten):
             out = self._run(func, args, kwargs)
-        is_silent = in_parts or is_between_processes(func)
-        if len(self.calls) == first and not is_silent and computes(func, specs, kwspecs, spec_of(out)):
-            self.log.call(None, func, (specs, kwspecs, spec_of(out)), self._here(), 0.0, origin=origin_of(func))
+        may_dispatch_nothing = in_parts or is_between_processes(func)
+        if len(self.calls) > calls_before or may_dispatch_nothing:
+            return out
+        call_specs = specs, kwspecs, spec_of(out)
+        if computes(func, *call_specs):
+            self.log.call(None, func, call_specs, self._innermost_path(), 0.0, origin=origin_of(func))
         return out
 
-    def _transformed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_transformed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call under a functorch transform, and record the operators that it dispatches on whole tensors."""
         answer = self._world.answer(func, args, kwargs)
         if answer is not NotImplemented:
@@ -965,7 +994,7 @@ class Observer:
         self._bodies_under_way.add(func)
         try:
             with self.phases.within(func), FunctionMode(self):
-                return self.stopwatch.run(self._unguarded(func), args, kwargs)
+                return self.stopwatch.run(self._without_guard(func), args, kwargs)
         finally:
             self._bodies_under_way.discard(func)
 
@@ -974,77 +1003,78 @@ class Observer:
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator that was dispatched, and record it unless it is part of a recorded call."""
         with DisableTorchFunction():
-            key = given = known = None
+            key = key_tensors = recipe = None
             world = self._world
             is_call = not (self._in_call or self._inside_leaf())
             # Without a model call in this run, a backward pass uses activations from before the run. After one, unknown tensors
             # were made unseen within the run: buckets, buffers of collectives.
             if is_call and world.is_block and not self._has_called:
-                self._meet(args, kwargs)
+                self._enter_earlier_tensors(args, kwargs)
             # No lookup inside a call that is being learned: these operators run only this once.
             if world.memo is not None and not (
                 self._unwritten.storages or (self._is_learning_function and not is_call)
             ):
                 try:
-                    key, given = world.operator_key(func, args, kwargs)
-                    known = None if key is None else world.memo.get(key)
+                    key, key_tensors = world.operator_key(func, args, kwargs)
+                    recipe = None if key is None else world.memo.get(key)
                 except (Unknown, TypeError):
                     key = None
             if key is None:
-                return self._observed_operator(func, args, kwargs)
-            if known is None or (is_call and known.is_part):
+                return self._observe_operator(func, args, kwargs)
+            if recipe is None or (is_call and recipe.is_part):
                 return self._learn_operator(key, is_call, func, args, kwargs)
             with self.lock:
                 self.phases.on_operator(func, args)
-                self._storages.call = len(self.calls)
-                out = world.make_known_operator(known, key, func, args, kwargs, given)
+                self._storages.current_call = len(self.calls)
+                out = world.repeat_operator(recipe, key, func, args, kwargs, key_tensors)
                 if is_call:
-                    self._parts.clear()
-                    phase, path = self.log.placed(self._here())
+                    self._call_operators.clear()
+                    phase, path = self.log.phase_and_path(self._innermost_path())
                     seconds = 0.0 if self.stopwatch.runs else None
                     origin = self._origin(func, phase)
-                    self.log.add(known.operation, path, seconds, phase, origin)
-                    self._owns((out, args))
-                elif current_graph_task_id() != -1:
-                    self._parts.append((func, known.operation[2:5]))
+                    self.log.add(recipe.operation, path, seconds, phase, origin)
+                    self._own_nodes_behind((out, args))
+                elif current_graph_task_id() != -1:  # only there may checkpoint stop a call halfway
+                    call_specs = recipe.operation[2:5]  # its args, kwargs and out
+                    self._call_operators.append((func, call_specs))
                 return out
 
     def _learn_operator(self, key: Any, is_call: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator of a new kind, and add it to the memo if metadata determines its record."""
-        begun = self._begin_learning()
-        out = self._observed_operator(func, args, kwargs)
-        ended = Ended(*self._storages.end(begun.span, (args, kwargs)), begun.storages)
+        """Run an operator for which there is no recipe yet, and add one to the memo if metadata determines its record."""
+        before = self._begin_learning()
+        out = self._observe_operator(func, args, kwargs)
+        memory_effect = MemoryEffect(*self._storages.end(before.span, (args, kwargs)), before.storages)
         entry = self._registry.find(func)
-        if entry is not None and len(self.calls) == begun.calls + is_call and not communicates(func):
+        if entry is not None and len(self.calls) == before.calls + is_call and not communicates(func):
             if is_call:
-                operation = self.calls[begun.calls].operation
+                operation = self.calls[before.calls].operation
             else:
                 operation = Operation(entry.op, func, spec_of(args), spec_of(kwargs), spec_of(out))
-            self._world.learn_operator(key, entry, operation, (args, kwargs), out, ended, is_part=not is_call)
+            self._world.learn_operator(key, entry, operation, (args, kwargs), out, memory_effect, is_part=not is_call)
         return out
 
-    def _observed_operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _observe_operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator without using the memo, and record it unless it is part of a recorded call."""
         with self.lock:
             self.phases.on_operator(func, args)
             if communicates(func):
-                return self._communicated(func, args, kwargs)
+                return self._run_communication(func, args, kwargs)
             if self._in_call or self._inside_leaf():
-                self._announce(func, args, kwargs)  # F.embedding(max_norm=) writes to its weight
+                self._announce_writes(func, args, kwargs)  # F.embedding(max_norm=) writes to its weight
                 out = self._track(self._run_kernel(func, args, kwargs))
                 if current_graph_task_id() != -1:
-                    self._parts.append((func, (spec_of(args), spec_of(kwargs), spec_of(out))))
+                    self._call_operators.append((func, (spec_of(args), spec_of(kwargs), spec_of(out))))
                 return out
-            given = args, kwargs
+            original = args, kwargs
             args, kwargs = self._world.replace(args, kwargs, func)
-            self._announce(func, args, kwargs)
+            self._announce_writes(func, args, kwargs)
             entry = self._registry.find(func)
             specs, kwspecs = spec_of(args), spec_of(kwargs)
             if entry is not None and entry.op == RNN_BACKWARD:
                 specs = with_learning(args, specs)
-            copies = self._unwritten.is_copied_by(entry, *given)
-            if not copies:
-                self._check_reads(entry, func, *given)
+            copies_unwritten = self._unwritten.is_copied_by(entry, *original)
+            if not copies_unwritten:
+                self._check_reads(entry, func, *original)
             # A composite operator without a formula counts as the operators of its decomposition.
             if entry is None and isinstance(func, OpOverload) and func._can_decompose():
                 with self._dispatching(func), dispatch_mode_on(self.aten):
@@ -1052,12 +1082,14 @@ class Observer:
             node_args = self._node_arguments(args, kwargs)
             start = self.stopwatch.now()
             out = self._run(func, args, kwargs)
-            if not isinstance(func, HigherOrderOperator) if entry is None else entry.reason != QUERY:
-                made = specs, kwspecs, self._result(entry, func, given, out)
+            # The calls inside a higher-order operator count; a query computes nothing.
+            is_recorded = not isinstance(func, HigherOrderOperator) if entry is None else entry.reason != QUERY
+            if is_recorded:
+                call_specs = specs, kwspecs, self._result(entry, func, original, out)
                 origin = self._origin(func, self.phases.now())
-                self._record(entry, func, made, self.stopwatch.now() - start, origin)
-                self._owns((out, args))
-            if copies or (entry is not None and entry.op in EMPTY):
+                self._record(entry, func, call_specs, self.stopwatch.now() - start, origin)
+                self._own_nodes_behind((out, args))
+            if copies_unwritten or (entry is not None and entry.op in EMPTY):
                 self._unwritten.add(out)
             if node_args is not None:
                 self._recorder.function(func, node_args, out, self._stack.keys())
@@ -1065,34 +1097,42 @@ class Observer:
 
     def _origin(self, func: Any, phase: str) -> str:
         """Return the origin of an operator that was dispatched: a function's, the model's own code, or compiled code."""
-        if self._inside is None:
+        if self._dispatcher is None:
             return SCRIPT if phase == FORWARD else ""  # in a backward pass autograd calls the operators
-        return origin_of(self._inside) if self._inside in (func, getattr(func, "overloadpacket", None)) else ""
+        is_called_directly = self._dispatcher in (func, getattr(func, "overloadpacket", None))  # torch.ops.aten.mm(...)
+        return origin_of(self._dispatcher) if is_called_directly else ""
 
     @contextmanager
     def _dispatching(self, func: Any) -> Iterator[None]:
         """Mark operators in this block as dispatched by a function."""
-        before, self._inside = self._inside, func
+        before, self._dispatcher = self._dispatcher, func
         try:
             yield
         finally:
-            self._inside = before
+            self._dispatcher = before
 
-    def _communicated(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_communication(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run and record an operator that sends or receives, even inside another call."""
         args, kwargs = self._world.replace(args, kwargs, func)
-        self._announce(func, args, kwargs)
+        self._announce_writes(func, args, kwargs)
         entry = self._registry.find(func)
         self._check_reads(entry, func, args, kwargs)
         node_args = self._node_arguments(args, kwargs)
         group = self._collectives.group_of(func, args, kwargs)
         start = self.stopwatch.now()
         out = self._run(func, args, kwargs)
-        made = spec_of(args), spec_of(kwargs) | group, spec_of(out)
+        call_specs = spec_of(args), spec_of(kwargs) | group, spec_of(out)
         cause = self._collectives.cause()
         seconds = self.stopwatch.now() - start
-        self.log.call(entry, func, made, self._here() if cause is None else cause, seconds, is_placed=cause is not None)
-        self._owns((out, args))
+        self.log.call(
+            entry,
+            func,
+            call_specs,
+            self._innermost_path() if cause is None else cause,
+            seconds,
+            keeps_path=cause is not None,
+        )
+        self._own_nodes_behind((out, args))
         if node_args is not None:
             self._recorder.function(func, node_args, out, self._stack.keys())
         return out
@@ -1134,7 +1174,7 @@ class Observer:
         """Run a function or an operator with its arguments cast by autocast, and track the tensors that it returns."""
         args, kwargs = self._world.cast(func, args, kwargs)
         if isinstance(func, HigherOrderOperator):
-            self._unwritten.clear()
+            self._unwritten.clear()  # its writes are not observed in detail
             with disable_current_modes():
                 out = self._run_higher_order(func, args, kwargs)
         else:
@@ -1151,15 +1191,15 @@ class Observer:
         if type(func) is OpOverload and is_below_autograd():
             kernel = composing_kernel(func, args, kwargs, self._world.device if self._world.is_meta else None)
             if kernel is not None:
-                return self._composed(kernel, func, args, kwargs)
+                return self._run_composed(kernel, func, args, kwargs)
         return self._world.kernel(func, args, kwargs, self._run_on_clock)
 
-    def _composed(self, kernel: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_composed(self, kernel: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator by its decomposition, observed as parts of it, so that intermediate tensors are tracked."""
-        parts = len(self._parts)
+        operators_before = len(self._call_operators)
         with self._within(True, self._in_node), dispatch_mode_on(self.aten):
             out = self.stopwatch.run(kernel, args, kwargs, work=func)
-        del self._parts[parts:]
+        del self._call_operators[operators_before:]  # the operator itself is kept in their place
         return out
 
     def _run_on_clock(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -1176,28 +1216,30 @@ class Observer:
             return NotImplemented
         device = (self._world.device if self._world.is_meta else None) or tensors[0].device
         learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-        ran = Operation("", func, spec_of(args), spec_of(kwargs), None)
+        operation = Operation("", func, spec_of(args), spec_of(kwargs), None)
         strided = [(tensor.shape, tensor.stride()) for tensor in tensors]
-        held = held_unwatched(ran, strided, device.type, learns)
-        if held is None:
+        temporaries = held_unwatched(operation, strided, device.type, learns)
+        if temporaries is None:
             return NotImplemented
         with disable_current_modes():
             out = self._run_kernel(func, args, kwargs)
-        self._storages.call = len(self.calls)
-        self._storages.add_transient([(spec, spec.nbytes) for spec in (*held, *specs_in(spec_of(out)))])
+        self._storages.current_call = len(self.calls)
+        self._storages.add_transients([(spec, spec.nbytes) for spec in (*temporaries, *specs_in(spec_of(out)))])
         return out
 
     def _run_higher_order(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a higher-order operator so that the calls inside it are observed."""
-        calls_others = any(not isinstance(each, PYTHON_FUNCTIONS) for each in callables_in((args, kwargs)))
-        if is_control_flow(func) or self._registry.find(func) is not None or not calls_others:
+        calls_other_callables = any(
+            not isinstance(function, PYTHON_FUNCTIONS) for function in callables_in((args, kwargs))
+        )
+        if is_control_flow(func) or self._registry.find(func) is not None or not calls_other_callables:
             # All modes are off here; the wrapped functions turn them on again inside.
             args, kwargs = with_callables((args, kwargs), self._observed_inside)
             # The operator itself cuts rows and stacks results by torch functions: track the results of these.
-            tracked = is_control_flow(func)
+            is_tracked = is_control_flow(func)
             with (
-                EnableTorchFunction() if tracked else nullcontext(),
-                ResultsMode(self._track) if tracked else nullcontext(),
+                EnableTorchFunction() if is_tracked else nullcontext(),
+                ResultsMode(self._track) if is_tracked else nullcontext(),
             ):
                 return self.stopwatch.run(python_kernel(func), args, kwargs)
         # Operators and modules are not wrapped, since the higher-order operator inspects them: its own kernel calls them
@@ -1240,17 +1282,19 @@ class Observer:
 
     # Recording a call
 
-    def _record(self, entry: Formula | None, target: Any, made: Made, seconds: float, origin: str = "") -> None:
+    def _record(
+        self, entry: Formula | None, target: Any, call_specs: CallSpecs, seconds: float, origin: str = ""
+    ) -> None:
         """Record a call that ran in the innermost module."""
         if self._stack.open:
             self._stack.open[-1].inside += seconds
-        self._parts.clear()
-        self.log.call(entry, target, made, self._here(), seconds, origin=origin)
+        self._call_operators.clear()
+        self.log.call(entry, target, call_specs, self._innermost_path(), seconds, origin=origin)
 
-    def record_unobservable(self, op: str, module: nn.Module, given: Any) -> None:
+    def record_unobservable(self, op: str, module: nn.Module, arguments: Any) -> None:
         """Record a module call that could not be observed, as a call without formula under the name ``op``."""
         with self.lock, DisableTorchFunction():
-            self.log.call(None, op, (*spec_of(given), None), self._records[id(module)].path, 0.0)
+            self.log.call(None, op, (*spec_of(arguments), None), self._observed_modules[id(module)].path, 0.0)
 
     def _node_arguments(self, args: Any, kwargs: Any) -> Any:
         """Return the arguments of a call as nodes of the recorded graph; None if the call is not a separate node.
@@ -1261,79 +1305,89 @@ class Observer:
             return None
         return self._recorder.before(args, kwargs)
 
-    def _result(self, entry: Formula | None, func: Any, given: Arguments, out: Any) -> Any:
+    def _result(self, entry: Formula | None, func: Any, arguments: Arguments, out: Any) -> Any:
         """Return a result's spec, with facts that its shape does not show."""
         if type(func) is LibraryFunction:
-            return self._result_of_library(entry, func, given, out)
+            return self._result_of_library(entry, func, arguments, out)
         if entry is not None and entry.op in ATTENTIONS:
             must = self._must_read_masks and entry.op == ATTENTION  # the backward pass reuses its forward's pairs
-            return self._masks.with_pairs_left(entry, func, self._with_values(given), out, must)
+            return self._masks.with_pairs_left(entry, func, self._with_values(arguments), out, must)
         if func is torch.einsum:
-            return with_facts(self._world.spec(out), **{PATH: path_taken(spec_of(given[0]))})
-        return self._world.spec_of_result(entry, given[0], out)
+            return with_facts(self._world.spec(out), **{PATH: path_taken(spec_of(arguments[0]))})
+        return self._world.spec_of_result(entry, arguments[0], out)
 
-    def _with_values(self, given: Arguments) -> Arguments:
+    def _with_values(self, arguments: Arguments) -> Arguments:
         """Return the arguments, with its meta tensor in place of each tensor that a call on meta has written to."""
-        args, kwargs = given
+        args, kwargs = arguments
         return tuple(map(self._world.current, args)), {name: self._world.current(arg) for name, arg in kwargs.items()}
 
-    def _with_mask_of(self, known: Operation, func: Any, args: Any, kwargs: Any, out: Any) -> Operation:
+    def _with_mask_of(self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any) -> Operation:
         """Return an attention operation from the memo, with the pairs that this call's own mask leaves."""
         entry = self._registry.find(func)
         if entry is None:
-            return known
-        return known._replace(out=self._result(entry, func, (args, kwargs), out))
+            return operation
+        return operation._replace(out=self._result(entry, func, (args, kwargs), out))
 
     def _check_reads(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record a call without formula if a function reads memory that no observed call has written."""
         if is_between_processes(func):  # neither its schema nor its name shows what it writes to
             self._unwritten.wrote((args, kwargs))
         elif self._unwritten.is_read_by(entry, func, args, kwargs):
-            self.log.call(None, "unseen write to torch.empty", (*spec_of((args, kwargs)), None), self._here(), 0.0)
+            self.log.call(
+                None, "unseen write to torch.empty", (*spec_of((args, kwargs)), None), self._innermost_path(), 0.0
+            )
 
-    def _call_raised(self, path: str, entry: Formula | None = None, target: Any = None, given: Any = ((), {})) -> None:
+    def _call_raised(
+        self, path: str, entry: Formula | None = None, target: Any = None, arguments: Any = ((), {})
+    ) -> None:
         """Handle an exception from a call in the module at this path; ``entry`` is the function's formula, None if a module raised or there is none."""
         # Checkpoint stops recomputing by raising inside a call: the operators that ran until then are recorded.
         if isinstance(sys.exc_info()[1], of_checkpoint(STOPS_RECOMPUTING)):
             if type(target) is LibraryFunction and target.kernel.result is not None:
-                _, specs = self._specs_of(target, *given)
-                result = self._facts_of_library(entry, target, given, result_by_rule(target, specs))
+                _, specs = self._specs_of(target, *arguments)
+                result = self._facts_of_library(entry, target, arguments, result_by_rule(target, specs))
                 self.log.call(entry, target, ((), specs, result), path, 0.0)
-                self._parts.clear()
+                self._call_operators.clear()
                 return
-            for func, (*specs, out) in self._parts:
+            for func, (*specs, out) in self._call_operators:
                 part = self._registry.find(func)
                 if entry is not None and part is not None and entry.op == part.op == ATTENTION:
-                    out = self._result(entry, target, given, out)  # the kernel may have got a mask without values
+                    out = self._result(entry, target, arguments, out)  # the kernel may have got a mask without values
                 self.log.call(part, func, (*specs, out), path, 0.0)
-        self._parts.clear()
+        self._call_operators.clear()
 
     def has_made(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor was made in this run, or passed to the run or its outermost module call."""
-        return any(tensor is other for other in tensors_in(self._given)) or self._storages.has_made(tensor)
+        return any(tensor is other for other in tensors_in(self._step_arguments)) or self._storages.has_made(tensor)
 
     def _track(self, out: Any) -> Any:
+        """Enter the tensors that the next call to be recorded has made; return them."""
         self._storages.add_all(out, len(self.calls))
         return out
 
-    def _owns(self, value: Any) -> None:
+    def _own_nodes_behind(self, value: Any) -> None:
         """Assign the autograd nodes behind the tensors in ``value`` to the last recorded call."""
         if torch.is_grad_enabled():
             self._owners.own(len(self.calls) - 1, value)
 
-    def _owns_rest(self, path: str, out: Any) -> None:
+    def _own_rest_of_module(self, path: str, out: Any) -> None:
         """Assign unowned autograd nodes behind a module's result to the last call in the module.
 
         TorchScript's operators are seen below autograd: when the last one returns, its node does not exist yet.
         """
-        if self.calls and torch.is_grad_enabled() and f"{self.calls[-1].path}.".startswith(f"{path}." if path else ""):
-            self._owns(out)
+        if not self.calls or not torch.is_grad_enabled():
+            return
+        is_inside = not path or f"{self.calls[-1].path}.".startswith(f"{path}.")
+        if is_inside:
+            self._own_nodes_behind(out)
 
-    def _here(self) -> str:
+    def _innermost_path(self) -> str:
+        """Return the path of the innermost open module call; outside all modules, the path of :meth:`be_at`."""
         return self._stack.open[-1].path if self._stack.open else self.path
 
     def _inside_leaf(self) -> bool:
-        return self._plain_functions.running is not None or self._stack.inside_leaf()
+        """Return whether a leaf, or a plain Python function that has a formula, is running: the calls inside are part of it."""
+        return self._plain_functions.current is not None or self._stack.inside_leaf()
 
     # Functions of other libraries
 
@@ -1356,9 +1410,9 @@ class Observer:
     def _run_library(self, func: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a library's function; if its tensors have no values, return the result by its rule."""
         if func.kernel.result is not None:
-            arguments = self._described(func, args, kwargs)
-            if not has_values(arguments):
-                return run_without_values(func, arguments)
+            named_arguments = self._described(func, args, kwargs)
+            if not has_values(named_arguments):
+                return run_without_values(func, named_arguments)
         return self.stopwatch.run(run_original, (func, args, kwargs), {}, work=func)
 
     def _described(self, func: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -1372,19 +1426,19 @@ class Observer:
             return (), spec_of(self._described(func, args, kwargs))
         return spec_of(args), spec_of(kwargs)
 
-    def _result_of_library(self, entry: Formula | None, func: LibraryFunction, given: Arguments, out: Any) -> Any:
+    def _result_of_library(self, entry: Formula | None, func: LibraryFunction, arguments: Arguments, out: Any) -> Any:
         """Return the spec of the result of a library's function, with the facts that depend on its arguments' values."""
         result = spec_of(out)
         if out is None and func.kernel.writes:  # its result is the tensor that it writes to
-            result = spec_of(func.arguments(*given).get(func.kernel.writes[0]))
-        return self._facts_of_library(entry, func, given, result)
+            result = spec_of(func.arguments(*arguments).get(func.kernel.writes[0]))
+        return self._facts_of_library(entry, func, arguments, result)
 
-    def _facts_of_library(self, entry: Formula | None, func: LibraryFunction, given: Arguments, result: Any) -> Any:
+    def _facts_of_library(self, entry: Formula | None, func: LibraryFunction, arguments: Arguments, result: Any) -> Any:
         facts = func.kernel.facts
         if facts is None or not any(True for _ in specs_in(result)):
             return result
         try:
-            return with_facts(result, **facts(func.described(*self._with_values(given))))
+            return with_facts(result, **facts(func.described(*self._with_values(arguments))))
         except NotImplementedError:
             if self._must_read_masks and entry is not None and entry.op == ATTENTION:
                 raise
@@ -1393,45 +1447,49 @@ class Observer:
     @contextmanager
     def _outside_library(self) -> Iterator[None]:
         """Record calls in this block, although a library function's backward is running."""
-        self._in_library = False
+        self._in_library_backward = False
         try:
             with self._within(False, self._in_node):
                 yield
         finally:
-            self._in_library = True
+            self._in_library_backward = True
 
     def _follow_backward(
-        self, func: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any], made: Made, out: Any
+        self, func: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any], call_specs: CallSpecs, out: Any
     ) -> None:
         """Record the backward of a library's function as one call, whatever operators its autograd nodes run."""
         entry = self._registry.find(func.backward)
         if not torch.is_grad_enabled() or (entry is None and func.kernel.result is None):
             return
-        arguments = self._described(func, args, kwargs)
-        needs = tuple(name for name, value in arguments.items() if any(t.requires_grad for t in tensors_of(value)))
-        nodes = nodes_between(out, arguments) if needs else []
+        named_arguments = self._described(func, args, kwargs)
+        needing_grad = tuple(
+            name for name, value in named_arguments.items() if any(t.requires_grad for t in tensors_of(value))
+        )
+        nodes = nodes_between(out, named_arguments) if needing_grad else []
         if not nodes:
             return
-        _, specs, result = made
+        _, specs, result = call_specs
         facts = next((spec.facts for spec in specs_in(result)), {})
-        grads = with_facts(tuple(specs[name] for name in needs), **facts)
-        ran = (), {"grad": result, **specs, "needs": needs}, grads
-        rows = dict[int, int]()  # call numbers, by backward pass
-        before = list[tuple[bool, bool, float]]()
+        grads = with_facts(tuple(specs[name] for name in needing_grad), **facts)
+        backward_specs = (), {"grad": result, **specs, "needs": needing_grad}, grads
+        call_numbers = dict[int, int]()  # one call for each backward pass: its number, by the pass's id
+        states_before = list[tuple[bool, bool, float]]()
 
         def begin(*_: Any) -> None:
-            if (task := current_graph_task_id()) not in rows:
+            backward_pass = current_graph_task_id()
+            if backward_pass not in call_numbers:
                 with self.lock, DisableTorchFunction():
-                    rows[task] = len(self.calls)
-                    self.log.call(entry, func.backward, ran, self._here(), 0.0)
-            before.append((self._in_call, self._in_library, self.stopwatch.now()))
-            self._in_call = self._in_library = True
+                    call_numbers[backward_pass] = len(self.calls)
+                    self.log.call(entry, func.backward, backward_specs, self._innermost_path(), 0.0)
+            states_before.append((self._in_call, self._in_library_backward, self.stopwatch.now()))
+            self._in_call = self._in_library_backward = True
 
         def end(*_: Any) -> None:
-            if before:
-                self._in_call, self._in_library, start = before.pop()
-                call = self.calls[(row := rows[current_graph_task_id()])]
-                self.calls[row] = call._replace(seconds=(call.seconds or 0.0) + self.stopwatch.now() - start)
+            if states_before:
+                self._in_call, self._in_library_backward, start = states_before.pop()
+                number = call_numbers[current_graph_task_id()]
+                call = self.calls[number]
+                self.calls[number] = call._replace(seconds=(call.seconds or 0.0) + self.stopwatch.now() - start)
 
         self._owners.own_nodes(len(self.calls) - 1, nodes)
         for node in nodes:
@@ -1451,19 +1509,19 @@ class Observer:
             if self._in_call or self._inside_leaf():
                 return launch() if computes else None
             function = function_of(kernel)
-            named = Absent(f"{TRITON}{function.__name__}")
-            own = next((each for each in (kernel, function) if self._registry.find(each) is not None), None)
+            name = Absent(f"{TRITON}{function.__name__}")
+            registered = next((own for own in (kernel, function) if self._registry.find(own) is not None), None)
             start = self.stopwatch.now()
             with self._within(True, self._in_node):
                 out = launch() if computes else None
             with self.lock:
                 self._unwritten.wrote((args, kwargs))
                 # A formula for the kernel itself takes arguments by position; one for the kernel's name takes them by name.
-                names = () if own is not None else names_of(kernel)[: len(args)]
+                names = () if registered is not None else names_of(kernel)[: len(args)]
                 by_name = {**dict(zip(names, spec_of(args), strict=False)), **spec_of(kwargs)}
-                made = spec_of(args[len(names) :]), {**by_name, "grid": grid_of(kernel, grid, args, kwargs)}, None
-                target = named if own is None else kernel
-                self._record(self._registry.find(own or named), target, made, self.stopwatch.now() - start)
+                call_specs = spec_of(args[len(names) :]), {**by_name, "grid": grid_of(kernel, grid, args, kwargs)}, None
+                target = name if registered is None else kernel
+                self._record(self._registry.find(registered or name), target, call_specs, self.stopwatch.now() - start)
             return out
 
     def _begin_function(self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -1472,11 +1530,11 @@ class Observer:
         with DisableTorchFunction():
             return spec_of(args), spec_of(kwargs), self._node_arguments(args, kwargs), self.stopwatch.now()
 
-    def _end_function(self, function: FunctionType, begun: Any, value: Any) -> None:
-        specs, kwspecs, node_args, start = begun
+    def _end_function(self, function: FunctionType, beginning: Any, value: Any) -> None:
+        specs, kwspecs, node_args, start = beginning
         with DisableTorchFunction():
-            made = specs, kwspecs, spec_of(value)
-            self._record(self._registry.find(function), function, made, self.stopwatch.now() - start)
-            self._owns(value)
+            call_specs = specs, kwspecs, spec_of(value)
+            self._record(self._registry.find(function), function, call_specs, self.stopwatch.now() - start)
+            self._own_nodes_behind(value)
             if node_args is not None:
                 self._recorder.function(function, node_args, value, self._stack.keys())

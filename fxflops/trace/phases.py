@@ -19,6 +19,7 @@ from ..torch_internals import (
     CHECKPOINT_FILE,
     READS_METADATA,
     STEP_CODE,
+    call_impl,
     engine_creates_graph,
     engine_run_backward,
     queue_callback,
@@ -33,63 +34,73 @@ FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, GRADIENT = PHASES
 BACKWARDS = torch.Tensor.backward, torch.autograd.backward
 ENGINE = engine_run_backward.__code__
 BACKWARD_CODE = torch.autograd.backward.__code__
-STEP = "Optimizer.step#"
+OPTIMIZER_STEP = "Optimizer.step#"
 """The prefix of the names of optimizer steps in torch's profiler."""
+MODULE_FILE = call_impl.__code__.co_filename
+"""The file with the frames of a module's call, between a model's forward and the modules in it."""
 
 
 class Phases:
     """The phase of a run, whose open module calls are on ``stack``.
 
     An optimizer's step is found by the operators with which it reports itself to torch's profiler. A closure called in a
-    step is not part of the step. ``on_step(optimizer)`` is called when a step begins, ``after_step(optimizer)`` when it has ended. ``times`` gets the beginnings and ends
-    of backward passes and steps. ``ran_backward``: the observed code has called ``loss.backward()``.
+    step is not part of the step. ``on_step(optimizer)`` is called when an optimizer's step begins, ``after_step(optimizer)`` when it
+    has ended. ``times`` gets the beginnings and ends of backward passes and of optimizers' steps. ``ran_backward``: the observed code
+    has called ``loss.backward()``.
     """
 
     def __init__(self, stack: ModuleStack, times: PhaseTimes) -> None:
         # Set by code that saves the optimizer's state before a step: watch_of in run/model_run.py, and profile.
         self.on_step: Callable[[Optimizer], None] = lambda optimizer: None
         self.after_step: Callable[[Optimizer], None] = lambda optimizer: None
-        self._running, self._in_backward = stack.open, stack.in_backward
+        self._open_calls, self._in_backward = stack.open, stack.in_backward
         self._times = times
         self.ran_backward = False
-        self._optimizing = 0
-        self._is_interrupted = False
-        self._ranges: list[Optimizer | None] = []
+        # The function that calls the model, in a run that fxflops makes: no caller of it belongs to the run.
+        self.runs_model: CodeType | None = None
+        # How many optimizers' steps are open: one may call another's, or super().step().
+        self._open_steps = 0
+        # Whether the closure of a step is running.
+        self._in_closure = False
+        # The open ranges of torch's profiler, outermost first: the optimizer of each that is a step, None for any other.
+        self._open_ranges: list[Optimizer | None] = []
 
     @cached_property
-    def _methods(self) -> frozenset[CodeType]:
+    def _optimizer_methods(self) -> frozenset[CodeType]:
         """The code of all methods of optimizers."""
         return frozenset(_methods_of(Optimizer))
 
     def now(self) -> str:
         """Return the phase. Inside a model call that no backward pass made, it is forward, or a gradient taken in the forward."""
-        if self._optimizing and not self._running:
+        if self._open_steps and not self._open_calls:
             return OPTIMIZER
-        is_forward = bool(self._running) and not self._running[0].in_backward
+        is_forward = bool(self._open_calls) and not self._open_calls[0].in_backward
         if self._in_backward():
-            if self._running and self._running[-1].recomputes:
+            if self._open_calls and self._open_calls[-1].recomputes:
                 return RECOMPUTE
-            return RECOMPUTE if _is_recomputing() else GRADIENT if is_forward else BACKWARD
-        if not self._running:
+            if _is_recomputing():
+                return RECOMPUTE
+            return GRADIENT if is_forward else BACKWARD
+        if not self._open_calls:
             if self._times.is_open(BACKWARD):  # loss.backward() first makes a gradient of ones
                 return BACKWARD
-            return OPTIMIZER if self._in_optimizer() else FORWARD
+            return OPTIMIZER if self._in_optimizer_method() else FORWARD
         return FORWARD if is_forward else RECOMPUTE  # a thread that recomputed modules started
 
     def on_operator(self, func: Any, args: tuple[Any, ...]) -> None:
         """Follow an operator that is about to run: in a backward pass, or one that begins or ends a named range of torch's profiler."""
         if self._in_backward() and not self._times.is_open(BACKWARD) and not self._times.is_open(FORWARD):
-            self.ran_backward = self.ran_backward or _is_of_backward()
+            self.ran_backward = self.ran_backward or _began_by_backward()
             self._times.begin(BACKWARD)
             queue_callback(partial(self._times.end, BACKWARD))
         if func is record_function_enter:
-            self._ranges.append(self._begin() if args[0].startswith(STEP) else None)
-        elif func is record_function_exit and self._ranges:
-            self._end(self._ranges.pop())
+            self._open_ranges.append(self._begin_optimizer_step() if args[0].startswith(OPTIMIZER_STEP) else None)
+        elif func is record_function_exit and self._open_ranges:
+            self._end_optimizer_step(self._open_ranges.pop())
 
     def in_module(self) -> bool:
         """Return whether a call of a module is open."""
-        return bool(self._running)
+        return bool(self._open_calls)
 
     @contextmanager
     def within(self, func: Any) -> Iterator[None]:
@@ -106,45 +117,47 @@ class Phases:
 
     def leave(self) -> None:
         """Remove the hooks of steps that have not ended."""
-        while self._ranges:
-            self._end(self._ranges.pop())
+        while self._open_ranges:
+            self._end_optimizer_step(self._open_ranges.pop())
 
-    def _begin(self) -> Optimizer | None:
+    def _begin_optimizer_step(self) -> Optimizer | None:
         """Begin a step; return its optimizer. It next calls its pre-hooks, including ours, which may change the step's arguments."""
         frame = next((frame for frame in frames() if frame.f_code is STEP_CODE), None)
         if frame is None:
             return None
         optimizer: Optimizer = frame.f_locals["self"]
         self.on_step(optimizer)
-        self._optimizing += 1
-        if not self._running and self._optimizing == 1:  # not a step inside another one's, or a super().step()
+        self._open_steps += 1
+        if not self._open_calls and self._open_steps == 1:  # not a step inside another one's, or a super().step()
             self._times.begin(OPTIMIZER)
         optimizer._optimizer_step_pre_hooks[self] = self._wrap_closures  # type: ignore[index]
         return optimizer
 
-    def _end(self, optimizer: Optimizer | None) -> None:
+    def _end_optimizer_step(self, optimizer: Optimizer | None) -> None:
         if optimizer is not None:
-            self._optimizing = max(self._optimizing - 1, 0)
-            if not self._optimizing:
+            self._open_steps = max(self._open_steps - 1, 0)
+            if not self._open_steps:
                 self._times.end(OPTIMIZER)
             self.after_step(optimizer)
-            if all(optimizer is not other for other in self._ranges):
+            if all(optimizer is not other for other in self._open_ranges):
                 optimizer._optimizer_step_pre_hooks.pop(self, None)  # type: ignore[call-overload]
 
-    def _in_optimizer(self) -> bool:
+    def _in_optimizer_method(self) -> bool:
         """Return whether an optimizer's method is running: an optimizer that wraps another need not report its own step.
 
         A step's closure, which runs the model and computes the loss, is not part of it."""
-        if self._is_interrupted:
+        if self._in_closure:
             return False
-        methods, inside = self._methods, set[CodeType]()
+        called_codes = set[CodeType]()
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
+        while frame is not None and frame.f_code is not self.runs_model:
             code = frame.f_code
-            if code in methods:
+            # Collecting all methods takes long, so it is avoided where most calls have only frames of these two kinds.
+            can_be_optimizer = code.co_filename != MODULE_FILE and not is_own(frame)
+            if can_be_optimizer and code in self._optimizer_methods:
                 closure = frame.f_locals.get("closure")
-                return getattr(closure, "__code__", None) not in inside
-            inside.add(code)
+                return getattr(closure, "__code__", None) not in called_codes
+            called_codes.add(code)
             frame = frame.f_back
         return False
 
@@ -152,18 +165,18 @@ class Phases:
         self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a step, with the closure wrapped so that it is not part of the step."""
-        wrapped: tuple[tuple[Any, ...], dict[str, Any]] = with_callables((args, kwargs), self._interrupted)
+        wrapped: tuple[tuple[Any, ...], dict[str, Any]] = with_callables((args, kwargs), self._outside_step)
         return wrapped
 
     @contextmanager
-    def _interrupted(self) -> Iterator[None]:
-        before = self._optimizing, self._is_interrupted
-        self._optimizing, self._is_interrupted = 0, True
+    def _outside_step(self) -> Iterator[None]:
+        saved = self._open_steps, self._in_closure
+        self._open_steps, self._in_closure = 0, True
         self._times.begin(BETWEEN)
         try:
             yield
         finally:
-            self._optimizing, self._is_interrupted = before
+            self._open_steps, self._in_closure = saved
             self._times.end(BETWEEN)
 
 
@@ -212,11 +225,11 @@ def _creates_graph(frame: FrameType | None) -> bool:
     """
     if frame is not None:
         return engine_creates_graph(frame)
-    waiting = map(_engine_frame, sys._current_frames().values())
-    return any(engine_creates_graph(each) for each in waiting if each is not None)
+    engine_frames = map(_engine_frame, sys._current_frames().values())
+    return any(engine_creates_graph(frame) for frame in engine_frames if frame is not None)
 
 
-def _is_of_backward() -> bool:
+def _began_by_backward() -> bool:
     """Return whether ``torch.autograd.backward`` began the running backward pass, rather than ``torch.autograd.grad``."""
     frame = _engine_frame(sys._getframe(1))
     return frame is not None and frame.f_back is not None and frame.f_back.f_code is BACKWARD_CODE

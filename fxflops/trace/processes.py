@@ -90,13 +90,13 @@ class Collectives:
         processes, "" otherwise. "ranks" is the number of its processes, "rank" this process's number in it.
         """
         names = [argument.name for argument in func._schema.arguments]
-        given = dict(zip(names, args, strict=False)) | kwargs
-        found = next((given[name] for name in GROUP_ARGUMENTS if name in given), None)
-        group, is_world = process_group_of(found)
+        arguments = dict(zip(names, args, strict=False)) | kwargs
+        group_argument = next((arguments[name] for name in GROUP_ARGUMENTS if name in arguments), None)
+        group, is_world = process_group_of(group_argument)
         if group is None:
             return {}
-        described = "" if group.group_desc in NOT_DESCRIBED else group.group_desc.removeprefix(MESH)
-        name = self._dimensions.get(group.group_name) or described
+        description = "" if group.group_desc in NOT_DESCRIBED else group.group_desc.removeprefix(MESH)
+        name = self._dimensions.get(group.group_name) or description
         if not name and group.group_desc.startswith(MESH):  # of an equal mesh, for which torch made a separate group
             name = self._dimensions_of_ranks.get(tuple(torch.distributed.get_process_group_ranks(group)), "")
         name = name or ("world" if is_world else "")

@@ -17,14 +17,14 @@ class PlainFunctions:
     """Calls ``begin(function, args, kwargs)`` and ``end(function, begun, value)`` around outermost calls of ``functions``.
 
     ``begun`` is the result of ``begin``; None means that the call does not count, and ``end`` is not called.
-    ``running`` is the current call. A profiler that was on before is restored at the end.
+    ``current`` is the current call. A profiler that was on before is restored at the end.
     """
 
     def __init__(self, functions: Mapping[CodeType, FunctionType], begin: Begin, end: End) -> None:
         self._functions = functions
         self._begin = begin
         self._end = end
-        self.running: tuple[FrameType, FunctionType, Any] | None = None
+        self.current: tuple[FrameType, FunctionType, Any] | None = None
 
     def __enter__(self) -> None:
         if self._functions:
@@ -44,10 +44,10 @@ class PlainFunctions:
         function = self._functions.get(frame.f_code)
         if function is None:
             return
-        if event == "call" and self.running is None:
+        if event == "call" and self.current is None:
             begun = self._begin(function, *arguments_of(frame))
-            self.running = None if begun is None else (frame, function, begun)
-        elif event == "return" and self.running is not None and self.running[0] is frame:
-            _, function, begun = self.running
-            self.running = None
+            self.current = None if begun is None else (frame, function, begun)
+        elif event == "return" and self.current is not None and self.current[0] is frame:
+            _, function, begun = self.current
+            self.current = None
             self._end(function, begun, value)

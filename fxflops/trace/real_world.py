@@ -27,10 +27,10 @@ from ..torch_internals import (
     saved_tensors_hooks,
 )
 from .compiler import is_importing_compiler
-from .forwards import is_torchs
-from .memo import NEW, VIEWS, Ended, Known, Memo
+from .forwards import is_torch_module
+from .memo import NEW, VIEWS, Memo, MemoryEffect, Recipe
 from .meta_world import QUERIES
-from .worlds import Arguments, Timed, World
+from .worlds import Arguments, RunTimed, World
 
 QUERY_KEY_VALUE = 3
 """The number of tensors that attention takes without a mask."""
@@ -97,58 +97,69 @@ class RealWorld(World):
             return None  # sparse, or with a bit that shape and strides do not show
         return tensor.shape, dtype, tensor.stride(), tensor.requires_grad, tensor.device
 
-    def learn(self, key: Any, entry: Formula, operation: Operation, given: Arguments, out: Any, ended: Ended) -> None:
-        if _has_values(entry, given):
+    def learn(
+        self,
+        key: Any,
+        entry: Formula,
+        operation: Operation,
+        arguments: Arguments,
+        out: Any,
+        memory_effect: MemoryEffect,
+    ) -> None:
+        if _depends_on_values(entry, arguments):
             return
         # Code that is not torch's own may look at modes, or turn some on.
-        is_torchs_own = entry.is_ours and (not isinstance(operation.target, type) or is_torchs(operation.target))
-        is_all = is_torchs_own and ended.left == self._storages.bytes_since(ended.entered, (given, out))
+        is_from_torch = entry.is_ours and (not isinstance(operation.target, type) or is_torch_module(operation.target))
+        # Whether the call left nothing behind but its result: then the dispatch mode may be off in its repetitions.
+        is_complete = is_from_torch and memory_effect.bytes_left == self._storages.bytes_since(
+            memory_effect.entered_before, (arguments, out)
+        )
         returns = (
-            NEW if ended.left > 0 or entry.reason != VIEW else VIEWS
+            NEW if memory_effect.bytes_left > 0 or entry.reason != VIEW else VIEWS
         )  # a reshape that copies has memory of its own
-        self.memo[key] = Known(operation, returns, ended.transients if is_all else None)
+        self.memo[key] = Recipe(operation, returns, memory_effect.transients if is_complete else None)
 
-    def make_known(
-        self, known: Known, func: Any, args: Any, kwargs: Any, timed: Timed, module: nn.Module | None = None
+    def repeat_call(
+        self, recipe: Recipe, func: Any, args: Any, kwargs: Any, run_timed: RunTimed, module: nn.Module | None = None
     ) -> tuple[Any, Operation | None, float | None]:
-        out, seconds = timed(known, func, args, kwargs)
-        if not is_like(out, known.operation.out):
+        out, seconds = run_timed(recipe, func, args, kwargs)
+        if not is_like(out, recipe.operation.out):
             return out, None, seconds
-        self.track(known, out)
-        return out, known.operation, seconds
+        self.track(recipe, out)
+        return out, recipe.operation, seconds
 
-    def track(self, known: Known, out: Any) -> None:
-        """Enter the tensors made by a call whose kind is in the memo."""
+    def track(self, recipe: Recipe, out: Any) -> None:
+        """Enter the tensors made by a call for which the memo has a recipe."""
         storages = self._storages
-        storages.call = len(self._calls)
-        if known.transients:
-            storages.add_transient(known.transients)
-        if known.returns is NEW:
+        storages.current_call = len(self._calls)
+        if recipe.transients:
+            storages.add_transients(recipe.transients)
+        if recipe.returns is NEW:
             if type(out) in ORDINARY:
-                storages.add(out, known.operation.out)
+                storages.add(out, recipe.operation.out)
             else:
                 storages.add_all(out)
 
 
-def _has_values(entry: Formula, given: Arguments) -> bool:
+def _depends_on_values(entry: Formula, arguments: Arguments) -> bool:
     """Return whether a call's record depends on more than metadata, or the call leaves memory unwritten."""
-    masked = entry.op in ATTENTIONS and len(tensors_given(given)) > QUERY_KEY_VALUE
-    return masked or entry.op in EMPTY or entry.reason in (QUERY, ESCAPE)
+    is_masked = entry.op in ATTENTIONS and len(tensors_given(arguments)) > QUERY_KEY_VALUE
+    return is_masked or entry.op in EMPTY or entry.reason in (QUERY, ESCAPE)
 
 
-def is_like(value: Any, known: Any) -> bool:
+def is_like(value: Any, expected: Any) -> bool:
     """Return whether a result has these specs."""
     kind = type(value)
     if kind in ORDINARY:
         return (
-            type(known) is Spec
+            type(expected) is Spec
             and value.layout is torch.strided
             and not value.is_nested
-            and value.shape == known
-            and value.dtype is known.dtype
+            and value.shape == expected
+            and value.dtype is expected.dtype
         )
     if value is None:
-        return known is None
+        return expected is None
     if kind is tuple or kind is list:
-        return type(known) is tuple and len(known) == len(value) and all(map(is_like, value, known))
-    return bool(typed(spec_of(value)) == typed(known))
+        return type(expected) is tuple and len(expected) == len(value) and all(map(is_like, value, expected))
+    return bool(typed(spec_of(value)) == typed(expected))

@@ -37,15 +37,19 @@ def frame_in(file: str | tuple[str, ...]) -> FrameType | None:
 
 def author_line() -> str:
     """Return ``file:line`` of the innermost frame outside torch, Python's standard library and this one; "" if none."""
-    own = (frame for frame in frames() if not is_library(frame.f_code.co_filename))
-    return next((f"{frame.f_code.co_filename}:{frame.f_lineno}" for frame in own), "")
+    author_frames = (frame for frame in frames() if not is_library(frame.f_code.co_filename))
+    return next((f"{frame.f_code.co_filename}:{frame.f_lineno}" for frame in author_frames), "")
 
 
 def line_that_raised(error: BaseException) -> str:
     """Return the model author's innermost line in a traceback, formatted for an error message; "" if there is none."""
-    called = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
-    own = [f"\n  at {c.co_filename}:{line} in {c.co_name}" for c, line in called if not is_library(c.co_filename)]
-    return own[-1] if own else ""
+    codes_and_lines = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
+    own_lines = [
+        f"\n  at {code.co_filename}:{line} in {code.co_name}"
+        for code, line in codes_and_lines
+        if not is_library(code.co_filename)
+    ]
+    return own_lines[-1] if own_lines else ""
 
 
 def modules_that_raised(error: BaseException) -> list[nn.Module]:
@@ -56,9 +60,9 @@ def modules_that_raised(error: BaseException) -> list[nn.Module]:
 
 def error_for(error: Exception, message: str, node: str = "", advice: str = "") -> RunError | OutOfMemoryError:
     """Return our error for an error that a run raised: OutOfMemoryError if the device ran out of memory, otherwise RunError."""
-    made = (OutOfMemoryError if isinstance(error, torch.OutOfMemoryError) else RunError)(message, node)
-    made.advice += [advice] * bool(advice)
-    return made
+    our_error = (OutOfMemoryError if isinstance(error, torch.OutOfMemoryError) else RunError)(message, node)
+    our_error.advice += [advice] * bool(advice)
+    return our_error
 
 
 def in_function() -> bool:

@@ -42,11 +42,11 @@ class Spelling:
     def of(self, method: Any) -> Any:
         """Return the operator if the author's code wrote one to call ``method``, otherwise the method."""
         frame = _author()
-        place = frame.f_code, frame.f_lasti
-        if place not in self._operators:
+        instruction = frame.f_code, frame.f_lasti
+        if instruction not in self._operators:
             name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-            self._operators[place] = name.startswith(("BINARY_", "INPLACE_"))
-        return WRITTEN_AS[method] if self._operators[place] else method
+            self._operators[instruction] = name.startswith(("BINARY_", "INPLACE_"))
+        return WRITTEN_AS[method] if self._operators[instruction] else method
 
     def is_compared(self, method: str) -> bool:
         """Return whether the author's line uses this method's results only to distinguish objects: it compares them by ==, != or
@@ -78,7 +78,7 @@ def _only_compared(filename: str, line: int, method: str) -> bool:
         return False
     operands = set[ast.AST]()
     for node in nodes:
-        if isinstance(node, ast.Compare) and all(isinstance(each, COMPARISONS) for each in node.ops):
+        if isinstance(node, ast.Compare) and all(isinstance(op, COMPARISONS) for op in node.ops):
             operands.update((node.left, *node.comparators))
         elif isinstance(node, ast.Subscript):
             operands.add(node.slice)

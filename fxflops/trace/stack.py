@@ -13,7 +13,7 @@ from ..torch_internals import current_graph_task_id
 from .memo import LeafLookup
 
 
-class Running:
+class OpenCall:
     """An open module call.
 
     ``number`` counts the earlier calls at this path, and ``handled`` is the exception that was being handled when it began.
@@ -74,53 +74,54 @@ class ModuleStack:
     """The open module calls, outermost first. ``leaf_depth`` is the depth of the leaf among them, 0 for none."""
 
     def __init__(self) -> None:
-        self._around = current_graph_task_id()
-        self.open: list[Running] = []
-        self._visits: dict[str, int] = {}
+        self._backward_around = current_graph_task_id()
+        self.open: list[OpenCall] = []
+        self._last_numbers: dict[str, int] = {}
         self.leaf_depth = 0
 
     def copy(self) -> ModuleStack:
         """Return another stack with the same open calls."""
         other = ModuleStack()
-        other._around, other.open, other.leaf_depth = self._around, self.open.copy(), self.leaf_depth
+        other._backward_around, other.open, other.leaf_depth = self._backward_around, self.open.copy(), self.leaf_depth
         return other
 
     def in_backward(self) -> bool:
         """Return whether a backward pass runs, other than one around the whole run (a count in a hook or a recomputation)."""
-        return current_graph_task_id() not in (-1, self._around)
+        return current_graph_task_id() not in (-1, self._backward_around)
 
-    def enter(self, module: nn.Module, path: str) -> Running:
+    def enter(self, module: nn.Module, path: str) -> OpenCall:
         """Push a call."""
-        number = self._visits[path] = self._visits.get(path, -1) + 1
+        number = self._last_numbers[path] = self._last_numbers.get(path, -1) + 1
         in_backward = self.in_backward()
         # Parts of a recomputed module may turn gradients off, as rotary embeddings do: they are recomputed too.
         recomputes = bool(self.open and self.open[-1].recomputes) or (in_backward and torch.is_grad_enabled())
         is_outermost = not self.open
-        running = Running(module, path, number, sys.exc_info()[1], in_backward and is_outermost, recomputes)
-        self.open.append(running)
-        return running
+        open_call = OpenCall(module, path, number, sys.exc_info()[1], in_backward and is_outermost, recomputes)
+        self.open.append(open_call)
+        return open_call
 
-    def leave(self, module: nn.Module) -> tuple[Running, bool]:
+    def leave(self, module: nn.Module) -> tuple[OpenCall, bool]:
         """Pop a finished call; return it, and whether it is the leaf's own."""
         while self.open and self.open[-1].module is not module:  # a user's hook raised, so ours was not called
             self.open.pop().let_go()
-        running, depth = self.open.pop(), len(self.open)
+        open_call, depth = self.open.pop(), len(self.open)
         is_leaf = self.leaf_depth == depth + 1
         if self.leaf_depth > depth:
             self.leaf_depth = 0
-        return running, is_leaf
+        return open_call, is_leaf
 
     def inside_leaf(self) -> bool:
         """Return whether a leaf is running."""
         return 0 < self.leaf_depth <= len(self.open)
 
-    def keys(self, *leaf: Running) -> dict[str, tuple[str, type]]:
+    def keys(self, *leaf: OpenCall) -> dict[str, tuple[str, type]]:
         """Return the ``nn_module_stack`` for a node made now; ``leaf`` is a leaf's call that has just been popped.
 
         A key is the module's path, with ``@number`` added from its second call on.
         """
-        return {
-            f"{running.path}@{running.number}" if running.number else running.path: (running.path, type(running.module))
-            for running in (*self.open, *leaf)
-            if running.path
-        }
+        keys: dict[str, tuple[str, type]] = {}
+        for open_call in (*self.open, *leaf):
+            path = open_call.path
+            if path:  # the root has no key
+                keys[f"{path}@{open_call.number}" if open_call.number else path] = path, type(open_call.module)
+        return keys

@@ -47,8 +47,12 @@ class SymbolicTracer(fx.Tracer):
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         if self._is_tracing():
             return super().call_module(m, forward, args, kwargs)
-        is_own = any(isinstance(each, fx.Proxy) and each.tracer is self for each in (*args, *kwargs.values()))
-        with BeforeWriteMode(self.before_write) if is_own else nullcontext():  # a thread of this model may write to it
+        is_of_this_model = any(
+            isinstance(value, fx.Proxy) and value.tracer is self for value in (*args, *kwargs.values())
+        )
+        with (
+            BeforeWriteMode(self.before_write) if is_of_this_model else nullcontext()
+        ):  # a thread of this model may write to it
             return forward(*args, **kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
@@ -88,9 +92,9 @@ class SymbolicTracer(fx.Tracer):
         if type(function) is not FunctionType:
             raise TypeError(f"{type(called).__name__} is not a function written in Python")
         is_method = function is not called
-        made, args = super().create_args_for_root(function, is_method, concrete_args)
+        root_function, args = super().create_args_for_root(function, is_method, concrete_args)
         args = self._with_constants(function, args)
-        return made, [called.__self__, *args[1:]] if is_method else args
+        return root_function, [called.__self__, *args[1:]] if is_method else args
 
     def _with_constants(self, function: Any, args: list[Any]) -> list[Any]:
         code = inspect.unwrap(function).__code__
@@ -127,9 +131,9 @@ def symbolic(
         graph.lint()  # fails if a proxy was deep-copied, since the copy has its own graph
         return graph_module(tracer.root, graph, type(model).__name__)
     except Exception as error:
-        said = str(error).strip().partition("\n")[0]
+        message = str(error).strip().partition("\n")[0]
         raise TraceError(
-            f"torch.fx cannot trace {type(model).__name__} symbolically: {type(error).__name__}: {said}"
+            f"torch.fx cannot trace {type(model).__name__} symbolically: {type(error).__name__}: {message}"
             f"{line_that_raised(error)}",
             advice="record",
         ) from error
@@ -157,6 +161,6 @@ def constants_of(model: nn.Module, bound: Mapping[str, Any] | None = None) -> di
 
     ``bound`` are the arguments by name; others take their defaults.
     """
-    given = {name: p.default for name, p in signature_of(model).parameters.items()} | dict(bound or {})
-    plain = (bool, int, float, str, type(None), torch.dtype)
-    return {name: value for name, value in given.items() if isinstance(value, plain)}
+    arguments = {name: p.default for name, p in signature_of(model).parameters.items()} | dict(bound or {})
+    constant_types = (bool, int, float, str, type(None), torch.dtype)
+    return {name: value for name, value in arguments.items() if isinstance(value, constant_types)}

@@ -17,7 +17,7 @@ from ..torch_internals import get_current_dispatch_mode_stack, get_current_funct
 from .modes import EachCall, FunctionMode
 from .source import frames, is_own
 
-CALL, HANDLER = nn.Module.__call__.__code__, EachCall.__torch_function__.__code__
+MODULE_CALL, EACH_CALL_HANDLER = nn.Module.__call__.__code__, EachCall.__torch_function__.__code__
 OF_ANOTHER_THREAD = "a call by a thread that does not belong to this run"
 
 
@@ -34,9 +34,9 @@ class Threads:
 
     def __init__(self) -> None:
         self.by_thread: dict[int, Any] = {}
-        self._earlier = {thread.ident for thread in threading.enumerate()}
+        self._threads_before = {thread.ident for thread in threading.enumerate()}
         self._depths: dict[int, int] = {}
-        self._foreign: dict[int, nn.Module] = {}
+        self._module_of_foreign: dict[int, nn.Module] = {}
         self._gate = threading.Lock()  # held only briefly, so that no thread waits for another's module call
         self._visitors = 0
         self._closing: Callable[[], None] | None = None
@@ -68,12 +68,12 @@ class Threads:
         if is_empty:
             closing()
 
-    def observed(self, over: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function for another thread that runs ``function``, observed by a copy of ``over`` unless the run is over."""
+    def observed_task(self, parent: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function for another thread that runs ``function``, observed by a copy of ``parent`` unless the run is over."""
 
         def task(*args: Any, **kwargs: Any) -> Any:
-            with self.visiting(over) as host:
-                if host is not over or not self._begin(over):
+            with self.visiting(parent) as host:
+                if host is not parent or not self._begin(parent):
                     return function(*args, **kwargs)
                 try:
                     return function(*args, **kwargs)
@@ -83,55 +83,55 @@ class Threads:
 
         return task
 
-    def _begin(self, over: Any) -> bool:
+    def _begin(self, parent: Any) -> bool:
         """Turn the modes on in this thread, for a task of the run; return False if they are on already."""
-        ident = threading.get_ident()
-        if self._depths.get(ident) or _is_on(over):
+        thread_id = threading.get_ident()
+        if self._depths.get(thread_id) or _is_on(parent):
             return False
-        with over.lock:
-            copied = self.by_thread[ident] = copy.copy(over)
-        self._depths[ident] = 1
-        copied.begin_thread(over)
+        with parent.lock:
+            observer_copy = self.by_thread[thread_id] = copy.copy(parent)
+        self._depths[thread_id] = 1
+        observer_copy.begin_thread(parent)
         return True
 
-    def enter(self, observer: Any, module: nn.Module, given: Any) -> Any:
+    def enter(self, observer: Any, module: nn.Module, arguments: Any) -> Any:
         """Return the observer for a module call that begins in this thread; None if the call is not observed."""
-        ident = threading.get_ident()
-        copied = self.by_thread.get(ident)
-        if copied is None:
-            if ident in self._foreign:
+        thread_id = threading.get_ident()
+        observer_copy = self.by_thread.get(thread_id)
+        if observer_copy is None:
+            if thread_id in self._module_of_foreign:
                 return None
             if _is_on(observer):
                 return observer
             if _counts_itself():
                 return None
-            if ident in self._earlier and not any(map(observer.has_made, tensors_in(given))):
-                self._foreign[ident] = module
-                observer.record_unobservable(OF_ANOTHER_THREAD, module, given)
+            if thread_id in self._threads_before and not any(map(observer.has_made, tensors_in(arguments))):
+                self._module_of_foreign[thread_id] = module
+                observer.record_unobservable(OF_ANOTHER_THREAD, module, arguments)
                 return None
             with observer.lock:  # wait until the current call has been recorded
-                copied = self.by_thread[ident] = copy.copy(observer)
-        depth = self._depths[ident] = self._depths.get(ident, 0) + 1
+                observer_copy = self.by_thread[thread_id] = copy.copy(observer)
+        depth = self._depths[thread_id] = self._depths.get(thread_id, 0) + 1
         if depth == 1:
-            copied.begin_thread(observer)
-        return copied
+            observer_copy.begin_thread(observer)
+        return observer_copy
 
     def leave(self, observer: Any, module: nn.Module) -> Any:
         """Return the observer for a module call that ends in this thread; None if the call is not observed."""
-        ident = threading.get_ident()
-        if self._foreign.get(ident) is module:
-            del self._foreign[ident]
-        if ident in self.by_thread:
-            return self.by_thread[ident]
+        thread_id = threading.get_ident()
+        if self._module_of_foreign.get(thread_id) is module:
+            del self._module_of_foreign[thread_id]
+        if thread_id in self.by_thread:
+            return self.by_thread[thread_id]
         return observer if _is_on(observer) else None
 
     def left(self) -> None:
         """Note that this thread's module call has been recorded; turn its modes off after the outermost call."""
-        ident = threading.get_ident()
-        if ident in self.by_thread:
-            self._depths[ident] -= 1
-            if not self._depths[ident]:
-                self.by_thread[ident].switch_off()
+        thread_id = threading.get_ident()
+        if thread_id in self.by_thread:
+            self._depths[thread_id] -= 1
+            if not self._depths[thread_id]:
+                self.by_thread[thread_id].switch_off()
 
 
 def _is_on(observer: Any) -> bool:
@@ -154,27 +154,27 @@ class Watched:
             self._run()
 
     def _wrapped(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        return func if _is_of_library(HANDLER) else self._wrap(func)
+        return func if _is_called_by_library(EACH_CALL_HANDLER) else self._wrap(func)
 
 
-THREAD = Watched.__call__.__code__
+THREAD_WORK = Watched.__call__.__code__
 
 
-def _is_of_library(last: CodeType) -> bool:
+def _is_called_by_library(last: CodeType) -> bool:
     """Return whether this library, within this thread's work, made the innermost call of a function with this code."""
     _, *callers = dropwhile(lambda frame: frame.f_code is not last, frames())
-    return any(map(is_own, takewhile(lambda frame: frame.f_code is not THREAD, callers)))
+    return any(map(is_own, takewhile(lambda frame: frame.f_code is not THREAD_WORK, callers)))
 
 
 def _counts_itself() -> bool:
     """Return whether this thread counts a model itself: a function mode of ours is on, or this library called the module."""
     if any(type(mode) is FunctionMode for mode in get_current_function_mode_stack()):
         return True
-    return _is_of_library(CALL)
+    return _is_called_by_library(MODULE_CALL)
 
 
 def drop(observer: Any, *kept: str) -> None:
     """Delete an observer's attributes, whose cycles only the garbage collector would free, except those that a thread may still read."""
-    held = vars(observer)
-    for name in held.keys() - set(kept):
-        del held[name]
+    attributes = vars(observer)
+    for name in attributes.keys() - set(kept):
+        del attributes[name]

@@ -49,21 +49,20 @@ def before_write_hook(
     These are the arguments that it may write to, or whose memory it shares. ``is_new`` returns whether a tensor was made in the run.
     """
 
-    def announce(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def announce_writes(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         assert before_write is not None
         if func in SHARING:
             before_write(args, is_new)
         elif writes(func, kwargs):
             name = getattr(getattr(func, "__self__", None), "__name__", "")
-            sets_apart = getattr(func, "__name__", "") == "__set__" and name not in ("real", "imag")
-            before_write(
-                args[1:] if sets_apart else (args, kwargs), is_new
-            )  # x.data = y does not change the old memory of x
+            # x.data = y does not change the old memory of x.
+            replaces_memory = getattr(func, "__name__", "") == "__set__" and name not in ("real", "imag")
+            before_write(args[1:] if replaces_memory else (args, kwargs), is_new)
 
-    return (lambda *_: None) if before_write is None else announce
+    return (lambda *_: None) if before_write is None else announce_writes
 
 
-def _is_new(tensor: torch.Tensor, earlier: Mapping[int, Any]) -> bool:
+def _is_made(tensor: torch.Tensor, earlier: Mapping[int, Any]) -> bool:
     return not any(storage is earlier.get(id(storage)) for storage in _storages(tensor))
 
 
@@ -77,16 +76,16 @@ class BeforeWriteMode(TorchFunctionMode):
         super().__init__()
         earlier: dict[int, Any] = {}
         # Not a method of self: that would be a reference cycle, which keeps the tensors to be restored alive.
-        self._announce = before_write_hook(before_write, lambda tensor: _is_new(tensor, earlier))
+        self._announce_writes = before_write_hook(before_write, lambda tensor: _is_made(tensor, earlier))
         self._earlier = earlier
         self._made: dict[int, weakref.ref[Any]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with DisableTorchFunction():
             for storage in _storages((args, kwargs)):
-                if (made := self._made.get(id(storage))) is None or made() is not storage:
+                if (reference := self._made.get(id(storage))) is None or reference() is not storage:
                     self._earlier[id(storage)] = storage  # kept alive, so that no other storage gets its id
-        self._announce(func, args, kwargs or {})
+        self._announce_writes(func, args, kwargs or {})
         out = func(*args, **(kwargs or {}))
         with DisableTorchFunction():
             for storage in _storages(out):
@@ -120,12 +119,14 @@ class Unwritten:
 
     def holds(self, value: Any) -> bool:
         """Return whether one of these tensors is unwritten."""
-        known = self.storages
-        return bool(known) and any(id(each) in known and known[id(each)]() is each for each in _storages(value))
+        unwritten = self.storages
+        return bool(unwritten) and any(
+            id(storage) in unwritten and unwritten[id(storage)]() is storage for storage in _storages(value)
+        )
 
     def is_copied_by(self, entry: Formula | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Return whether a call copies an unwritten tensor: copying is fine, the result is unwritten too, and reading it is reported."""
-        return entry is not None and entry.op in COPIES and self.holds(_first(args, kwargs))
+        return entry is not None and entry.op in COPIES and self.holds(_first_argument(args, kwargs))
 
     def is_read_by(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Return whether a call, which ``entry`` counts, reads an unwritten tensor.
@@ -138,18 +139,21 @@ class Unwritten:
         if writes(func, kwargs):
             self.wrote((args, kwargs))
             return False
-        read: Any = args, kwargs
+        read_arguments: Any = args, kwargs
         if entry is not None and entry.op in COPIES:  # x.type_as(other)
-            read = _first(args, kwargs)
+            read_arguments = _first_argument(args, kwargs)
         elif entry is not None and entry.op == CONV_BACKWARD:
-            read = _read_backward(*args, **kwargs)
+            read_arguments = _read_by_conv_backward(*args, **kwargs)
         elif (entry is not None and entry.op == BERNOULLI and _has_probability(args, kwargs)) or (
             entry is not None and entry.op in UNREAD and not _adds_up(args, kwargs)
         ):
-            read = _others(args, kwargs)
-        found = self.holds(_others(args, kwargs) if kwargs.get("beta") == 0 else read)  # addmm(x, ..., beta=0)
-        self.wrote(read)
-        return found
+            read_arguments = _other_arguments(args, kwargs)
+        read_with_beta = (
+            _other_arguments(args, kwargs) if kwargs.get("beta") == 0 else read_arguments
+        )  # addmm(x, ..., beta=0)
+        reads_unwritten = self.holds(read_with_beta)
+        self.wrote(read_arguments)
+        return reads_unwritten
 
 
 def _asks_metadata(entry: Formula) -> bool:
@@ -162,16 +166,16 @@ def _has_probability(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     return len(args) > 1 or kwargs.get("p") is not None
 
 
-def _first(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+def _first_argument(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
     return [*args[:1], *(kwargs[name] for name in FIRST if name in kwargs)]
 
 
-def _others(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+def _other_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
     by_name = [value for name, value in kwargs.items() if name not in FIRST]
     return [*(args if len(by_name) < len(kwargs) else args[1:]), *by_name]
 
 
-def _read_backward(grad_output: Any, input: Any, weight: Any, *settings: Any, **named: Any) -> list[Any]:
+def _read_by_conv_backward(grad_output: Any, input: Any, weight: Any, *settings: Any, **named: Any) -> list[Any]:
     """Return the tensors that a convolution's gradients read: the weight for the input's, the input for the weight's gradient.
 
     Of the other tensor only the shape is read; vmap passes an empty tensor for it.

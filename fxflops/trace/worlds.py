@@ -33,14 +33,12 @@ from ..records import EMPTY_MAPPING, Call, Operation
 from ..records.tensors import spec_of
 from .call_log import CallLog
 from .leaves import forms_with_values
-from .memo import Ended, Known, Memo
+from .memo import Memo, MemoryEffect, Recipe
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """The positional and the keyword arguments of a call."""
-
-
-Timed = Callable[[Known, Any, Any, Any], tuple[Any, float]]
-"""Runs ``func(*args, **kwargs)`` of a known kind, and returns its result and seconds."""
+RunTimed = Callable[[Recipe, Any, Any, Any], tuple[Any, float]]
+"""Runs ``func(*args, **kwargs)``, for whose key the memo has a recipe; returns its result and seconds."""
 RNN_BACKWARD = "rnn_backward"
 """The op whose cost depends on which of its arguments require a gradient."""
 
@@ -48,10 +46,11 @@ RNN_BACKWARD = "rnn_backward"
 class World:
     """The world of real tensors, on the model's own device, where every call is run and observed anew.
 
-    ``memo`` has the entries of earlier calls; None if nothing is kept. ``readers`` has the settings of modules, by their attributes.
+    ``memo`` has the recipes of earlier calls; None if nothing is kept. ``readers`` has the settings of modules, by their attributes.
     ``unrecorded`` are functions that the observer runs without recording, ``answers`` the fixed results of tensor properties.
     ``is_meta``: calls get meta tensors, so that no kernel computes. ``skips_forwards``: a leaf module's call need not run if the memo
-    has it. ``meets_tensors``: look for unnamed tensors that existed before the run, such as a batch or a weight in a closure.
+    has it. ``enters_earlier_tensors``: the observer looks for unnamed tensors that existed before the run, such as a batch or a weight
+    in a closure.
     ``is_block``: the code is a user's block, in which models may be counted.
     """
 
@@ -60,7 +59,7 @@ class World:
     answers: Mapping[Any, Any] = EMPTY_MAPPING
     is_meta = False
     skips_forwards = False
-    meets_tensors = True
+    enters_earlier_tensors = True
     is_block = False
     device: torch.device | None = None
     """The models' device, or the device that meta tensors report; None if unknown."""
@@ -132,8 +131,8 @@ class World:
     def returned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Note the tensors that a call has returned and written to."""
 
-    def spec_of_result(self, entry: Formula | None, given: Any, out: Any) -> Any:
-        """Return the spec of a result; ``given`` are the tensors of a lookup."""
+    def spec_of_result(self, entry: Formula | None, lookup_tensors: Any, out: Any) -> Any:
+        """Return the spec of a result; ``lookup_tensors`` are the tensors of a lookup."""
         return spec_of(out)
 
     def raised(self, error: Exception) -> None:
@@ -180,7 +179,7 @@ class World:
         """
         return None, None
 
-    def by_rule(
+    def recipe_by_rule(
         self,
         key: Any,
         op: str,
@@ -189,17 +188,17 @@ class World:
         args: Any,
         kwargs: Any,
         settings: Mapping[str, Any] = EMPTY_MAPPING,
-    ) -> Known | None:
-        """Return an entry for this key made by a shape rule, and add it to the memo; None if no rule applies.
+    ) -> Recipe | None:
+        """Return a recipe for this key made by a shape rule, and add it to the memo; None if no rule applies.
 
         ``target`` is recorded in place of ``func``, with ``settings`` if it is a leaf module's class.
         """
         return None
 
-    def by_forward(
+    def recipe_by_forward(
         self, key: Any, op: str, module: nn.Module, settings: Mapping[str, Any], args: Any, kwargs: Any
-    ) -> Known | None:
-        """Return an entry for a leaf whose forward only returns a view of its input, and add it to the memo; None for other leaves."""
+    ) -> Recipe | None:
+        """Return a recipe for a leaf whose forward only returns a view of its input, and add it to the memo; None for other leaves."""
         return None
 
     def run_views(
@@ -212,36 +211,54 @@ class World:
         return NotImplemented, None
 
     def run_free(
-        self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any, tracked: Callable[..., Any]
+        self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any, run_tracked: Callable[..., Any]
     ) -> tuple[Any, Operation | None]:
         """Run a call without cost by a shortcut; return its result and its operation.
 
-        The result is NotImplemented if the call must run the usual way. ``tracked(func, args, kwargs)`` runs it so that
+        The result is NotImplemented if the call must run the usual way. ``run_tracked(func, args, kwargs)`` runs it so that
         intermediate tensors are tracked.
         """
         return NotImplemented, None
 
-    def learn(self, key: Any, entry: Formula, operation: Operation, given: Arguments, out: Any, ended: Ended) -> None:
+    def learn(
+        self,
+        key: Any,
+        entry: Formula,
+        operation: Operation,
+        arguments: Arguments,
+        out: Any,
+        memory_effect: MemoryEffect,
+    ) -> None:
         """Add a call that has just ended to the memo, if metadata determines its record."""
 
     def learn_operator(
-        self, key: Any, entry: Formula, operation: Operation, given: Arguments, out: Any, ended: Ended, is_part: bool
+        self,
+        key: Any,
+        entry: Formula,
+        operation: Operation,
+        arguments: Arguments,
+        out: Any,
+        memory_effect: MemoryEffect,
+        is_part: bool,
     ) -> None:
         """Add an operator call to the memo, if metadata determines its record; ``is_part``: it ran inside another call."""
 
-    def make_known(
-        self, known: Known, func: Any, args: Any, kwargs: Any, timed: Timed, module: nn.Module | None = None
+    def repeat_call(
+        self, recipe: Recipe, func: Any, args: Any, kwargs: Any, run_timed: RunTimed, module: nn.Module | None = None
     ) -> tuple[Any, Operation | None, float | None]:
-        """Make a call whose kind is in the memo, and track its tensors; return its result, operation and seconds.
+        """Make a call for which the memo has a recipe, and track its tensors; return its result, operation and seconds.
 
         The operation is None if the result differs from the first call's. For a leaf ``module``, ``func`` is its class's forward.
         """
         raise NotImplementedError
 
-    def track(self, known: Known, out: Any) -> None:
-        """Enter the tensors returned by a call whose kind is in the memo."""
+    def track(self, recipe: Recipe, out: Any) -> None:
+        """Enter the tensors returned by a call for which the memo has a recipe."""
         raise NotImplementedError
 
-    def make_known_operator(self, known: Known, key: Any, func: Any, args: Any, kwargs: Any, given: Any) -> Any:
-        """Make an operator call whose kind is in the memo, and track its tensors; return its result. ``given`` are its tensors."""
+    def repeat_operator(self, recipe: Recipe, key: Any, func: Any, args: Any, kwargs: Any, tensors: Any) -> Any:
+        """Make an operator call for which the memo has a recipe, and track its tensors; return its result.
+
+        ``tensors`` are those that :meth:`operator_key` returned with its key.
+        """
         raise NotImplementedError

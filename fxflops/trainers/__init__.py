@@ -1,4 +1,4 @@
-"""The arithmetic of trainers: how each estimates the FLOPs of a training step, and why two estimates differ.
+"""The formulas of trainers: how each trainer estimates the FLOPs of a training step, and why two estimates differ.
 
 >>> from fxflops import trainers
 >>> print(trainers.estimate("verl", config, lengths=[512, 1024]))            # doctest: +SKIP
@@ -32,7 +32,7 @@ TRAINERS: dict[str, Trainer] = {
 
 
 def list_trainers() -> dict[str, str]:
-    """Return a description of each trainer's arithmetic, by name; "fxflops" is the true count."""
+    """Return a description of each trainer's formula, by the trainer's name. "fxflops" is the true count."""
     return {name: trainer.summary for name, trainer in TRAINERS.items()}
 
 
@@ -44,18 +44,19 @@ def estimate(
     images: Iterable[int] = (),
     closed_form: ClosedForm | None = None,
 ) -> Estimate:
-    """Return the FLOPs of a batch's forward and backward, term by term, as a trainer counts them.
+    """Return a trainer's estimate of the FLOPs of a batch, forward and backward, term by term.
 
     Args:
-        trainer: one of :func:`list_trainers`.
-        source: a Report of ``count(..., backward=True)``, a model, or its transformers config (also as the dict in
-            config.json). Where parameters are needed, a config's model is built on the meta device; "fxflops" counts it.
-        lengths: the lengths of the batch's sequences, or the length of its only one; by default from the report's inputs.
-        images: the patches of each image in the batch; only verl counts the vision encoder.
-        closed_form: the model's closed form with ``backward=True``, in batch and sequence or only in the sequence: the true
-            count of a length is then evaluated instead of counted.
+        trainer: a name in :func:`list_trainers`.
+        source: a Report from ``count(..., backward=True)``, a model, or a transformers config, which may be the dict in config.json.
+            If a formula needs the parameters, the model of a config is built on the meta device. The trainer
+            "fxflops" counts this model.
+        lengths: the lengths of the batch's sequences, or an int for a batch of one sequence. Default: the lengths in the report's inputs.
+        images: the number of patches of each image in the batch. Only verl counts the vision encoder.
+        closed_form: the model's closed form with ``backward=True``. Its sizes are batch and sequence length, or only the sequence length.
+            The trainer "fxflops" then evaluates the closed form for each length instead of counting the model.
 
-    Raises InputError for an unknown trainer, and for a source that lacks what its formula reads.
+    Raises InputError for an unknown trainer, and for a source that lacks data that the trainer's formula reads.
     """
     return _estimates([trainer], Source(source, images, closed_form), lengths)[0]
 
@@ -69,8 +70,10 @@ def explain(
     images: Iterable[int] = (),
     closed_form: ClosedForm | None = None,
 ) -> Comparison:
-    """Explain why two trainers' FLOPs of a batch differ: the terms that differ, and what each trainer counts. Arguments are as
-    for :func:`estimate`."""
+    """Explain why two trainers estimate different FLOPs for a batch: list the terms that differ, and what each trainer counts.
+
+    See :func:`estimate` for the arguments.
+    """
     return Comparison(*_estimates([a, b], Source(source, images, closed_form), lengths))
 
 
@@ -81,5 +84,7 @@ def _estimates(names: Iterable[str], source: Source, lengths: Iterable[int] | in
 
 def _trainer(name: str) -> Trainer:
     if name not in TRAINERS:
-        raise InputError(f"unknown trainer {name!r}{did_you_mean(name, TRAINERS) or ': one of ' + ', '.join(TRAINERS)}")
+        raise InputError(
+            f"unknown trainer {name!r}{did_you_mean(name, TRAINERS) or '; expected one of ' + ', '.join(TRAINERS)}"
+        )
     return TRAINERS[name]

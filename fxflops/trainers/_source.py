@@ -1,4 +1,4 @@
-"""A model as trainers' formulas see it: the sizes in its config, its parameters by term, and its true count."""
+"""The data that trainers' formulas read from a model: the sizes in its config, its parameters by term, and its true count."""
 
 from __future__ import annotations
 
@@ -36,11 +36,14 @@ PLACES = (
     ("attention projections", r"attn|attention|\.[qkv]_proj|\.attn"),
     ("mlp", r"mlp|ffn|feed_forward|\.fc|\.intermediate\.|\d\.output\.dense"),
 )
-"""The term of a module by its path; the first match counts."""
+"""For each term of a formula, a pattern for the paths of the term's modules. The first pattern that matches decides."""
 
 
 class Training(NamedTuple):
-    """Forward and backward of ``times`` sequences: path, op and MACs of each product, and the FLOPs of everything that runs."""
+    """A count of forward and backward that stands for ``times`` equal runs.
+
+    ``products`` has the path, op and MACs of each matrix product. ``flops`` are the FLOPs of all operations.
+    """
 
     times: int
     products: list[tuple[str, str, int]]
@@ -50,8 +53,8 @@ class Training(NamedTuple):
 class Source:
     """A report, a model or a transformers config, with the data that trainers' formulas read from it.
 
-    ``images`` are the patches of each image in the batch; ``form`` replaces counts of further lengths. Raises InputError
-    for anything else.
+    ``images`` has the number of patches of each image in the batch. ``form`` is a closed form, which is evaluated for lengths that a
+    report does not have, instead of counting them. Raises InputError for a source of any other type.
     """
 
     def __init__(self, given: Any, images: Iterable[int] = (), form: ClosedForm | None = None) -> None:
@@ -59,7 +62,7 @@ class Source:
         self._form = form
         self.images = tuple(images)
         self.config: Any = None
-        """The model's config; None if it has none."""
+        """The config of the model; None for a model without a config."""
         if isinstance(given, Report):
             model = None if given._model is None else given._model()
             self.config = getattr(model, "config", None)
@@ -75,27 +78,27 @@ class Source:
 
     @property
     def provenance(self) -> str:
-        """The origin of the figures: the report's, or this environment for figures that are computed now."""
+        """Where the numbers come from: the provenance of the report, or this environment if the numbers are computed now."""
         if isinstance(self._given, Report):
             return self._given.provenance
         return environment_of(torch.device("meta"), "", False).provenance
 
     def needed_config(self, what: str) -> Any:
-        """Return the config. Raises InputError if there is none."""
+        """Return the config. Raises InputError for a model without a config."""
         if self.config is None:
             raise InputError(
-                f"the {what} formula needs the model's config: pass its transformers config, or that config's dict"
+                f"the {what} formula needs the model's config: pass the transformers config, or the config as a dict"
             )
         return self.config
 
     @property
     def text(self) -> Any:
-        """The config of the language model, which is nested in the config of a model with images."""
+        """The config of the language model. It is nested in the whole config if the model also takes images."""
         return getattr(self.config, "text_config", None) or self.config
 
     @cached_property
     def model(self) -> nn.Module | None:
-        """The model; from a config it is built on the meta device. None for a report whose model is gone."""
+        """The model. If the source is a config, the model is built on the meta device. None for a report whose model no longer exists."""
         if isinstance(self._given, nn.Module):
             return checked_model(self._given)
         if isinstance(self._given, Report):
@@ -103,17 +106,17 @@ class Source:
         try:
             from transformers import AutoConfig, AutoModelForCausalLM
         except ImportError as error:
-            raise InputError("a model is built from its config by transformers: pip install transformers") from error
+            raise InputError("building a model from its config needs transformers: pip install transformers") from error
         given = self.text
         try:
             config = AutoConfig.for_model(**vars(given)) if isinstance(given, SimpleNamespace) else given
             with torch.device("meta"):
                 made: nn.Module = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
         except Exception as error:  # architectures raise different errors for missing config fields
-            wrong = f"transformers builds no language model of this config, model_type {given.model_type!r}"
-            if str(error).startswith("Unrecognized "):  # a list of all known types follows
+            wrong = f"transformers cannot build a language model from this config, model_type {given.model_type!r}"
+            if str(error).startswith("Unrecognized "):  # the rest of the message is a list of all known types
                 instead = "give the model, or the report of fxflops.count(model, args, backward=True)"
-                raise InputError(f"{wrong}, since it has none of that type: {instead}") from None
+                raise InputError(f"{wrong}, because it does not know this type: {instead}") from None
             raise InputError(f"{wrong}: {str(error).splitlines()[0]:.200}") from error
         return made
 
@@ -126,25 +129,25 @@ class Source:
 
     @cached_property
     def is_tied(self) -> bool:
-        """Whether the output layer shares the weight of the input table."""
+        """Whether the output layer shares its weight with the input table (the token embedding)."""
         outputs = [module for module in self.modules if module_term(module) == "output layer"]
         return bool(outputs) and not any(module.params for module in outputs)
 
     @cached_property
     def parameters(self) -> Mapping[str, int]:
-        """The number of parameters by term. A tied table belongs to the output layer, which computes with it."""
+        """The number of parameters by term. A table that the input and the output layer share is listed under the output layer."""
         found: Counter[str] = Counter()
         for module in self.modules:
             found[module_term(module)] += module.params or 0
         tables = [m.params or 0 for m in self.modules if module_term(m) == "input table"]
-        if self.is_tied:  # the first table is the tokens'
+        if self.is_tied:  # the first table is the token embedding
             found["output layer"] += tables[0]
             found["input table"] -= tables[0]
         return found
 
     @property
     def active_parameters(self) -> Mapping[str, Fraction]:
-        """The parameters that a token uses: of the experts only those that it is sent to."""
+        """The number of parameters that a token uses, by term. The term "experts" includes only the experts that the token is sent to."""
         found = {name: Fraction(n) for name, n in self.parameters.items()}
         if found.get("experts"):
             self.needed_config("mixture-of-experts")
@@ -152,30 +155,33 @@ class Source:
         return found
 
     def width_of_scores(self, trainer: str) -> int:
-        """Return heads x (query size + value size per head), summed over all layers with attention."""
+        """Return heads x (query size per head + value size per head), summed over all layers with attention."""
         config = self.needed_config(trainer) and self.text
         layers = len([kind for kind in layer_kinds(config) if kind != "linear_attention"])
         self.check(trainer, {"attention projections": projections(config) * layers})
         return layers * read(config, *HEADS) * sum(head_sizes(config))
 
     def check(self, trainer: str, sizes: Mapping[str, int]) -> None:
-        """Raise InputError if the sizes from the config do not match the model's parameters, apart from biases."""
+        """Raise InputError if the model has another number of parameters than its config says. Biases and norms may be missing."""
         for term, elements in {**sizes, "other": 0}.items():
             there = self.parameters.get(term, 0)
             most = max(there, elements) if elements else sum(self.parameters.values())
             if abs(there - elements) > BIASES * most:
                 raise InputError(
-                    f"{trainer}'s formula does not fit this architecture, {self.text.model_type}: its config says {elements:,} "
-                    f"parameters in {term!r}, the model has {there:,}; 6nd and the true count need no config"
+                    f"{trainer}'s formula does not fit the architecture {self.text.model_type}: by the config, {term!r} has {elements:,} "
+                    f"parameters, but the model has {there:,}; use the trainer '6nd' or 'fxflops' (the true count) instead"
                 )
 
     def training_of(self, lengths: tuple[int, ...]) -> Iterator[Training]:
-        """Yield forward and backward of the batch's sequences: from the report, or for each length by a count or the closed form."""
+        """Yield counts of forward and backward for the batch's sequences.
+
+        A report with these lengths gives the count of the whole batch. Otherwise each length is counted or evaluated by the closed form.
+        """
         if isinstance(self._given, Report):
             given = self._given.recount("fxflops")
             if given.total_backward_flops is None:
                 raise InputError(
-                    "trainers count forward and backward, and this report has no backward pass",
+                    "trainers count forward and backward, but this report has no backward pass",
                     advice="counted backward",
                 )
             if sorted(self.lengths) == sorted(lengths):
@@ -185,7 +191,7 @@ class Source:
             if self._form is not None:
                 yield _training_by(self._form, length, times)
             elif self.model is None:
-                wrong = "the report's model is gone, so other lengths cannot be counted"
+                wrong = "other lengths cannot be counted, because the report's model no longer exists"
                 raise InputError(f"{wrong}: give the model or its config")
             else:
                 yield _training_in(self._counted(self.model, length), times)
@@ -197,13 +203,13 @@ class Source:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The lengths of the sequences in the report's batch. Raises InputError if its inputs do not show them."""
+        """The lengths of the sequences in the report's batch. Raises InputError if the report's inputs do not show the lengths."""
         if isinstance(self._given, Report):
             for scope in self._given.scopes:
                 for spec in () if scope.path else specs_in((scope.args, dict(scope.kwargs))):
                     if len(spec) == 2 and spec.is_integral:
                         return (spec[1],) * spec[0]
-        raise InputError("give the lengths of the batch's sequences: lengths=[512, 1024]")
+        raise InputError("the lengths of the batch's sequences are unknown: give lengths=[512, 1024]")
 
 
 def _training_in(report: Report, times: int) -> Training:
@@ -213,7 +219,7 @@ def _training_in(report: Report, times: int) -> Training:
 
 
 def _training_by(form: ClosedForm, length: int, times: int) -> Training:
-    """Evaluate a closed form whose last size is the length; another size is the number of sequences."""
+    """Evaluate a closed form for one sequence. The last size of the form is the sequence length; a size before it is the batch."""
     point = [1, length][-len(form.sizes) :]
     cell = form.cell_at(point, "macs")
     wanted = PHASES["training"]
@@ -223,18 +229,22 @@ def _training_by(form: ClosedForm, length: int, times: int) -> Training:
 
 
 def _config_of(given: Mapping[str, Any]) -> Any:
-    """Return the config of a config.json's dict, with its architecture's defaults if transformers knows it."""
+    """Make a config from the dict in a config.json. If transformers knows the architecture, missing fields have their default values."""
     try:
         from transformers import AutoConfig
 
         return AutoConfig.for_model(**given)
-    except (ImportError, TypeError, ValueError):  # a dict unknown to transformers has no defaults
+    except (
+        ImportError,
+        TypeError,
+        ValueError,
+    ):  # transformers does not know the architecture, so missing fields have no defaults
         nested = {k: _config_of(v) if isinstance(v, Mapping) and "config" in k else v for k, v in given.items()}
         return SimpleNamespace(**nested)
 
 
 def module_term(module: Module) -> str:
-    """Return the term to which a module belongs, by its path and class."""
+    """Return the term to which a module belongs, according to the module's path and class."""
     path = module.path.lower()
     for term, pattern in PLACES[:2]:
         if re.search(pattern, path):
@@ -246,26 +256,26 @@ def module_term(module: Module) -> str:
     return next((term for term, pattern in PLACES[2:] if re.search(pattern, path)), "other")
 
 
-# Names of the sizes in a config, which differ between architectures.
+# Architectures have different names for the same field of a config.
 
 HIDDEN = ("hidden_size", "n_embd", "d_model")
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 HEADS = ("num_attention_heads", "n_head")
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 BIASES = 0.05
-"""The share of a layer's parameters that may be biases and norms, which no formula counts."""
+"""The largest share of a layer's parameters that may be biases and norms. Formulas do not count them."""
 TOP_K = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k")
 SHARED = ("n_shared_experts", "num_shared_experts")
 
 
 def read(config: Any, *names: str, default: int | None = None) -> int:
-    """Return the first of these fields that a config has. Raises InputError if it has none and there is no default."""
+    """Return the value of the first of these fields that a config has, or else the default. Raises InputError if there is no default."""
     for name in names:
         found = getattr(config, name, None)
         if isinstance(found, int):
             return found
         if found is not None:
-            raise InputError(f"the config's {name} is {found!r:.60}, where the formulas read one number for all layers")
+            raise InputError(f"the config's {name} is {found!r:.60}, but the formulas need one number for all layers")
     if default is None:
         raise InputError(
             f"the config of {getattr(config, 'model_type', type(config).__name__)} has no {' or '.join(names)}"
@@ -274,7 +284,7 @@ def read(config: Any, *names: str, default: int | None = None) -> int:
 
 
 def head_sizes(config: Any) -> tuple[int, int]:
-    """Return the query's and the value's size per head, which differ in latent attention."""
+    """Return the sizes of a query and of a value per head. The two sizes differ in latent attention (MLA)."""
     if getattr(config, "kv_lora_rank", None):
         return config.qk_nope_head_dim + config.qk_rope_head_dim, config.v_head_dim
     size = read(config, "head_dim", default=read(config, *HIDDEN) // read(config, *HEADS))
@@ -282,15 +292,15 @@ def head_sizes(config: Any) -> tuple[int, int]:
 
 
 def layer_kinds(config: Any) -> list[str]:
-    """Return the kind of attention of each layer by transformers's names: "full_attention", "sliding_attention" ..."""
+    """Return the kind of attention in each layer, as transformers names it: "full_attention", "sliding_attention" ..."""
     layers = read(config, *LAYERS)
     return [*(getattr(config, "layer_types", None) or ["full_attention"] * layers)]
 
 
 def windows(config: Any) -> list[int | None]:
-    """Return the largest number of tokens that each layer with attention sees, None if it sees all.
+    """Return the window of each layer with attention, in tokens; None for a layer that attends to all tokens.
 
-    If the config gives no kind for each layer, a window applies to all layers, as in Mistral.
+    If the config does not list the kinds of its layers, its window applies to all layers, as in Mistral.
     """
     kinds, window = layer_kinds(config), getattr(config, "sliding_window", None)
     everywhere = not getattr(config, "layer_types", None) and getattr(config, "use_sliding_window", True)
@@ -300,11 +310,11 @@ def windows(config: Any) -> list[int | None]:
 
 
 GATED_QUERIES = {"qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"}
-"""Architectures with an output gate in attention, as wide as the queries."""
+"""Architectures whose attention layers have an output gate. The gate is as wide as the queries."""
 
 
 def projections(config: Any) -> int:
-    """Return the number of elements in the matrices of an attention or latent attention (MLA) layer."""
+    """Return the number of elements in the matrices of one layer with attention or latent attention (MLA)."""
     hidden, heads, (query, value) = read(config, *HIDDEN), read(config, *HEADS), head_sizes(config)
     if not getattr(config, "kv_lora_rank", None):
         queries, keys = query * heads, query * read(config, "num_key_value_heads", default=heads)
@@ -316,7 +326,8 @@ def projections(config: Any) -> int:
 
 
 class FeedForward(NamedTuple):
-    """The widths of the feed-forward layers; with experts also of one expert, and of all shared experts together."""
+    """The sizes of the feed-forward layers. ``expert_width`` is the width of one expert, and ``shared_width`` is the total width
+    of all shared experts."""
 
     matrices: int
     width: int
@@ -328,7 +339,7 @@ class FeedForward(NamedTuple):
     sparse_layers: int = 0
 
     def elements(self, hidden: int) -> dict[str, int]:
-        """Return the number of elements in all their matrices by term."""
+        """Return the number of elements in the matrices of all feed-forward layers, by term."""
         sparse = self.matrices * hidden * self.sparse_layers
         return {
             "mlp": self.matrices * hidden * self.width * self.dense_layers,
@@ -341,11 +352,11 @@ PLAIN = {
     "gpt2", "gpt_neo", "gpt_neox", "gpt_neox_japanese", "gptj", "gpt_bigcode", "opt", "bloom", "falcon", "phi", "codegen", "mpt",
     "starcoder2", "nemotron", "apertus", "arcee", "biogpt", "fuyu", "jais2", "nanochat", "openai-gpt", "persimmon", "xglm",
 }  # fmt: skip
-"""Architectures whose feed-forward layers have two matrices; with a gate they have three."""
+"""Architectures whose feed-forward layers have two matrices. The layers of other architectures have a gate, and so three matrices."""
 
 
 def feed_forward(config: Any) -> FeedForward:
-    """Return the sizes of the feed-forward layers."""
+    """Read the sizes of the feed-forward layers from a config."""
     layers, matrices = read(config, *LAYERS), 2 if config.model_type in PLAIN else 3
     width = read(config, "intermediate_size", "n_inner", "ffn_dim", default=4 * read(config, *HIDDEN))
     if not any(getattr(config, name, None) for name in EXPERTS):

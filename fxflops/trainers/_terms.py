@@ -1,4 +1,4 @@
-"""A trainer's FLOPs of a step, term by term, and the comparison of two."""
+"""The FLOPs of a step by a trainer's formula, term by term, and the comparison of two trainers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TERMS = (
     "input table", "attention projections", "attention scores", "linear attention", "mlp", "router", "experts",
     "shared experts", "norms", "vision", "output layer", "other",
 )  # fmt: skip
-"""The parts of a model that trainers count or ignore, in the order shown."""
+"""The parts of a model that trainers count or ignore, in the order in which they are printed."""
 NOT_COUNTED = "nothing"
 Terms = Mapping[str, float | Fraction]
 """FLOPs by :data:`TERMS`."""
@@ -26,7 +26,10 @@ Terms = Mapping[str, float | Fraction]
 
 @dataclass(frozen=True, slots=True)
 class Trainer:
-    """The arithmetic of a trainer: ``terms`` returns the FLOPs of forward and backward for a batch with these sequence lengths; ``how`` describes what each term counts."""
+    """The formula of a trainer.
+
+    ``terms`` returns the FLOPs of forward and backward for a batch with these sequence lengths. ``how`` describes what each term counts.
+    """
 
     name: str
     summary: str
@@ -44,7 +47,7 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Estimate(Tabular):
-    """The FLOPs of a batch's forward and backward by a trainer's arithmetic, term by term.
+    """A trainer's estimate of the FLOPs of a batch, forward and backward, term by term.
 
     ``lengths`` are the lengths of the batch's sequences, ``tokens`` their sum.
     """
@@ -67,7 +70,7 @@ class Estimate(Tabular):
         return self.total / self.tokens
 
     def mfu(self, tokens_per_second: float, device: str | Device, dtype: str = "bf16") -> float:
-        """Return the utilization that the trainer would print for these tokens/s on one device, as a share of its peak."""
+        """Return the MFU that the trainer would print for this number of tokens/s on one device, as a share of the device's peak."""
         return self.per_token * tokens_per_second / find_device(device).peak(dtype)
 
     @property
@@ -76,12 +79,12 @@ class Estimate(Tabular):
         return Table("estimate", columns, self.terms, provenance=self.provenance)
 
     def _text(self) -> str:
-        top = f"{self.trainer} {self.total:,} FLOPs for {self.tokens:,} tokens: {self.per_token:,.0f} a token"
+        top = f"{self.trainer} {self.total:,} FLOPs for {self.tokens:,} tokens: {self.per_token:,.0f} per token"
         return f"{top}\n{grid(self.table.columns, self.table.rows, elidable=('how',))}"
 
 
 class Difference(NamedTuple):
-    """A term for which two trainers differ: its FLOPs in each, and what each counts."""
+    """A term for which two trainers differ: the FLOPs by each trainer, and what each trainer counts."""
 
     term: str
     flops_a: int
@@ -96,7 +99,8 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Tabular):
-    """The terms in which two estimates of a batch differ, the largest difference first; they add up to the totals' difference."""
+    """The terms for which two estimates of a batch differ, the largest difference first. Their differences add up to the difference of the
+    totals."""
 
     a: Estimate
     b: Estimate
@@ -131,11 +135,11 @@ class Comparison(Tabular):
 
 
 def estimated(trainer: Trainer, source: Source, lengths: tuple[int, ...]) -> Estimate:
-    """Return the estimate of a trainer. Raises InputError for invalid lengths, and for a config without a field that
+    """Return a trainer's estimate for a batch with these sequence lengths. Raises InputError for invalid lengths, and for a config without a field that
     the formula reads."""
     if not lengths or min(lengths) < 1:
         raise InputError(
-            f"lengths must be the lengths of the batch's sequences, such as [512, 1024], not {[*lengths]!r:.80}"
+            f"lengths must list the length of each sequence in the batch, such as [512, 1024], not {[*lengths]!r:.80}"
         )
     try:
         flops = trainer.terms(source, lengths)

@@ -1,4 +1,4 @@
-"""The parameters that a token uses: in a mixture of experts, only those of the experts that it was sent to."""
+"""Count the parameters that a token uses. In a mixture of experts, a token uses only the experts that it was sent to."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from ._source import Source, module_term
 
 
 class ActiveParameters(NamedTuple):
-    """The parameters active per token, by the two definitions in use, and all parameters.
+    """The number of parameters active per token, by the two definitions in use, and the total number of parameters.
 
-    ``with_tables`` includes the router and the input and output tables; ``without_input_table`` excludes the input table, which
-    multiplies nothing; a tied table is the output's. Publishers differ: Mistral and Qwen state the first, OpenAI the second.
+    ``with_tables`` includes the router, the input table and the output table. ``without_input_table`` excludes the input table, which
+    multiplies nothing; a table shared with the output layer is not excluded. Mistral and Qwen publish ``with_tables``, OpenAI publishes
+    ``without_input_table``.
     """
 
     with_tables: float
@@ -23,10 +24,10 @@ class ActiveParameters(NamedTuple):
 
 
 def active_parameters(report: Report) -> ActiveParameters:
-    """Return the parameters active per token, by the routing that ran.
+    """Return the number of parameters active per token in the report's run.
 
-    An expert's parameters are weighted by the share of tokens sent to it, which its products show.
-    Raises InputError if the run's inputs do not show their tokens.
+    The parameters of an expert are weighted by the share of tokens that were sent to the expert. The MACs of the expert show this share.
+    Raises InputError if the run's inputs do not show the number of tokens.
     """
     source = Source(report)
     tokens = sum(source.lengths)
@@ -36,7 +37,7 @@ def active_parameters(report: Report) -> ActiveParameters:
         if each.call.phase == "forward" and each.call.path in elements:
             met[each.call.path] += each.macs
     if any(elements.values()) and not any(met.values()):
-        raise InputError("no product of an expert was seen in the run, so the routing is unknown")
+        raise InputError("the report has no MACs of experts, so it is unknown which experts the tokens were sent to")
     experts = sum(macs / tokens for macs in met.values())
     parameters = source.parameters
     active = sum(parameters.values()) - parameters["experts"] + experts

@@ -1,7 +1,8 @@
 """MaxText's ``calculate_tflops_training_per_device``, for a step on one device.
 
-https://github.com/AI-Hypercomputer/maxtext/blob/e591f30cbbf217ed67ef71263ec0538239f9c3b8/src/maxtext/utils/maxtext_utils.py#L1149;
-each sequence of a batch counts with its own length.
+https://github.com/AI-Hypercomputer/maxtext/blob/e591f30cbbf217ed67ef71263ec0538239f9c3b8/src/maxtext/utils/maxtext_utils.py#L1149
+
+The formula is applied to each sequence of a batch with its own length.
 """
 
 from __future__ import annotations
@@ -13,17 +14,20 @@ from ._source import HEADS, HIDDEN, LAYERS, Source, feed_forward, head_sizes, pr
 from ._terms import Terms, Trainer
 
 PATTERNS = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
-"""One in this many layers has global attention; the others have a window."""
+"""For each architecture, the n for which every n-th layer has global attention. The other layers have a window."""
 UNKNOWN = ("llama4", "gemma4", "deepseek_v4", "qwen3_next", "qwen3_5")
-"""Architectures whose MaxText formulas are not implemented here."""
+"""Architectures for which MaxText has formulas that fxflops does not implement."""
 
 
 def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
-    """Return 6 x each matrix x tokens, with the router, and scores for half of the pairs, or for those in the window."""
+    """Return 6 x matrix elements x tokens, including the router, and the attention scores of half of the pairs of tokens.
+
+    In a layer with a window, only the pairs in the window are included.
+    """
     source.needed_config("maxtext")
     config, tokens = source.text, sum(lengths)
     if config.model_type.startswith(UNKNOWN):
-        raise InputError(f"maxtext's formula for {config.model_type} is not implemented here")
+        raise InputError(f"fxflops does not implement maxtext's formula for {config.model_type}")
     hidden, layers, heads, ffn = (
         read(config, *HIDDEN),
         read(config, *LAYERS),
@@ -47,21 +51,24 @@ def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
 
 
 def _pairs(config: Any, layers: int, length: int) -> float:
-    """Return the pairs of a sequence over all layers: L squared / 2, or L x W - W squared / 2 with a window of W."""
+    """Return the pairs of tokens in a sequence of length L, over all layers.
+
+    A layer has L squared / 2 pairs or, with a window of W tokens, L x W - W squared / 2 pairs.
+    """
     pattern = PATTERNS.get(config.model_type, 1)
     window = min(length, read(config, "sliding_window", default=length))
     everywhere = layers // pattern
     return everywhere * length**2 / 2 + (layers - everywhere) * (length * window - window**2 / 2)
 
 
-MATRICES = "6 x matrices x tokens"
+MATRICES = "6 x matrix elements x tokens"
 HOW = {
     "mlp": MATRICES,
     "router": MATRICES,
-    "experts": "6 x matrices of the experts a token is sent to x tokens",
+    "experts": "6 x matrix elements (of the experts that a token is sent to) x tokens",
     "shared experts": MATRICES,
     "attention projections": MATRICES,
-    "attention scores": "6 x heads x (query + value size) x pairs: L squared / 2 a layer, with a window L x W - W squared / 2",
+    "attention scores": "per layer 6 x heads x (query + value size) x pairs; pairs: length squared / 2, or length x window - window squared / 2",
     "output layer": "6 x hidden size x vocabulary x tokens",
 }
 TRAINER = Trainer("maxtext", "MaxText, calculate_tflops_training_per_device", terms, HOW)

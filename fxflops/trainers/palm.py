@@ -1,4 +1,4 @@
-"""PaLM's model FLOPs, which gave MFU its name (https://arxiv.org/abs/2204.02311, appendix B): 6N + 12 L H Q T a token."""
+"""PaLM's model FLOPs (https://arxiv.org/abs/2204.02311, appendix B): 6N + 12 L H Q T per token. PaLM's paper introduced MFU."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from ._terms import Terms, Trainer
 
 
 def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
-    """Return 6ND, and for the scores 12 x heads x head size x tokens squared a layer."""
+    """Return 6ND, plus 12 x heads x head size x tokens squared per layer for the attention scores."""
     squares = sum(length**2 for length in lengths)
     return {**six_nd.terms(source, lengths), "attention scores": 6 * source.width_of_scores("palm") * squares}
 
 
-HOW = six_nd.HOW | {"attention scores": "12 x layers x heads x head size x the sum of L squared: every pair"}
-TRAINER = Trainer("palm", "PaLM, appendix B: (6N + 12 L H Q T) a token", terms, HOW)
+HOW = six_nd.HOW | {
+    "attention scores": "12 x layers x heads x head size x sum of squared lengths: every pair of tokens"
+}
+TRAINER = Trainer("palm", "PaLM, appendix B: 6N + 12 L H Q T per token", terms, HOW)

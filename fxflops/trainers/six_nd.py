@@ -7,12 +7,12 @@ from ._terms import TERMS, Terms, Trainer
 
 
 def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
-    """Return 6 x parameters x tokens, with only the experts' parameters that a token uses."""
+    """Return 6 x parameters x tokens. Experts that a token is not sent to are left out."""
     return {name: 6 * n * sum(lengths) for name, n in source.active_parameters.items()}
 
 
 HOW = dict.fromkeys(TERMS, "6 x parameters x tokens") | {
     "input table": "6 x parameters x tokens (a lookup does no multiplications)",
-    "experts": "6 x parameters of the experts a token is sent to x tokens",
+    "experts": "6 x parameters (of the experts that a token is sent to) x tokens",
 }
 TRAINER = Trainer("6nd", "6ND: 6 x active parameters x tokens, including both embedding tables", terms, HOW)

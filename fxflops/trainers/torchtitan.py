@@ -1,9 +1,12 @@
-"""torchtitan's FLOPs a token: 6 x parameters that multiply + 6 x layers x heads x (query + value size) x sequence length.
+"""torchtitan's FLOPs per token: 6 x parameters + 6 x layers x heads x (query + value size) x sequence length.
+
+The parameters do not include the input table, which multiplies nothing.
 
 torchtitan 0.3.0, ``get_dense_model_nparams_and_flops`` and ``get_moe_model_nparams_and_flops``:
-https://github.com/pytorch/torchtitan/blob/v0.3.0/torchtitan/models/utils.py. Later versions, since August 2026, count at most
-the window's tokens in a layer with a sliding window, and also the state of a delta rule (``quadratic_attention_flops_per_token``,
-``delta_rule_flops_per_token``): https://github.com/pytorch/torchtitan/pull/4300.
+https://github.com/pytorch/torchtitan/blob/v0.3.0/torchtitan/models/utils.py.
+
+Since August 2026, torchtitan counts only the pairs of tokens in a sliding window (``quadratic_attention_flops_per_token``), and also counts
+the state of a delta rule (``delta_rule_flops_per_token``): https://github.com/pytorch/torchtitan/pull/4300.
 """
 
 from __future__ import annotations
@@ -13,11 +16,11 @@ from ._source import Source, layer_kinds, read, windows
 from ._terms import Terms, Trainer
 
 DELTA_RULE = ("linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")
-"""The sizes of a layer with linear attention in a config: heads, and the two sides of the state of each."""
+"""The fields of a config for layers with linear attention: the number of heads, and the two dims of each head's state."""
 
 
 def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
-    """Return 6 x parameters x tokens without the input table and vision, and the scores of every pair in attention layers."""
+    """Return 6 x parameters x tokens, without the input table and the vision encoder, and the attention scores of every pair of tokens."""
     tokens, squares = sum(lengths), sum(length**2 for length in lengths)
     # torchtitan rounds the experts' active parameters down.
     active = {name: int(n) for name, n in source.active_parameters.items() if name not in ("input table", "vision")}
@@ -26,7 +29,7 @@ def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
 
 
 def terms_with_windows(source: Source, lengths: tuple[int, ...]) -> Terms:
-    """Return the terms of 0.3.0, but with scores only in each layer's window, and the products of a delta rule's state."""
+    """Return the terms of torchtitan 0.3.0, but with the scores only in each layer's window, and with the state of a delta rule."""
     found = dict(terms(source, lengths))
     config, tokens = source.text, sum(lengths)
     of_layers = windows(config)
@@ -41,17 +44,17 @@ def terms_with_windows(source: Source, lengths: tuple[int, ...]) -> Terms:
 
 
 HOW = six_nd.HOW | {
-    "attention scores": "6 x layers x heads x (query + value size) x the sum of L squared: every pair",
-    "linear attention": "6 x parameters x tokens, nothing for the recurrence",
+    "attention scores": "6 x layers x heads x (query + value size) x sum of squared lengths: every pair of tokens",
+    "linear attention": "6 x parameters x tokens, without the recurrence",
 }
 HOW_WITH_WINDOWS = HOW | {
-    "attention scores": "6 x heads x (query + value size) x the sum of L squared a layer, with a window of L x W",
-    "linear attention": "6 x parameters x tokens, and 18 x heads x key x value size x tokens a layer for the state",
+    "attention scores": "per layer 6 x heads x (query + value size) x sum of length x min(length, window)",
+    "linear attention": "6 x parameters x tokens, plus 18 x heads x key size x value size x tokens per layer for the state",
 }
 TRAINER = Trainer("torchtitan", "torchtitan 0.3.0: ignores sliding windows", terms, HOW)
 WITH_WINDOWS = Trainer(
     "torchtitan_2026_08",
-    "torchtitan since August 2026 (pull request 4300): sliding windows, and the delta rule's state",
+    "torchtitan since August 2026 (pull request 4300): counts sliding windows and the delta rule's state",
     terms_with_windows,
     HOW_WITH_WINDOWS,
 )

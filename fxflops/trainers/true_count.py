@@ -1,4 +1,4 @@
-"""The true count of a training step by the terms of trainers' formulas: 2 per multiply-accumulate that ran."""
+"""The true count of a training step, split into the terms of trainers' formulas: 2 FLOPs per multiply-accumulate that ran."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WITH_WEIGHTS = ("linear", "grouped_mm", "conv")
 
 
 def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
-    """Return 2 x MACs of forward and backward by term; all other operations are under "other"."""
+    """Return 2 x MACs of forward and backward by term. FLOPs of other operations are in the term "other"."""
     terms_of = {module.path: module_term(module) for module in source.modules}
     weighed = {module.path for module in source.modules if module.params}
     found: Counter[str] = Counter()
@@ -26,8 +26,8 @@ def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
 
 
 HOW = dict.fromkeys(TERMS, "2 x multiply-accumulates that ran") | {
-    "input table": "what ran: additions of its gradient",
-    "experts": "2 x multiply-accumulates of the tokens that were routed",
-    "other": "what ran besides: norms, activations, softmax, loss",
+    "input table": "the additions that accumulate the gradient of the table",
+    "experts": "2 x multiply-accumulates for the tokens sent to each expert",
+    "other": "all other operations, e.g. norms, activations, softmax, loss",
 }
 TRAINER = Trainer("fxflops", "the true count: 2 x MACs that run, plus all other operations", terms, HOW)

@@ -1,4 +1,4 @@
-"""verl's ``FlopsCounter``, of forward and backward: 6 x matrices x tokens with both tables, and half of the pairs of tokens.
+"""verl's ``FlopsCounter``: 6 x matrix elements x tokens, including both embedding tables, and the scores of half of the pairs of tokens.
 
 ``verl/utils/flops_counter.py`` of verl 0.9.1: https://github.com/volcengine/verl/blob/v0.9.1/verl/utils/flops_counter.py
 """
@@ -27,23 +27,25 @@ DENSE = {
 }
 WITH_IMAGES = {"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"}
 HIDDEN_HEADS = {"qwen2_vl", "qwen2_5_vl", "qwen3_vl"}
-"""Architectures whose head size verl takes as hidden size / heads, whatever the config says."""
+"""Architectures for which verl ignores the head size in the config and uses hidden size / heads."""
 LATENT = "deepseek_v3"
 MIXTURES = {"qwen2_moe", "qwen3_moe", "qwen3_vl_moe", "gpt_oss", "hy_v3", LATENT}
 HYBRID = {"qwen3_5", "qwen3_5_moe"}
 TYPES = DENSE | WITH_IMAGES | MIXTURES
 WINDOWS = {"gemma3_text": 1024, "gpt_oss": 128}
-"""The default window of architectures whose windows are counted."""
+"""The default window, in tokens, of the architectures whose windows verl counts."""
 PERIOD = 6
-"""If the config does not list the layers' kinds, every sixth layer of Gemma 3 attends to all tokens."""
+"""If a config of Gemma 3 does not list the kinds of its layers, every sixth layer attends to all tokens."""
 
 
 def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
-    """Return verl's FLOPs by term. Raises InputError for an architecture unknown to verl, which prints its MFU as 0."""
+    """Return verl's FLOPs by term. Raises InputError for an architecture unknown to verl; verl itself then prints an MFU of 0."""
     whole = source.needed_config("verl")
     kind = whole.model_type
     if kind not in TYPES:
-        raise InputError(f"verl has no formula for {kind}, and prints 0; it knows {', '.join(sorted(TYPES))}")
+        raise InputError(
+            f"verl has no formula for {kind}, and prints 0 for it; expected one of {', '.join(sorted(TYPES))}"
+        )
     config = source.text if kind in WITH_IMAGES else whole
     tokens, layers, hidden = sum(lengths), config.num_hidden_layers, config.hidden_size
     table = 6 * tokens * config.vocab_size * hidden
@@ -69,16 +71,16 @@ def _head_size(kind: str, config: Any) -> int:
 
 
 def _projections(kind: str, config: Any) -> int:
-    """Return the number of elements in the projections of an attention layer."""
+    """Return the number of elements in the projection matrices of one attention layer."""
     if kind == LATENT:
         return projections(config)
     queries, keys = (n * _head_size(kind, config) for n in (config.num_attention_heads, config.num_key_value_heads))
-    gated = 3 if kind in HYBRID else 2  # Qwen3.5 has a gate as wide as the queries
+    gated = 3 if kind in HYBRID else 2  # Qwen3.5 has an output gate that is as wide as the queries
     return int(config.hidden_size * (gated * queries + 2 * keys))
 
 
 def _feed_forward(kind: str, config: Any) -> dict[str, int]:
-    """Return the number of elements in the feed-forward layers' matrices that a token uses."""
+    """Return, by term, the number of elements in the matrices of the feed-forward layers that a token uses."""
     hidden, layers = config.hidden_size, config.num_hidden_layers
     if kind not in MIXTURES and not (kind in HYBRID and hasattr(config, "num_experts")):
         return {"mlp": hidden * config.intermediate_size * (2 if kind == "apertus" else 3) * layers}
@@ -99,7 +101,7 @@ def _feed_forward(kind: str, config: Any) -> dict[str, int]:
 
 
 def _full(kind: str, config: Any) -> list[int]:
-    """Return the layers with attention to all tokens or within a window, by number."""
+    """Return the indices of the layers with full or windowed attention. The other layers have linear attention."""
     layers = range(config.num_hidden_layers)
     if kind not in HYBRID:
         return [*layers]
@@ -110,7 +112,7 @@ def _full(kind: str, config: Any) -> list[int]:
 
 
 def _squares(kind: str, config: Any, lengths: tuple[int, ...]) -> int:
-    """Return the sum over layers and sequences of L squared, or of L x W with a window."""
+    """Return the sum of length x length over layers and sequences. In a layer with a window, the sum is of length x min(length, window)."""
     everywhere = sum(length**2 for length in lengths)
     layers = len(_full(kind, config))
     if kind not in WINDOWS:
@@ -127,13 +129,13 @@ def _squares(kind: str, config: Any, lengths: tuple[int, ...]) -> int:
 
 
 def _linear(config: Any, tokens: int) -> int:
-    """Return the FLOPs of a gated delta net layer."""
+    """Return the FLOPs of one gated delta net layer."""
     state = config.linear_key_head_dim * config.linear_value_head_dim * config.linear_num_value_heads
     return int(tokens * (6 * linear_projections(config) + 15 * state))
 
 
 def _vision(config: Any, lengths: tuple[int, ...]) -> int:
-    """Return the FLOPs of a vision encoder for images of these lengths, including every pair of patches."""
+    """Return the FLOPs of a vision encoder for images with these numbers of patches, including the scores of every pair of patches."""
     if config is None:
         return 0
     width, merged = config.hidden_size, config.hidden_size * config.spatial_merge_size**2
@@ -145,18 +147,18 @@ def _vision(config: Any, lengths: tuple[int, ...]) -> int:
     return int(6 * matrices * sum(lengths) + pairs)
 
 
-MATRICES = "6 x matrices x tokens"
+MATRICES = "6 x matrix elements x tokens"
 HOW = {
     "input table": "6 x hidden size x vocabulary x tokens (a lookup does no multiplications)",
     "attention projections": MATRICES,
-    "attention scores": "12 x heads x head size x the sum of L squared a layer, halved for causality, with a window of L x W",
-    "linear attention": f"{MATRICES}, and 15 x heads x key size x value size x tokens for the state",
+    "attention scores": "per layer 12 x heads x head size x sum of length x min(length, window), halved for causality",
+    "linear attention": f"{MATRICES}, plus 15 x heads x key size x value size x tokens for the state",
     "mlp": MATRICES,
     "router": MATRICES,
-    "experts": "6 x matrices of the experts a token is sent to x tokens",
+    "experts": "6 x matrix elements (of the experts that a token is sent to) x tokens",
     "shared experts": MATRICES,
     "norms": "6 x weights of the queries' and keys' norms x tokens",
-    "vision": "6 x matrices x patches, and every pair of patches",
+    "vision": "6 x matrix elements x patches, plus the scores of every pair of patches",
     "output layer": "6 x hidden size x vocabulary x tokens",
 }
 TRAINER = Trainer("verl", "verl 0.9.1, FlopsCounter", terms, HOW)

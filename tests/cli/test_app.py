@@ -261,7 +261,7 @@ def test_a_model_of_a_library_needs_no_weights_to_be_counted() -> None:
 def test_a_model_that_needs_values_is_counted_on_the_cpu() -> None:
     pytest.importorskip("torchvision")
     result = invoke("run torchvision:ssdlite320_mobilenet_v3_large --counts-only")
-    assert "needs values, so it was counted on real tensors" in result.stderr
+    assert "needs the values of tensors, so it was counted on real tensors" in result.stderr
     assert "input f32[1,3,320,320]   cpu" in result.stdout
 
 
@@ -319,7 +319,7 @@ def test_models_of_transformers_train_on_their_loss_without_a_cache(tmp_path: Pa
         )
     )
     result = invoke("run hf:config.json --input-ids 2,16 --backward --counts-only --json")
-    assert "labels of shape 2x16 are added to compute the loss" in result.stderr
+    assert "added labels of shape 2x16 to compute the loss" in result.stderr
     model = transformers.GPT2LMHeadModel(transformers.AutoConfig.from_pretrained(tmp_path))
     model.config.use_cache = False
     ids = torch.zeros(2, 16, dtype=torch.long)
@@ -411,7 +411,7 @@ def test_a_model_is_checked_against_a_saved_report() -> None:
     for wrong, said in (
         ("--tolerance 1% --max-flops 1G", "needs a --baseline"),
         ("--baseline model.py", "not a saved report"),
-        ("--batch 2 --baseline main.json", "they cannot be compared"),
+        ("--batch 2 --baseline main.json", "give the same inputs"),
         ("--baseline main.json --tolerance much", "could not convert"),
     ):
         assert said in invoke(f"check model.py:before --input 1,3,64,64 {wrong}").output
@@ -421,7 +421,7 @@ def test_a_diff_is_saved_as_a_page_and_a_table(tmp_path: Path) -> None:
     out(f"diff model.py:before model.py:after --input 1,3,64,64 --save {tmp_path}/d.html --save {tmp_path}/d.csv")
     assert (tmp_path / "d.html").read_text().startswith("<!doctype html>")
     assert "module" in (tmp_path / "d.csv").read_text().splitlines()[0]
-    assert "is written as one of .html" in invoke("diff model.py:before model.py:after --save d.png").output
+    assert "can be saved as one of .html" in invoke("diff model.py:before model.py:after --save d.png").output
 
 
 def test_a_prediction_may_wait_for_the_host() -> None:
@@ -449,9 +449,9 @@ def test_the_rows_of_several_models_have_the_names_given_or_those_of_their_files
     files = f"{tmp_path}/net8.json {tmp_path}/net16.json"
     assert {"net8", "net16"} <= {*out(f"run {files}").split()}
     assert {"narrow", "wide"} <= {*out(f"run {files} --names narrow,wide").split()}
-    for names, said in (("narrow", "1 names for 2 models"), ("a,a", "a is given twice")):
+    for names, said in (("narrow", "1 names for 2 models"), ("a,a", "two rows have the name a")):
         assert said in invoke(f"run {files} --names {names}").output
-    assert "there is one" in invoke(f"run {tmp_path}/net8.json --names a").output
+    assert "needs several models" in invoke(f"run {tmp_path}/net8.json --names a").output
 
 
 def test_several_models_are_the_rows_of_one_table(tmp_path: Path) -> None:
@@ -471,11 +471,11 @@ def test_several_models_are_the_rows_of_one_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--tree", "--tree is for one model"),
+        ("--tree", "--tree needs a single model"),
         ("--columns parms", "did you mean params"),
         ("--sort-by parms", "did you mean params"),
-        ("--save table.pickle", "written as one of"),
-        ("model.py:before", "given twice"),
+        ("--save table.pickle", "saved as one of"),
+        ("model.py:before", "two rows have the name"),
     ],
 )
 def test_options_that_do_not_fit_several_models_are_refused(options: str, said: str) -> None:
@@ -492,7 +492,7 @@ def test_a_saved_report_is_explained_and_recounted() -> None:
     assert out("explain a.json torch_flops fvcore").startswith("torch_flops 48   fvcore 24")
     assert out("check a.json --max-flops 24").startswith("ok    FLOPs")
     assert invoke("check a.json --max-flops 24 --convention torch_flops").exit_code == 1
-    assert "only --convention and --attention can be" in invoke("check a.json --max-flops 24 --batch 2").stderr
+    assert "which only allows --convention and --attention" in invoke("check a.json --max-flops 24 --batch 2").stderr
 
 
 @pytest.mark.parametrize(
@@ -581,10 +581,10 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("run resnet50", "unknown model 'resnet50'; timm has it: timm:resnet50"),
+        ("run resnet50", "unknown model 'resnet50' (did you mean timm:resnet50?)"),
         ("run timm:resnet5", "timm has no model 'resnet5' (did you mean resnet5"),
         ("run timm:vit_b", "timm has no model 'vit_b' (did you mean vit_base_"),
-        ("run timm:", "timm: names no model. A model is one of"),
+        ("run timm:", "timm: lacks the name of a model. A model is one of"),
         (
             "run .",
             ". is a directory without a config.json: pass a model's folder, which has a config.json, or your own model as FILE.py:NAME",
@@ -594,15 +594,15 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run torchvision:swin", "torchvision has no model 'swin' (did you mean swin_"),
         ("run hf:bret", "did you mean bert"),
         ("run hf:LlamaForCausal", "did you mean LlamaForCausalLM"),
-        ("run hf:no/config.json", "nothing is downloaded"),
-        ("run hf:bert-base-uncased", "'bert-base-uncased'; nothing is downloaded: hf:bert uses the config's defaults"),
+        ("run hf:no/config.json", "fxflops downloads nothing"),
+        ("run hf:bert-base-uncased", "'bert-base-uncased'; fxflops downloads nothing: hf:bert uses the default config"),
         ("run hf:clip --counts-only", "CLIPModel.forward takes (input_ids, pixel_values"),
         ("run none.py:model", "there is no file 'none.py'"),
-        ("run model.py", "which model of model.py? one of model.py:"),
+        ("run model.py", "model.py is not the name of a model: give one of model.py:"),
         ("run nowhere.at_all:model", "there is no module 'nowhere.at_all'"),
         ("run model.py:make_modle", "did you mean make_model"),
-        ("run model.py:number", "gives int"),
-        ("run model.py:pair", "gives (int, int)"),
+        ("run model.py:number", "is or returns int"),
+        ("run model.py:pair", "is or returns (int, int)"),
         ("run model.py:exits", "model.py:exits() raised SystemExit: 3\n  at "),
         (
             "run model.py:halved --input 1,4:f32 --counts-only",
@@ -619,20 +619,20 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py:make_model --input 1,3,64,64 --input 3,3", "the inputs do not fit Sequential.forward"),
         (
             "run model.py:make_model --input x=1,3,64,64",
-            "\n  --input SHAPE sets the next parameter, --input NAME",
+            "\n  --input SHAPE is the next positional argument, --input NAME",
         ),
         ("summary model.py:make_model --input-size 1,3,64,64 --columns cost", "no column 'cost'"),
         ("run model.py:Branch --input 2,3 --trace symbolic", "\n--trace record records a run of the model instead"),
         ("run model.py:Branch --input 2,3 --backward", "fxflops: there is no backward pass: no output depends on"),
         ("run model.py:make_model --input 1,3,a", "write a shape, such as 1,3,224,224"),
         ("run model.py:make_model --input 1,3,64,64:f31", "unknown dtype 'f31' (did you mean f32"),
-        ("run model.py:make_model --input-ids x=1", "write a shape alone"),
+        ("run model.py:make_model --input-ids x=1", "write only a shape"),
         (
             "run hf:bert --input 1,128 --counts-only",
-            "its input is token ids: give integers: --input-ids 1,128 or",
+            "the model takes token ids: give integers, with --input-ids 1,128 or",
         ),
         ("run model.py:make_model --input 1,3 --device gpu", "unknown device 'gpu'"),
-        ("run model.py:make_model --input 1,3 --device cuda:99", "no device 'cuda:99'"),
+        ("run model.py:make_model --input 1,3 --device cuda:99", "device 'cuda:99' does not exist"),
         ("run model.py:make_model --input 1,3 --dtype f33", "unknown dtype"),
         (
             "run model.py:make_model --input 1,3 --convention fvcor",
@@ -646,7 +646,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py:make_model --input 1,3 --backward --optimizer SGD", "give --backward --counts-only"),
         (
             "run model.py:make_model --input 1,3 --counts-only --backward --optimizer Adamm",
-            "torch.optim has no 'Adamm' (did you mean Adam",
+            "torch.optim has no optimizer 'Adamm' (did you mean Adam",
         ),
         (
             "run model.py:make_model --input 1,3,64,64 --counts-only --backward --optimizer SparseAdam",
@@ -659,18 +659,18 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py:make_model --input 1,3 --depth 2", "--depth 2 needs --tree"),
         ("run model.py:make_model --input 1,3 --units G", "--units G needs --tree or --table"),
         ("run model.py:make_model --input 1,3 --json --tree", "leave out --tree and --table"),
-        ("run model.py:make_model --input 1,3 --save a.xyz", "the suffix must name a format"),
+        ("run model.py:make_model --input 1,3 --save a.xyz", "expected a file name that ends in one of"),
         ("run model.py:make_model --input 1,3 --save no/a.json", "there is no folder 'no'"),
-        ("run model.py:with_args --batch 2", "comes with its own inputs"),
+        ("run model.py:with_args --batch 2", "has its own inputs"),
         ("run model.py:with_args --batch 0", "--batch"),
         ("explain model.py:with_args fvcor thop", "unknown convention 'fvcor'"),
         ("explain model.py:with_args", "Missing argument 'CONVENTION'"),
         ("diff model.py:with_args", "Missing argument 'OTHER'"),
         ("diff none.json model.py:with_args", "there is no file 'none.json'"),
-        ("check model.py:with_args", "no budget is given: give one or more of --max-flops"),
+        ("check model.py:with_args", "no budget to check: give a limit (--max-flops"),
         ("check model.py:with_args --max-flops 4Q", "'4Q' is not a number with a unit of k, M, G"),
         ("check model.py:with_args --max-memory 2G", "2GiB, 500MB"),
-        ("check model.py:with_args --max-time 1s --device meta", "no time was measured"),
+        ("check model.py:with_args --max-time 1s --device meta", "cannot check the limit for time"),
         ("ops sofmax", "did you mean softmax"),
         ("frobnicate", "No such command 'frobnicate'"),
         ("run", "Missing argument 'MODEL'"),
@@ -718,12 +718,12 @@ def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         (
             b'{"model_type": "vit"}',
             "a.json",
-            "looks like a transformers config, whose model is hf:path/to/config.json",
+            "looks like a transformers config; to count its model, use hf:path/to/config.json",
         ),
         (b'{"model_type": ', "hf:a.json", "a.json is not a transformers config: Expecting value"),
         (b"[1, 2]", "hf:a.json", "it has no model_type, such as"),
         (b'{"model_type": "llamma"}', "hf:a.json", "transformers has no model_type 'llamma' (did you mean llama"),
-        (b'{"model_type": "llama", "hidden_size": "big"}', "hf:a.json", "fxflops: hf:a.json cannot be made: "),
+        (b'{"model_type": "llama", "hidden_size": "big"}', "hf:a.json", "fxflops: hf:a.json cannot be built: "),
         (b"weights", "a.pt", "a.pt is a text file, not a model: pass a .pt2 file written by torch.export.save"),
     ],
 )
@@ -1077,17 +1077,23 @@ def test_predict_of_a_saved_report_knows_no_allocations(tmp_path: Path) -> None:
         ("predict model.py:make_model --input 1,3,64,64", "give --device CARD"),
         ("predict model.py:make_model --input 1,3,64,64 --device cpu", "--device cpu is not a card"),
         ("predict model.py:make_model --input 1,3,64,64 --device H900", "unknown device 'H900' (did you mean "),
-        ("predict model.py:make_model --input 1,3,64,64 --device H100 --by cost", "--by 'cost': one of operator"),
+        (
+            "predict model.py:make_model --input 1,3,64,64 --device H100 --by cost",
+            "--by 'cost': expected one of operator",
+        ),
         ("predict model.py:make_model --input 1,3 --device H100 --optimizer SGD", "give --backward"),
-        ("predict a.json --device H100 --what-fits", "--what-fits counts the model with other batches"),
+        ("predict a.json --device H100 --what-fits", "--what-fits counts the model with other batch sizes"),
         (
             "predict model.py:make_model --input 1,3,64,64 --device H100 --autocast f32",
-            "--autocast f32: give bf16 or f16",
+            "--autocast f32: expected bf16 or f16",
         ),
-        ("run model.py:make_model --input 1,3,64,64 --autocast bf16", "--autocast bf16 only works when counting"),
+        (
+            "run model.py:make_model --input 1,3,64,64 --autocast bf16",
+            "--autocast bf16 only works if the model is counted",
+        ),
         (
             "check model.py:make_model --input 1,3,64,64 --max-time 9s --autocast bf16",
-            "--autocast bf16 only works when counting",
+            "--autocast bf16 only works if the model is counted",
         ),
         ("run model.py:make_model --input 1,3,64,64 --device H100 --repeats 3", "--device H100 does not run the model"),
         ("check model.py:make_model --input 1,3,64,64 --device H100 --max-time 1s", "--max-time runs the model"),
@@ -1139,7 +1145,7 @@ def test_a_model_in_a_file(files: Path, command: str, batch: int) -> None:
         ("batch.pt2", "choose sizes for the program's inputs: input float32["),
         ("fixed.pt2 --batch 3", "torch.export.export fixed size 0 as 2"),
         ("script.pt", "has no default inputs: give --input 1,3,224,224"),
-        ("pickled.pt --input 1,3,8,8", "to load a file that you trust, use --unsafe"),
+        ("pickled.pt --input 1,3,8,8", "to load a file that you trust, add --unsafe"),
     ],
 )
 def test_a_file_that_needs_more(files: Path, command: str, said: str) -> None:

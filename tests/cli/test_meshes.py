@@ -60,7 +60,7 @@ def test_meshes_that_fit_and_those_that_do_not(model: str) -> None:
     assert "checkpointed" in planned  # the mesh that is too large with all activations
     text = invoke(model, "--gpus", "16", "--memory", f"{least}B", "--seq", "32", "--no-checkpoint").stdout
     assert text.startswith("training step: batch ")
-    assert " of 32 tokens for each rank of dp" in text.splitlines()[0]
+    assert " of 32 tokens per data-parallel rank" in text.splitlines()[0]
     assert text.splitlines()[1].startswith("predicted on H100 SXM, 450 GB/s within a node of 8")
     largest = max(memory, key=memory.__getitem__)
     assert f": {largest} (" in text.splitlines()[-1]
@@ -98,10 +98,10 @@ def test_a_model_of_experts_is_data_parallel_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["timm:resnet18", "--gpus", "2"], "mesh is for language models of transformers"),
+        (["timm:resnet18", "--gpus", "2"], "mesh needs a transformers language model"),
         (["hf:bert", "--gpus", "2"], "BertModel is no causal language model"),
         (["hf:LlamaForCausalLM", "--gpus", "2", "--device", "Abacus"], "unknown device 'Abacus'"),
-        (["hf:LlamaForCausalLM", "--gpus", "2", "--device", "L4"], "the links of L4 are not known: give --within"),
+        (["hf:LlamaForCausalLM", "--gpus", "2", "--device", "L4"], "the link speeds of L4 are unknown: give --within"),
         (["hf:LlamaForCausalLM", "--gpus", "2", "--json", "--csv"], "not both"),
         (["hf:LlamaForCausalLM", "--gpus", "0"], "--gpus"),
         (["hf:LlamaForCausalLM", "--gpus", "2", "--memory", "much"], "--memory"),
@@ -132,7 +132,10 @@ def test_gradients_are_accumulated_where_the_share_does_not_fit(model: str) -> N
 def test_where_nothing_fits_it_is_said_what_to_do(model: str) -> None:
     found = invoke(model, "--gpus", "2", "--seq", "8", "--batch", "2", "--memory", "2KiB", "--no-checkpoint")
     assert "none fits" in found.stdout
-    assert "what to do: leave out --no-checkpoint, a smaller --batch, with --global-batch to accumulate" in found.stdout
+    assert (
+        "ways to make it fit: leave out --no-checkpoint, a smaller --batch, with --global-batch to accumulate"
+        in found.stdout
+    )
 
 
 @pytest.mark.parametrize(

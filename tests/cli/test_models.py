@@ -73,7 +73,7 @@ def test_the_line_that_is_told_is_of_no_library(maker: str) -> None:
 
 
 def test_weights_that_there_is_no_room_for() -> None:
-    with pytest.raises(InputError, match="--counts-only makes no weights") as error:
+    with pytest.raises(InputError, match="--counts-only allocates no weights") as error:
         load("own_nets.py:wide")
     assert "\n  at " in str(error.value)
     assert sum(p.numel() for p in load("own_nets.py:wide", on_meta=True).model.parameters()) == 2**56 + 2**28
@@ -83,5 +83,5 @@ def test_a_type_of_transformers_that_is_misspelled() -> None:
     pytest.importorskip("transformers")
     with pytest.raises(InputError, match=r"'bertt' \(did you mean bert"):
         load("hf:bertt")
-    with pytest.raises(InputError, match="'bert-base-uncased'; nothing is downloaded: hf:bert uses"):
+    with pytest.raises(InputError, match="'bert-base-uncased'; fxflops downloads nothing: hf:bert uses"):
         load("hf:bert-base-uncased")

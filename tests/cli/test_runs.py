@@ -131,7 +131,7 @@ def test_a_step_of_an_optimizer_is_counted() -> None:
 @pytest.mark.parametrize(
     ("name", "macs", "how"),
     [
-        ("Read", 2 * 8 * 3, "made of real tensors and counted on the meta device"),  # its constructor needs a value
+        ("Read", 2 * 8 * 3, "built with real weights and counted on the meta device"),  # its constructor needs a value
         ("branch", 2 * 8 * 4, "counted on real tensors"),  # its forward does
     ],
 )
@@ -139,7 +139,7 @@ def test_where_values_are_needed_there_are_some(name: str, macs: int, how: str) 
     found, said = report(f"run own_nets.py:{name} --input 2,8 --counts-only")
     assert (found["totals"]["total_macs"], found["totals"]["complete"]) == (macs, True)
     assert found["environment"]["device"].startswith("cpu")
-    assert said.startswith(f"fxflops: own_nets.py:{name} needs values, so it was {how}: ")
+    assert said.startswith(f"fxflops: own_nets.py:{name} needs the values of tensors, so it was {how}: ")
     assert how.endswith(found["trace"])
 
 
@@ -150,7 +150,10 @@ def test_processes_that_are_not_brought_together_print_once(monkeypatch: pytest.
         monkeypatch.setenv(name, value)
     first = invoke(command)
     assert (first.stdout, alone.stderr) == (alone.stdout, "")
-    assert "joins no process group: each of 2 processes counted it alone, and rank 0 prints" in first.stderr
+    assert (
+        "joins no process group: each of the 2 processes counted the whole model, and only rank 0 prints"
+        in first.stderr
+    )
     monkeypatch.setenv("RANK", "1")
     assert invoke(command).output == ""
 
@@ -174,8 +177,8 @@ def test_what_is_no_matter_of_meta_is_tried_once() -> None:
     [
         ("--input 2,8 --dtype int8", "weights cannot have dtype 'int8'"),
         ("--input 2,8 --dtype bool", "weights cannot have dtype 'bool'"),
-        ("--input 99999999999999999999,8", "no input of shape f32[99999999999999999999,8] can be made"),
-        ("--input 2,8 --device xla", "own_nets.py:linear cannot be moved: "),
+        ("--input 99999999999999999999,8", "cannot create an input f32[99999999999999999999,8]"),
+        ("--input 2,8 --device xla", "own_nets.py:linear cannot be moved to its device and dtype: "),
     ],
 )
 @pytest.mark.parametrize("command", ["run", "check --max-flops 1G"])
@@ -217,7 +220,7 @@ def test_options_are_of_the_side_that_is_a_model() -> None:
         assert (found["a"], found["b"]) == macs
     result = invoke("diff i.json i.json --input 4,8")
     assert result.exit_code == 2
-    assert "only --convention and --attention can be given for it" in result.stderr
+    assert "which only allows --convention and --attention" in result.stderr
 
 
 def test_columns_of_two_views() -> None:
@@ -241,4 +244,4 @@ def test_a_model_is_also_timed_compiled(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert "\ncompiled " in text
     assert "its backward · " in text
     refused = CliRunner().invoke(app, [*asked[:5], "--counts-only"])
-    assert "--trace, --repeats and --compile are for running a model" in refused.output
+    assert "--trace, --repeats and --compile only work when the model runs" in refused.output

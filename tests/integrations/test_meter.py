@@ -257,7 +257,7 @@ def test_what_cannot_be_counted_is_unknown() -> None:
 
 def test_a_step_without_a_call_is_unknown() -> None:
     meter = metered(Net())
-    with pytest.warns(UserWarning, match="saw no call of the model"), meter.step():
+    with pytest.warns(UserWarning, match="saw no call of its model"), meter.step():
         pass
     assert meter.read().keys() == {"counting_seconds"}
 
@@ -353,7 +353,7 @@ def test_a_sharded_model_needs_a_form_and_is_never_counted() -> None:
         model(ids).sum().backward()
     assert "mfu" not in meter.read()
     meter = metered(model, closed_form=form)
-    with pytest.warns(UserWarning, match="the sizes seq of the closed form are not the dims"), meter.step():
+    with pytest.warns(UserWarning, match="the closed form has the sizes seq, which are not the dims"), meter.step():
         model(ids).sum().backward()
 
 

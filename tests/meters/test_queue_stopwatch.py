@@ -115,7 +115,7 @@ def test_kinds_of_work_are_timed_apart(standin: StandIn, clock: Clock) -> None:
             clock.now += OBSERVING
             watch.run(loop._work, (host, device), {}, work=kind)
             watch.go()
-    works = [item for item in watch._items if isinstance(item, queue_stopwatch.Work)]
+    works = [item for item in watch._marks_and_work if isinstance(item, queue_stopwatch.Work)]
     assert len(works) == 40
     assert not any(work.waited for work in works)
     assert seconds_of(watch.now() - start) == pytest.approx(1e-3 + 20 * 3e-3, rel=1e-3)

@@ -161,7 +161,7 @@ def test_frozen_parameters_have_no_state() -> None:
 @pytest.mark.parametrize(
     ("optimizer", "backward", "message"),
     [
-        (AdamW, False, r"optimizer= needs a backward pass: fxflops.count\(..., backward=True"),
+        (AdamW, False, r"optimizer= needs a backward pass: call fxflops.count\(..., backward=True"),
         (
             "adam",
             True,

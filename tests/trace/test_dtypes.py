@@ -119,7 +119,9 @@ def test_a_layer_of_another_dtype(device: str, backward: bool) -> None:
     model, x = nn.Sequential(nn.Linear(3, 4).half()).to(device), torch.ones(2, 3)
     with pytest.raises(RunError, match=r"module '0'\n  given f32\[2,3\]\n.*the same dtype") as found:
         fxflops.count(model, x, backward=backward)
-    assert str(found.value).endswith("\n  cast the inputs or the model, .to(dtype), or run it under torch.autocast")
+    assert str(found.value).endswith(
+        "\n  cast the inputs or the model with .to(dtype), or run the model under torch.autocast"
+    )
     assert fxflops.count(model, x.half(), backward=backward).complete
 
 

@@ -22,7 +22,7 @@ from tests.trace.test_meta_world import assert_same
 def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """The functions, and the operators of backward passes, that go the observer's own way."""
     names: Counter[str] = Counter()
-    function, operator = Observer._observed, Observer._observed_operator
+    function, operator = Observer._observe_call, Observer._observe_operator
 
     def of_function(self: Observer, func: Any, *rest: Any) -> Any:
         names[func.__name__] += 1
@@ -32,8 +32,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         names[func.name()] += current_graph_task_id() != -1
         return operator(self, func, *rest)
 
-    monkeypatch.setattr(Observer, "_observed", of_function)
-    monkeypatch.setattr(Observer, "_observed_operator", of_operator)
+    monkeypatch.setattr(Observer, "_observe_call", of_function)
+    monkeypatch.setattr(Observer, "_observe_operator", of_operator)
     return names
 
 

@@ -9,7 +9,7 @@ import torch
 
 from fxflops.records import Operation
 from fxflops.trace.forms import META, OWN, REAL, Form
-from fxflops.trace.memo import NEW, VIEWS, Known, Unknown, alike, call_key, forms_in
+from fxflops.trace.memo import NEW, VIEWS, Recipe, Unknown, call_key, forms_in, without_strides
 
 X, Y = torch.empty(2, 3, device="meta"), torch.empty(3, 2, device="meta")
 FORMS = {id(t): Form(t.shape, t.stride(), t.dtype, META) for t in (X, Y)}
@@ -48,7 +48,7 @@ def test_keys_are_alike_where_shapes_and_dtypes_are() -> None:
     across = Form(X.shape, (1, 2), X.dtype, META)
     wider = Form(X.shape, X.stride(), torch.float64, META)
     mine, lying, wide = ((torch.cat, (list, form, FORMS[id(Y)]), 1) for form in (FORMS[id(X)], across, wider))
-    assert alike(mine) == alike(lying) != alike(wide)
+    assert without_strides(mine) == without_strides(lying) != without_strides(wide)
     assert mine != lying
 
 
@@ -60,4 +60,4 @@ def test_tensors_with_values_have_mirrors_made_where_they_are_looked_at(
     kind: str, given: Any, needs_mirrors: bool
 ) -> None:
     forms = [Form(X.shape, X.stride(), X.dtype, each) for each in given]
-    assert Known(Operation("cat", torch.cat, (), {}, None), kind, given=forms).needs_mirrors is needs_mirrors
+    assert Recipe(Operation("cat", torch.cat, (), {}, None), kind, argument_forms=forms).needs_mirrors is needs_mirrors

@@ -57,5 +57,5 @@ def test_windows_in_five_of_six_layers(length: int) -> None:
 
 
 def test_another_formula_is_refused() -> None:
-    with pytest.raises(InputError, match="maxtext's formula for llama4_text is not implemented here"):
+    with pytest.raises(InputError, match="fxflops does not implement maxtext's formula for llama4_text"):
         trainers.estimate("maxtext", {**PUBLISHED["Llama-2-7B"], "model_type": "llama4_text"}, [8])

@@ -255,7 +255,7 @@ def test_nodes_tell_their_modules_and_lines() -> None:
         "placeholder", "call_module", "call_function", "get_attr", "output",
     }  # fmt: skip
     linear = next(node for node in graph.graph.nodes if node.target is F.linear)
-    assert "test_record.py" in (linear.stack_trace or "")
+    assert "test_graph_recorder.py" in (linear.stack_trace or "")
 
 
 def test_symbolic_and_recorded_counts_are_the_same_by_module() -> None:

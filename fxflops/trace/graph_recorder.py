@@ -50,7 +50,7 @@ class _Origin(NamedTuple):
 
     tensor: weakref.ref[torch.Tensor]
     node: fx.Node
-    steps: tuple[Access, ...]
+    access_path: tuple[Access, ...]
 
 
 class NoRecorder:
@@ -85,15 +85,15 @@ class Recorder(NoRecorder):
     def __init__(self, model: nn.Module, inputs: Mapping[str, Any]) -> None:
         self.calls: Sequence[Call] = ()
         self.calls_of: dict[str, range] = {}
-        self._assigned = 0
+        self._calls_assigned = 0
         self._model = model
         self._graph = fx.Graph()
         self._objects: dict[str, Any] = {}
-        self._numbers: dict[str, int] = {}
+        self._last_numbers: dict[str, int] = {}
         self._origins: dict[int, _Origin] = {}
-        self._state = {id(tensor): (tensor, name) for name, tensor in _state_of(model)}
+        self._state_by_id = {id(tensor): (tensor, name) for name, tensor in _named_state(model)}
         self._autocast = autocast_state()
-        self._learns = self._grad = torch.is_grad_enabled()
+        self._learns = self._grad_enabled = torch.is_grad_enabled()
         for name, parameter in signature_of(model).parameters.items():
             if name not in inputs:
                 continue
@@ -170,8 +170,8 @@ class Recorder(NoRecorder):
         with DisableTorchFunction():
             self._follow_modes(returned=target == "view_as" and args[0] is args[1])
             node = self._graph.create_node(opcode, target, args, kwargs)
-            self.calls_of[node.name] = range(self._assigned, len(self.calls))
-            self._assigned = len(self.calls)
+            self.calls_of[node.name] = range(self._calls_assigned, len(self.calls))
+            self._calls_assigned = len(self.calls)
             if stack:
                 node.meta["nn_module_stack"] = stack
             file, _, line = author_line().rpartition(":")
@@ -180,9 +180,9 @@ class Recorder(NoRecorder):
             self._remember(out, node)
 
     def _remember(self, value: Any, node: fx.Node) -> None:
-        for steps, part in walk(value):
+        for access_path, part in walk(value):
             if issubclass(type(part), torch.Tensor):
-                self._origins[id(part)] = _Origin(weakref.ref(part), node, steps)
+                self._origins[id(part)] = _Origin(weakref.ref(part), node, access_path)
 
     def _argument(self, value: Any) -> Any:
         """Return a value as an argument of a node."""
@@ -210,9 +210,9 @@ class Recorder(NoRecorder):
     def _node_of(self, tensor: torch.Tensor) -> fx.Node:
         origin = self._origins.get(id(tensor))
         if origin is None or origin.tensor() is not tensor:
-            origin = _Origin(weakref.ref(tensor), self._unseen(tensor), ())
+            origin = _Origin(weakref.ref(tensor), self._node_of_unseen(tensor), ())
         node = origin.node
-        for kind, key in origin.steps:
+        for kind, key in origin.access_path:
             node = self._graph.call_function(
                 operator.getitem if kind == "item" else getattr, (node, self._argument(key))
             )
@@ -221,12 +221,12 @@ class Recorder(NoRecorder):
         self._origins[id(tensor)] = _Origin(weakref.ref(tensor), node, ())
         return node
 
-    def _unseen(self, tensor: torch.Tensor) -> fx.Node:
+    def _node_of_unseen(self, tensor: torch.Tensor) -> fx.Node:
         """Return a node for a tensor that no recorded call returned: a model's tensor, a view of a recorded tensor, or a constant."""
-        state = self._state.get(id(tensor))
-        if state is not None:
-            self._objects[state[1]] = tensor
-            return self._graph.get_attr(state[1])
+        _, name = self._state_by_id.get(id(tensor), (None, ""))
+        if name:
+            self._objects[name] = tensor
+            return self._graph.get_attr(name)
         base = self._base_of(tensor)
         if base is not None:
             view = (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
@@ -240,15 +240,15 @@ class Recorder(NoRecorder):
         if not is_dense(tensor):
             return None
         storage = tensor.untyped_storage()._cdata
-        alive = [known for origin in self._origins.values() if (known := origin.tensor()) is not None]
-        for known in (*alive, *(held for held, _ in self._state.values())):
-            alike = is_dense(known) and known.dtype is tensor.dtype
-            if alike and known.untyped_storage()._cdata == storage:
-                return known
+        recorded = [other for origin in self._origins.values() if (other := origin.tensor()) is not None]
+        for other in (*recorded, *(state_tensor for state_tensor, _ in self._state_by_id.values())):
+            may_be_base = is_dense(other) and other.dtype is tensor.dtype
+            if may_be_base and other.untyped_storage()._cdata == storage:
+                return other
         return None
 
     def _constant(self, kind: str, value: Any) -> fx.Node:
-        number = self._numbers[kind] = self._numbers.get(kind, -1) + 1
+        number = self._last_numbers[kind] = self._last_numbers.get(kind, -1) + 1
         name = f"_{kind}{number}"
         self._objects[name] = value
         return self._graph.get_attr(name)
@@ -259,16 +259,16 @@ class Recorder(NoRecorder):
         In the forward of an ``autograd.Function`` gradients are off. In the graph they are on, since the calls in that
         forward replace the function there, and so does the view that torch makes of an input that the function returns.
         """
-        now = autocast_state()
-        for device, (enabled, dtype) in now.items():
+        autocast = autocast_state()
+        for device, (enabled, dtype) in autocast.items():
             if self._autocast[device] != (enabled, dtype):
                 self._graph.call_function(torch.set_autocast_enabled, (device, enabled))
                 self._graph.call_function(torch.set_autocast_dtype, (device, dtype))
-        self._autocast = now
-        grad = torch.is_grad_enabled() or (self._learns and (returned or in_function()))
-        if grad != self._grad:
-            self._graph.call_function(set_grad_enabled, (grad,))
-        self._grad = grad
+        self._autocast = autocast
+        grad_enabled = torch.is_grad_enabled() or (self._learns and (returned or in_function()))
+        if grad_enabled != self._grad_enabled:
+            self._graph.call_function(set_grad_enabled, (grad_enabled,))
+        self._grad_enabled = grad_enabled
 
 
 def _with_storage(tensor: torch.Tensor) -> torch.Tensor:
@@ -278,11 +278,14 @@ def _with_storage(tensor: torch.Tensor) -> torch.Tensor:
     return empty.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
-def _state_of(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+def _named_state(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     """Return all parameters, buffers, and tensors in plain attributes of modules, with their names."""
-    held = ((f"{path}.{name}", v) for path, module in named_modules(model) for name, v in vars(module).items())
-    plain = [(name.lstrip("."), value) for name, value in held if issubclass(type(value), torch.Tensor)]
-    return [*named_parameters(model, each_once=False), *named_buffers(model, each_once=False), *plain]
+    named = [*named_parameters(model, each_once=False), *named_buffers(model, each_once=False)]
+    for path, module in named_modules(model):
+        for name, value in vars(module).items():
+            if issubclass(type(value), torch.Tensor):
+                named.append((f"{path}.{name}".lstrip("."), value))
+    return named
 
 
 def _has_name(func: Any) -> bool:

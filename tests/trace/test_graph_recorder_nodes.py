@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.trace.test_record import recorded
+from tests.trace.test_graph_recorder import recorded
 
 X = torch.arange(6.0).reshape(2, 3) / 3
 
