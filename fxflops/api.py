@@ -1,4 +1,4 @@
-"""The public functions ``analyze``, ``count`` and ``read_trace``, and the order of their stages: trace, run, count, sum up."""
+"""The public functions ``analyze``, ``count``, ``summary`` and ``read_trace``."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from .run.running import prepared_subject
 from .run.trace_run import run_of_trace
 from .trace.memo import Lessons
 
-NO_OPTIMIZER = """analyze() takes no optimizer; these do:
-  fxflops.count(model, args, backward=True, optimizer=optimizer) counts its step, without computing
-  fxflops.profile(model, optimizer=optimizer) counts a training step of your own, in a with block"""
-INPUTS = """its inputs are given as the model takes them,
-  {}(model, torch.zeros(1, 3, 224, 224)), several as a tuple, those with names as kwargs={{...}}
-fxflops.summary(model, input_size=(1, 3, 224, 224)) makes them from their shapes"""
-ADAPTER_TAKES = "torchinfo's own arguments: fxflops.adapters.torchinfo.summary"
+NO_OPTIMIZER = """analyze() takes no optimizer; use instead:
+  fxflops.count(model, args, backward=True, optimizer=optimizer) to count the optimizer's step without computing it
+  fxflops.profile(model, optimizer=optimizer) to count your own training step in a with block"""
+INPUTS = """pass the model's inputs themselves:
+  {}(model, torch.zeros(1, 3, 224, 224)); several inputs as a tuple, keyword inputs as kwargs={{...}}
+  fxflops.summary(model, input_size=(1, 3, 224, 224)) makes the inputs from their shapes"""
+ADAPTER_TAKES = "fxflops.adapters.torchinfo.summary takes torchinfo's own arguments"
 Formulas = Mapping[Any, FormulaFunction]
 Model = nn.Module | Callable[..., Any] | str | PathLike[str]
 """A model, any other callable (also a torch.export program), or the path of a file or folder with a model."""
@@ -78,41 +78,42 @@ def analyze(
     """Trace ``model`` and run it node by node on real tensors; count every operation, and measure its time and memory.
 
     Args:
-        model: any ``nn.Module``, on CPU, accelerator or meta; its state is restored at the end, also after an error. A
-            model from ``torch.compile`` is counted and timed eagerly, and also timed compiled (``report.compiled``). Or any other
-            callable, called once: a function, a method (``model.generate``), a ``functools.partial``, an object such as a
-            pipeline. Its modules are found in its object, closure, arguments and the global variables that it names, and keep
-            these names (``net``, ``pipe.unet``); for a module's method they are named as in the module. Everything that it
-            reaches is restored, also an optimizer that it steps. If it runs a backward pass itself, that one is counted and no other runs.
-        args: a tuple is passed as positional inputs, anything else is one positional input.
+        model: any ``nn.Module``, on CPU, accelerator or meta. The model's state is restored at the end, also after an error. A
+            model from ``torch.compile`` is counted and timed eagerly, and also timed compiled (``report.compiled``).
+            Or any other callable: a function, a method (``model.generate``), a ``functools.partial``, an object such as a
+            pipeline. Modules are searched in the callable's object, closure and arguments, and in the global variables that its
+            code names. A module's path begins with the name of the variable or attribute that holds it (``net``, ``pipe.unet``).
+            For a module's method, paths are as in the module. Everything that the callable reaches is restored, also an
+            optimizer that it steps. If the callable runs a backward pass itself, only that backward pass runs and is counted.
+        args: the positional inputs as a tuple; anything else is passed as a single positional input.
         kwargs: keyword inputs.
-        models: for a callable, the modules to show instead of those found: one (its own names are used), a list, or a mapping by name.
+        models: for a callable, the modules to show instead of the modules that the search finds: a single module (paths are as in
+            that module), a list, or a mapping by name.
         mode: "eval", "train" or "as_is"; default "eval", or "as_is" with ``backward``.
-        backward: also run the backward pass, from the loss if the model returns one, else from the sum of the outputs
-            that require a gradient, and count and measure each operation's part in it. Gradients are computed for parameters that require them, and discarded. Without
-            ``backward`` the model runs under ``no_grad``.
-        trace: "symbolic" (torch.fx.symbolic_trace), "record" (record the calls of a real run), or "auto": the first of these
-            that succeeds. If a recorded graph cannot be run again, the report describes the model's own run, without nodes.
-        convention: the rules by which operations are counted; see :func:`list_conventions`.
+        backward: also run, count and measure the backward pass. It starts at the loss if the model returns a loss, else at the sum of
+            the outputs that require a gradient. Gradients are computed for parameters that require gradients, and discarded.
+            Without ``backward`` the model runs under ``no_grad``.
+        trace: "symbolic" uses torch.fx.symbolic_trace, "record" records the calls of a real run, and "auto" tries "symbolic" first,
+            then "record". If a recorded graph cannot be run again, the report describes the model's own run, without nodes.
+        convention: the name of the counting rules; see :func:`list_conventions`.
         attention: "dense" counts every query with every key; "exact" counts only the pairs that a mask or causality
             leaves, in scaled_dot_product_attention, flex_attention and their kernels.
-        formulas: ``{target: function}``, as :func:`formula` registers them, for this analysis only.
-        repeats: the number of timed runs; "auto" runs until times are stable, at least 5 times (3 times if a run takes 0.1 s), for at
-            most about 2 s; 0 does not time.
-            On meta nothing is timed, and peak memory is predicted for the CPU, as by :func:`count`.
-        kernels: also run once under torch.profiler, and report the kernels of each node with their times
-            (``report.nodes[i].kernels``): on CUDA from CUPTI, on CPU or mps the operators. For a compiled model
-            also its own kernels by module (``report.compiled.by_module()``), for which it is compiled again in another process.
+        formulas: formulas for this analysis only, ``{target: function}``, with functions as for :func:`formula`.
+        repeats: the number of timed runs. 0 skips timing. "auto" repeats until times are stable, at least 5 times (3 times if a run
+            takes 0.1 s), for at most about 2 s. On meta nothing is timed, and peak memory is predicted for the CPU, as by :func:`count`.
+        kernels: also run once under torch.profiler, and report each node's kernels with their times
+            (``report.nodes[i].kernels``). On CUDA, kernels are from CUPTI; on CPU and mps, operators are reported instead. A compiled
+            model is also compiled again in another process, to report its own kernels by module (``report.compiled.by_module()``).
         strict: raise MissingFormulaError if a call has no formula.
-        progress: show a progress bar on stderr, and how long a long analysis will take; by default if stderr is a terminal.
-        optimizer: not taken; :func:`count` and :class:`fxflops.profile` take one.
+        progress: show a progress bar on stderr, with the remaining time of a long analysis; by default only if stderr is a terminal.
+        optimizer: not supported here; pass an optimizer to :func:`count` or :class:`fxflops.profile`.
 
     Raises:
         InputError: the model or its inputs are invalid.
-        RunError: the model raised.
-        OutOfMemoryError: its device has too little memory.
-        TraceError: it cannot be traced.
-        MissingFormulaError: with ``strict``.
+        RunError: the model raised an error.
+        OutOfMemoryError: the model's device has too little memory.
+        TraceError: the model cannot be traced.
+        MissingFormulaError: with ``strict``, a call has no formula.
         FormulaError: a formula does not fit a call.
     """
     if optimizer is not None:
@@ -134,7 +135,7 @@ def analyze(
         kernels=kernels,
         progress=progress,
     )
-    # A GraphModule and its graph reference each other, which would keep the model's layers alive until the garbage collector runs.
+    # A GraphModule and its graph reference each other. This cycle would keep the model's layers alive until garbage collection.
     for contents in (graph._modules, graph._parameters, graph._buffers):
         contents.clear()
     return report.checked(strict)
@@ -155,7 +156,7 @@ def analyzed(
     kernels: bool = False,
     progress: bool | None = None,
 ) -> tuple[Report, fx.GraphModule]:
-    """Analyze the model as :func:`analyze` does; return the report and the graph that was run."""
+    """Analyze the model like :func:`analyze`; return the report and the graph that was run."""
     if repeats != "auto" and (not isinstance(repeats, int) or repeats < 0):
         raise InputError(f"repeats must be 'auto' or an integer of at least 0, not {repeats!r}")
     registry, rules = registry_with(formulas), find_convention(convention)
@@ -171,7 +172,7 @@ def analyzed(
             ):
                 device_types = {tensor.device.type for _, tensor in subject.held["inputs"]}
                 if device_types == {"meta"} != {subject.device.type}:
-                    problem = f"the input is on meta, the model on {subject.device}: give a real tensor, or use count()"
+                    problem = f"the input is on meta, but the model is on {subject.device}: pass a real tensor, or use count()"
                     raise InputError(problem)
                 run, traced = analysis(subject, registry, trace, repeats, tick, kernels)
             break
@@ -197,23 +198,25 @@ def count(
     strict: bool = False,
     **unknown: NoReturn,
 ) -> Report:
-    """Count without computing: the model runs once on the meta device, whatever device it is on, without a graph.
+    """Count a model's operations without computing them: run the model once on the meta device, without a graph.
 
-    The count is for ``device``, "cpu" or "cuda", which need not be in this machine. It decides the kernels of attention,
-    dropout, norms and recurrent layers, autocast, and the device that the model's own code sees. By default it is the model's
-    own device, or the CPU for a model on meta. "cuda" is an NVIDIA GPU of compute capability 8.0 or higher (A100, H100, ...).
+    ``device`` is the device to count for, "cpu" or "cuda"; this machine need not have it. It decides the kernels of attention,
+    dropout, norms and recurrent layers, the autocast rules, and the device that the model's own code sees. The default is the
+    model's own device, or the CPU for a model on meta. "cuda" is an NVIDIA GPU of compute capability 8.0 or higher (A100, H100, ...).
 
-    ``autocast`` is torch.bfloat16 or torch.float16: the forward runs as under ``torch.autocast(device, autocast)``, with
-    torch's cast lists for that device (https://pytorch.org/docs/stable/amp.html#autocast-op-reference) and its
-    cache of cast weights, on any machine. The backward pass runs outside the region, as torch advises.
+    ``autocast`` is torch.bfloat16 or torch.float16. The forward pass then runs as under ``torch.autocast(device, autocast)``, on
+    any machine: with torch's cast lists for that device
+    (https://pytorch.org/docs/stable/amp.html#autocast-op-reference) and with autocast's cache of cast weights. The backward pass
+    runs outside the autocast region, as torch advises.
 
     No activations are allocated and weights are not read. Nothing is timed, and memory is predicted. Integers and
-    booleans keep their values, for masks and positions. If floating values are needed (``x.item()``, an operator without
-    a meta kernel), the model runs on its real tensors instead: ``report.trace`` says so, and ``report.trace_reason`` why.
+    booleans keep their values, for masks and positions. If floating-point values are needed (``x.item()``, an operator without
+    a meta kernel), the model runs on its real tensors instead: then ``report.trace`` says that real tensors were used,
+    and ``report.trace_reason`` says why.
 
-    With ``backward=True`` and an ``optimizer`` (a ``torch.optim.Optimizer`` of the model's parameters, or a class or
-    function that makes one, such as ``torch.optim.AdamW``), its step is counted too, and the predicted peak includes its
-    state. The optimizer itself takes no step.
+    ``optimizer`` needs ``backward=True``. It is a ``torch.optim.Optimizer`` with the model's parameters, or a class or function
+    that makes an optimizer, such as ``torch.optim.AdamW``. The optimizer's step is counted too, and the predicted peak memory
+    includes the optimizer's state. The optimizer itself takes no step.
 
     Other arguments and errors are as for :func:`analyze`. InputError is also raised if a run on real tensors needs
     more than half of the memory.
@@ -254,8 +257,7 @@ def counted(
     models: Models | None = None,
     lessons: Lessons | None = None,
 ) -> Report:
-    """Count the model as :func:`count` does. ``lessons`` are shared by counts of the same model, device and formulas within one
-    user call."""
+    """Count the model like :func:`count`. Counts of the same model, device and formulas within one user call share ``lessons``."""
     check_flags(backward=backward, strict=strict)
     optimizer = checked_optimizer(optimizer, backward)
     registry, rules = registry_with(formulas), find_convention(convention)
@@ -285,8 +287,8 @@ def counted(
         except OwnBackwardError:
             own_backward = True
         if optimizer is not None:
-            problem = f"{type(module).__name__} runs a backward pass itself, so optimizer= has no place"
-            raise InputError(f"{problem}: let it call optimizer.step(), too")
+            problem = f"{type(module).__name__} runs a backward pass itself, so optimizer= cannot be used"
+            raise InputError(f"{problem}: call optimizer.step() in {type(module).__name__}, too")
     return Report(run, rules, registry, reference_to(module), attention).checked(strict)
 
 
@@ -304,24 +306,24 @@ def summary(
     models: Models | None = None,
     **unknown: NoReturn,
 ) -> ModelSummary:
-    """Return a table of the model's modules with input and output shapes, parameters and MACs, and the run's totals below.
+    """Return a table of the model's modules with input and output shapes, parameters and MACs. The run's totals follow the table.
 
-    It displays itself at the prompt and in a notebook; in a script, print it. The model runs as in :func:`count`. A weight
-    that modules share is counted once, in the first of them; torchinfo adds it for each.
+    The table displays itself at the prompt and in a notebook; in a script, print it. The model runs as in :func:`count`. A weight
+    that several modules share is counted once, in the first of these modules; torchinfo counts it in every module.
 
     Args:
         input_size: the shape of the input with its batch dimension, or a list of shapes. The inputs are random numbers from
             0 to 1, the same at each call; integers are 0, booleans True.
-        input_data: instead of ``input_size``, the inputs: a tensor, a list or tuple of positional inputs, or a mapping by the
+        input_data: the inputs, instead of ``input_size``: a tensor, a list or tuple of positional inputs, or a mapping by the
             names of forward's parameters.
-        dtypes: the dtypes of the inputs of ``input_size``, or one for all; default torch.float32.
+        dtypes: with ``input_size``, a list with the dtype of each input, or a single dtype for all inputs; default torch.float32.
         batch_dim: the position at which a batch dimension of 1 is added to each shape.
         depth, columns: as for :meth:`Report.tree`.
         mode, kwargs, models: as for :func:`count`; the model may also be any callable.
 
     Raises:
-        InputError: as for :func:`count`; or neither, or both of ``input_size`` and ``input_data`` are given, or another
-            argument of torchinfo's, which ``fxflops.adapters.torchinfo.summary`` takes.
+        InputError: as for :func:`count`. Also raised if both or neither of ``input_size`` and ``input_data`` are passed, and for
+            torchinfo's other arguments, which only ``fxflops.adapters.torchinfo.summary`` takes.
     """
     if unknown:
         argument_names = [*inspect.signature(summary).parameters][1:-1]
@@ -330,8 +332,8 @@ def summary(
     model = as_module(model)
     has_inputs = bool(kwargs) or isinstance(model, Program)
     if (input_size is None) == (input_data is None) and (input_size is not None or not has_inputs):
-        wrong = "summary() takes input_size=(1, 3, 224, 224) or input_data=x, and one of them"
-        unrun = "without inputs, fxflops.adapters.torchinfo.summary(model) lists modules and parameters"
+        wrong = "summary() needs either input_size, such as input_size=(1, 3, 224, 224), or input_data=x"
+        unrun = "to list modules and parameters without inputs, use fxflops.adapters.torchinfo.summary(model)"
         raise of_kind(InputError(f"{wrong}; {unrun}"), TypeError)
     inputs, note = () if input_data is None else input_data, ""
     module = as_model(model, models, () if input_data is None else (input_data,), kwargs)
@@ -347,7 +349,7 @@ def summary(
         if not unknown_names or (len(parameters) > 1 and len(unknown_names) < len(input_data)):
             inputs, kwargs = (), {**input_data, **(kwargs or {})}
         else:
-            note = f"\n  the dict was given as input {', '.join(parameters[:1])}: forward has no parameter {unknown_names[0]!r}"
+            note = f"\n  the dict was passed as input {', '.join(parameters[:1])}: forward has no parameter {unknown_names[0]!r}"
             note += did_you_mean(str(unknown_names[0]), parameters)
     with worded(summary_words(module), batch_dim_note(input_size, batch_dim) + note):
         report = count(module, inputs, kwargs, mode=mode)
@@ -362,7 +364,7 @@ def _not_taken(
     advice: str,
     *last: str,
 ) -> InputError:
-    """Return the error for arguments that a function does not take; for the model's own inputs it says how to pass them."""
+    """Return the error for arguments that a function does not take. For inputs of the model, the error shows how to pass them."""
     parameters: Collection[str] = ()
     if callable(model) and not isinstance(model, type):
         parameters = signature_of(as_model(model)).parameters
@@ -371,7 +373,7 @@ def _not_taken(
     if inputs := [name for name, value in arguments.items() if name in parameters or isinstance(value, torch.Tensor)]:
         spelled = ", ".join(f'"{name}": {name}' for name in inputs)
         return unknown_arguments(
-            function, inputs, (), f"inputs by name are given as {function}(model, kwargs={{{spelled}}})"
+            function, inputs, (), f"pass inputs by name as {function}(model, kwargs={{{spelled}}})"
         )
     return unknown_arguments(function, arguments, argument_names, advice, *last)
 
@@ -385,24 +387,24 @@ def read_trace(
     formulas: Formulas | None = None,
     strict: bool = False,
 ) -> Report:
-    """Count the operators in a trace that torch.profiler wrote, ``.json`` or ``.json.gz``. Nothing is run.
+    """Count the operators in a torch.profiler trace, a ``.json`` or ``.json.gz`` file. Nothing is run.
 
-    The calls are the operators that a dispatch mode would have seen. Each takes the time of its kernels on the
-    device, or in a CPU trace its own time. A kernel that no operator launched is listed by name in ``report.missing``.
-    Modules are known if the trace was made with ``with_stack=True``. Parameters and memory are unknown: None.
+    The report's calls are the operators that a dispatch mode would have seen. A call's time is the time of its kernels on the
+    device; in a CPU trace, it is the operator's own time. A kernel that no operator launched is listed by name in
+    ``report.missing``. Modules are shown only if the trace was recorded ``with_stack=True``. Parameters and memory are None.
 
     Args:
-        path: a trace made with ``record_shapes=True``.
-        device: the name of the device, if the trace lacks it: "H100".
+        path: the path of a trace that was recorded with ``record_shapes=True``.
+        device: the name of the device, e.g. "H100", if the trace does not contain it.
 
     Other arguments are as for :func:`analyze`.
 
     Raises:
-        InputError: there is no such file, it is not a trace, or it has no shapes; or the convention counts no operators.
-        MissingFormulaError: with ``strict``.
+        InputError: the file does not exist, is not a trace, or has no shapes; or the convention counts no operators.
+        MissingFormulaError: with ``strict``, an operator has no formula.
     """
     if not isinstance(path, str | PathLike):
-        kind, written = type(path).__name__, "profiler.export_chrome_trace('trace.json') writes one"
+        kind, written = type(path).__name__, "write a trace with profiler.export_chrome_trace('trace.json')"
         raise of_kind(InputError(f"read_trace() takes the path of a trace, not {kind}: {written}"), TypeError)
     check_flags(strict=strict)
     registry, rules = registry_with(formulas), find_convention(convention)

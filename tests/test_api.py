@@ -115,7 +115,7 @@ def test_bad_input_says_what_to_do(run: Any, model: Any, args: Any, words: list[
 
 
 def test_a_batch_given_as_args_is_told_to_be_kwargs() -> None:
-    with pytest.raises(InputError, match="give it as kwargs, not as args"):
+    with pytest.raises(InputError, match="pass it as kwargs"):
         analyze(Two(), {"x": torch.ones(3, 5)})
 
 
@@ -495,35 +495,38 @@ def test_a_summary_says_where_its_figures_are() -> None:
     [
         (
             {},
-            "summary.. takes input_size=.1, 3, 224, 224. or input_data=x, and one of them; without .*torchinfo.summary",
+            "summary.. needs either input_size, such as input_size=.1, 3, 224, 224., or input_data=x; .*torchinfo.summary",
         ),
-        ({"input_size": (1, 4), "input_data": torch.zeros(1, 4)}, "and one of them"),
-        ({"input_size": (1, "a")}, "input_size is a shape"),
-        ({"input_size": []}, "input_size is a shape"),
-        ({"input_size": 4}, "input_size is a shape"),
-        ({"input_size": (0, 4)}, "sizes of 1 or more"),
+        ({"input_size": (1, 4), "input_data": torch.zeros(1, 4)}, "needs either input_size"),
+        ({"input_size": (1, "a")}, "input_size must be a shape"),
+        ({"input_size": []}, "input_size must be a shape"),
+        ({"input_size": 4}, "input_size must be a shape"),
+        ({"input_size": (0, 4)}, "sizes of at least 1"),
         (
             {"input_size": (1, 4), "dtypes": [torch.long] * 2},
-            "dtypes needs one dtype, such as torch.long, for each of the 1 inputs",
+            "dtypes must have one dtype, such as torch.long, for each of the 1 inputs",
         ),
-        ({"input_size": (1, 4), "row_settings": []}, "torchinfo's own arguments: fxflops.adapters.torchinfo.summary$"),
+        (
+            {"input_size": (1, 4), "row_settings": []},
+            "fxflops.adapters.torchinfo.summary takes torchinfo's own arguments$",
+        ),
         ({"input_size": (1, 4), "col_names": ["output_size"]}, 'columns="inputs, output, params" chooses columns'),
         (
             {"input_size": (1, 4), "verbose": 0, "col_names": ["a"], "device": "cpu", "row_settings": ["depth"]},
-            r"takes no verbose, col_names, device, row_settings: print the returned object .*; columns=.*; .*x\.to\(device\); torchinfo's own",
+            r"takes no verbose, col_names, device, row_settings: print the returned object .*; columns=.*; .*x\.to\(device\); fxflops.adapters.torchinfo.summary takes",
         ),
         ({"input_size": (1, 4), "columns": ["kernel_size"]}, "; torchinfo's own columns: .*torchinfo.summary$"),
         ({"input_sise": (1, 4)}, r"takes no input_sise \(did you mean input_size"),
         ({"input_size": (1, 4), "verbose": 0}, r"takes no verbose: print the returned object"),
         ({"input_size": (1, 4), "device": "cpu"}, r"takes no device: .*: model\.to\(device\), x\.to\(device\)"),
         ({"args": (torch.ones(1, 4),)}, r"takes no args: input_data=\[a, b\]"),
-        ({"input_size": torch.ones(1, 4)}, r"not a tensor: give it as input_data=x$"),
-        ({"input_size": {"input": (1, 4)}}, r'by name are tensors, input_data=\{"input": tensor, \.\.\.\}$'),
+        ({"input_size": torch.ones(1, 4)}, r"not a tensor: pass a tensor as input_data=x$"),
+        ({"input_size": {"input": (1, 4)}}, r'by name as tensors, input_data=\{"input": tensor, \.\.\.\}$'),
         (
             {"input_size": (3, 4), "batch_dim": 9},
-            r"batch_dim is the position of the batch in \(3, 4\), from 0 to 2, not 9$",
+            r"batch_dim must be a position in the shape \(3, 4\), from 0 to 2, not 9$",
         ),
-        ({"input_size": (4,), "batch_dim": "0"}, r"batch_dim is the position .*, from 0 to 1, not '0'$"),
+        ({"input_size": (4,), "batch_dim": "0"}, r"batch_dim must be a position .*, from 0 to 1, not '0'$"),
     ],
 )
 def test_arguments_that_a_summary_cannot_take(given: dict[str, Any], said: str) -> None:
@@ -546,22 +549,22 @@ def test_arguments_that_a_summary_cannot_take(given: dict[str, Any], said: str) 
         ),
         (Scaled(4, 4), {"input_size": (2, 4), "kwargs": {"scael": 1}}, r"'scael' \(did you mean scale\?\)\n"),
         (nn.Embedding(9, 4), {"input_size": (1, 3)}, r"token ids: give dtypes=\[torch.long\]"),
-        (nn.Linear(4, 4).bfloat16(), {"input_size": (1, 4)}, r"\n  give dtypes=\[torch.bfloat16\]"),
+        (nn.Linear(4, 4).bfloat16(), {"input_size": (1, 4)}, r"\n  pass dtypes=\[torch.bfloat16\]"),
         (
             Scaled(4, 4),
             {"input_size": (1, 3), "batch_dim": 0},
             r"\n  batch_dim=0 added a dimension of 1 to input_size=\(1, 3\)$",
         ),
-        (Scaled(4, 4), {"input_data": {"y": 1}}, r"\n  the dict was given as input x: forward has no parameter 'y'$"),
+        (Scaled(4, 4), {"input_data": {"y": 1}}, r"\n  the dict was passed as input x: forward has no parameter 'y'$"),
         (
             Scaled(4, 4),
             {"input_data": {"scales": 1}},
-            r"given as input x: .* no parameter 'scales' \(did you mean scale\?\)$",
+            r"passed as input x: .* no parameter 'scales' \(did you mean scale\?\)$",
         ),
         (
             nn.Identity(),
             {"input_data": {1: 2}, "kwargs": {"y": 1}},
-            "given as input input: forward has no parameter 1$",
+            "passed as input input: forward has no parameter 1$",
         ),
     ],
 )

@@ -74,7 +74,7 @@ def test_a_list_and_a_model_on_meta_say_what_to_give() -> None:
         fxflops.analyze(nn.Linear(4, 4, device="meta"), torch.ones(1, 4))
     assert fxflops.count(nn.Linear(4, 4, device="meta"), torch.ones(1, 4)).total_macs == 16
     with pytest.raises(
-        fxflops.InputError, match=r"^the input is on meta, the model on cpu: give a real tensor, or use count"
+        fxflops.InputError, match=r"^the input is on meta, but the model is on cpu: pass a real tensor, or use count"
     ):
         fxflops.analyze(nn.Linear(4, 4), torch.ones(1, 4, device="meta"))
     assert fxflops.analyze(nn.ReLU(), torch.ones(1, 4, device="meta"), repeats=0).complete
@@ -139,7 +139,7 @@ def test_an_error_of_our_own_keeps_its_frame() -> None:
     [
         (
             lambda net, x: fxflops.count(net, input_size=(2, 4)),
-            r"count\(\) takes no input_size: its inputs are given as",
+            r"count\(\) takes no input_size: pass the model's inputs themselves",
         ),
         (
             lambda net, x: fxflops.analyze(net, input_size=(2, 4)),
@@ -151,7 +151,7 @@ def test_an_error_of_our_own_keeps_its_frame() -> None:
         ),
         (
             lambda net, x: fxflops.count(net, input=x),
-            r'count\(\) takes no input: inputs by name are given as count\(model, kwargs=\{"input": input\}\)$',
+            r'count\(\) takes no input: pass inputs by name as count\(model, kwargs=\{"input": input\}\)$',
         ),
         (
             lambda net, x: fxflops.analyze(net, attention_mask=x, input=x),

@@ -70,7 +70,7 @@ def test_a_coroutine_is_refused(way: Way) -> None:
         async def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x
 
-    with pytest.raises(InputError, match=r"the call made a coroutine, which runs when it is awaited"):
+    with pytest.raises(InputError, match=r"the call returned a coroutine, which runs only when awaited"):
         fxflops.count(Awaited(), X)
 
 

@@ -1,1 +1,1 @@
-"""The user's model and its inputs: their modules and tensors, and how their state is saved and restored."""
+"""Read the user's model and its inputs, and save and restore their state."""

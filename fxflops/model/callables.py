@@ -28,14 +28,14 @@ ATOMS = frozenset(
     {bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, BuiltinFunctionType}
 )
 DEPTH = 8
-"""How many levels of objects, containers and functions below a callable are searched."""
+"""The search below a callable goes through at most this many levels of objects, containers and functions."""
 FEW = 1000
-"""The most items of a container that are searched: a list of models, not a vocabulary. Larger containers are still restored."""
+"""Search at most this many items of a container: enough for a list of models, too few for a vocabulary. All items are restored."""
 MOST = 50_000
-"""The most objects that are searched."""
+"""The search stops after this many objects."""
 INTERNAL = ("torch._", "torch.jit", "torch.fx", "torch.distributed", "torch.utils._", "torch.autograd")
-"""Modules of torch whose objects hold no user state."""
-TAKES = "it is a torch.nn.Module, or anything that can be called: a function, a method (model.generate), a pipeline"
+"""Modules of torch whose objects contain no user state."""
+TAKES = "pass a torch.nn.Module, or any callable, such as a function, a method (model.generate) or a pipeline"
 
 Path = tuple[str, ...]
 
@@ -45,20 +45,20 @@ def as_model(
 ) -> nn.Module:
     """Return a module unchanged, the module of a program or file, or a :class:`Called` that wraps any other callable.
 
-    The modules of a callable are searched in its object, closure, default and partial arguments, in the global variables that
-    its code names, and in the inputs. ``models`` replaces this search: a module, a list of modules, or a mapping by name. For a
-    module's method, or a partial of it, paths start at that module.
+    The search for a callable's modules covers its object, its closure, its default and partial arguments, the global variables
+    that its code names, and the inputs. ``models`` replaces the modules found by the search: a module, a list of modules, or a
+    mapping by name. For a module's method, or a ``functools.partial`` of the method, paths start at that module.
 
-    Raises InputError for anything that cannot be called, and for a class; it is also of the types ``kinds`` (default: TypeError).
+    Raises InputError for a class and for anything that cannot be called. The error also has the types ``kinds`` (default: TypeError).
     """
     kinds = kinds or (TypeError,)
     model = as_module(model, *kinds)
     if models is not None and isinstance(model, nn.Module):
-        raise of_kind(InputError("models= is only for functions: leave it out for a torch.nn.Module"), *kinds)
+        raise of_kind(InputError("models= is only for callables: omit it for a torch.nn.Module"), *kinds)
     if isinstance(model, nn.Module):
         return model
     if isinstance(model, type):
-        wrong = f"model is the class {model.__name__}, not an instance: give {model.__name__}(...)"
+        wrong = f"model is the class {model.__name__}, not an instance: pass {model.__name__}(...)"
         raise of_kind(InputError(wrong), *kinds)
     if not callable(model):
         wrong = f"model must be a torch.nn.Module or a callable, not {type(model).__name__} ({model!r:.60}): {TAKES}"
@@ -73,18 +73,18 @@ def as_model(
     root_ids = {id(module) for root in roots.values() for module in all_modules(root)}
     reached_modules = [module for _, root in search.modules for module in all_modules(root)]
     unnamed = unique(module for module in reached_modules if id(module) not in root_ids)
-    # Give it a class named after the callable, as torch.fx does for a GraphModule: reports and errors show a model's class name.
+    # Reports and errors show a model's class name, so name the class after the callable, as torch.fx does for a GraphModule.
     cls = type(name_of(model), (Called,), {})
     stand_in: nn.Module = cls(as_function(model), roots, search.reached, unnamed, search.classes)
     return stand_in
 
 
 def models_by_path(models: Any) -> dict[str, nn.Module]:
-    """Return the modules in ``models=`` by path, "" for a single module. Raises InputError for anything else, and for none."""
+    """Return the modules in ``models=`` by path; a single module has the path "". Raises InputError if there are no modules."""
     if isinstance(models, nn.Module):
         return {"": checked_model(models)}
     if isinstance(models, str) or not isinstance(models, Iterable):
-        wrong = f"models is a module, a list or a dict of them, not {type(models).__name__}"
+        wrong = f"models must be a module, a list of modules or a dict of modules, not {type(models).__name__}"
         raise of_kind(InputError(wrong), TypeError)
     named = named_models(models)
     if not named:
@@ -93,9 +93,9 @@ def models_by_path(models: Any) -> dict[str, nn.Module]:
 
 
 def named_models(models: Iterable[Any]) -> dict[str, nn.Module]:
-    """Return the models of a mapping by key, skipping its other values, or the models of a list by class name and index.
+    """Name models: those in a mapping by key, those in a list by class name and index.
 
-    Raises InputError for an item of a list that is no module.
+    Values of a mapping that are not modules are skipped. Raises InputError for an item of a list that is not a module.
     """
     if isinstance(models, Mapping):
         return {str(name): checked_model(model) for name, model in models.items() if isinstance(model, nn.Module)}
@@ -103,9 +103,9 @@ def named_models(models: Iterable[Any]) -> dict[str, nn.Module]:
 
 
 def as_function(called: Any) -> Callable[..., Any]:
-    """Return the method that calling a user's object runs; anything else unchanged.
+    """Return the ``__call__`` method of a user's object; anything else unchanged.
 
-    Reading the signature from the object itself would run its class's ``__getattr__``.
+    Reading a signature from the object itself would run ``__getattr__`` of the object's class.
     """
     if type(called) is partial and (function := as_function(called.func)) is not called.func:
         return partial(function, *called.args, **called.keywords)
@@ -115,7 +115,8 @@ def as_function(called: Any) -> Callable[..., Any]:
 
 
 def name_of(called: Any) -> str:
-    """Return the name of a callable: a function's name, ``GPT2LMHeadModel.generate`` for a method, the class name for an object."""
+    """Return the name of a callable: for a function its name, for a method e.g. ``GPT2LMHeadModel.generate``, for an object its class
+    name."""
     kind = type(called)
     if issubclass(kind, partial):
         return name_of(called.func)
@@ -128,7 +129,7 @@ def name_of(called: Any) -> str:
 
 
 def reference_to(model: nn.Module) -> Callable[[], nn.Module | None]:
-    """Return a weak reference to the model. For a callable, that returns a new :class:`Called` while all its modules live."""
+    """Return a weak reference to the model. The reference to a callable returns a new :class:`Called` while all its modules live."""
     if not isinstance(model, Called):
         return weakref.ref(original_of(model))
     roots = {path: weakref.ref(module) for path, module in model.roots.items()}
@@ -141,18 +142,18 @@ def reference_to(model: nn.Module) -> Callable[[], nn.Module | None]:
 
 
 def _gone(*args: Any, **kwargs: Any) -> None:
-    raise InputError("the callable is gone")
+    raise InputError("the callable no longer exists")
 
 
 def state_of(model: nn.Module) -> tuple[list[nn.Module], list[Any]]:
-    """Return the modules and objects of a callable that are restored but have no path among its modules; empty for a model."""
+    """Return the modules and the objects of a callable that must be restored but have no module path; two empty lists for a model."""
     return (model.unnamed, model.reached) if isinstance(model, Called) else ([], [])
 
 
 def modules_of_frame(frame: FrameType | None) -> dict[str, nn.Module]:
-    """Return the modules that the variables of a frame and its callers lead to, by name, the outermost frame first.
+    """Return the modules that are reachable from the variables of a frame and its callers, by name, the outermost frame first.
 
-    Frames of installed packages are skipped. The attributes of ``self`` are named without the prefix ``self``.
+    Frames of installed packages are skipped. Names of attributes of ``self`` have no prefix ``self``.
     """
     search = Search(None)
     callers = deque[FrameType]()
@@ -169,7 +170,8 @@ def modules_of_frame(frame: FrameType | None) -> dict[str, nn.Module]:
 def _variables_of(frame: FrameType) -> dict[str, Any]:
     """Return the local variables of a frame.
 
-    Before Python 3.13 a function's frame caches the dict that ``f_locals`` returns, which would keep every tensor in it alive.
+    Before Python 3.13, a function's frame caches the dict that ``f_locals`` returns. The cached dict is cleared, since it would
+    keep every tensor in it alive.
     """
     frame_locals = frame.f_locals
     variables = dict(frame_locals)
@@ -179,11 +181,11 @@ def _variables_of(frame: FrameType) -> dict[str, Any]:
 
 
 class Search:
-    """A breadth-first search for everything a callable leads to. It runs no user code.
+    """A breadth-first search for everything that is reachable from a callable. The search runs no user code.
 
-    ``modules`` are the modules with their paths: the names of variables, attributes and keys on the way. A function adds
-    nothing to the path: its variables stand in its place. ``reached`` is everything else whose state may change: objects,
-    containers, tensors, variables. ``classes`` maps paths of objects to their class names.
+    ``modules`` are pairs of a path and a module. A path consists of the names of variables, attributes and keys that lead from the
+    callable to the module; names of functions are left out. ``reached`` is everything else whose state may change: objects,
+    containers, tensors, variables. ``classes`` maps the paths of objects to the names of their classes.
     """
 
     def __init__(self, called: Any) -> None:
@@ -199,7 +201,7 @@ class Search:
             self._enter_members(kind, ("__call__",), (), 0)
 
     def look_into_inputs(self, args: Any, kwargs: Mapping[str, Any]) -> None:
-        """Enter modules among the inputs, named by the parameters they are passed to."""
+        """Add modules among the inputs to the search, named after the parameters that receive them."""
         positional = args if type(args) is tuple else (args,)
         names = _names_of_arguments(as_function(self._called), len(positional))
         for name, value in (*zip(names, positional, strict=True), *kwargs.items()):
@@ -208,7 +210,7 @@ class Search:
                     self._enter((str(name), *(str(key) for _, key in steps)), part, 0)
 
     def look_into_variables(self, variables: Mapping[str, Any]) -> None:
-        """Enter the values of the local variables of running code."""
+        """Add the values of a frame's local variables to the search."""
         for name, value in variables.items():
             if name != "self":
                 self._enter((name,), value, 1)
@@ -223,7 +225,7 @@ class Search:
             self._visit(*self._queue.popleft())
 
     def roots(self) -> dict[str, nn.Module]:
-        """Return the modules by path. Modules inside others come last, so that their paths here become aliases."""
+        """Return the modules by path. Submodules of other modules come last, so that their paths here become aliases."""
         inner_ids = {id(part) for _, module in self.modules for part in all_modules(module) if part is not module}
         roots: dict[str, nn.Module] = {}
         groups: set[str] = set()
@@ -232,7 +234,7 @@ class Search:
             if not names and roots:
                 names = [type(module).__name__]
             taken_names = set(vars(roots[""])["_modules"] if "" in roots else ())
-            first, number = names[0] if names else "", 2  # a name that is taken gets a number: net, net_2, net_3
+            first, number = names[0] if names else "", 2  # number repeated names: net, net_2, net_3
             while names and (_collides(".".join(names), roots, groups) or names[0] in taken_names):
                 names[0], number = f"{first}_{number}", number + 1
             roots[".".join(names)] = module
@@ -244,7 +246,7 @@ class Search:
             self._queue.append((path, value, depth, owner))
 
     def _visit(self, path: Path, value: Any, depth: int, owner: type | None) -> None:
-        """Search an object; ``owner`` is the class whose method a function is."""
+        """Search an object. If the object is the function of a method, ``owner`` is the method's class."""
         kind = type(value)
         if id(value) in self._seen:
             return
@@ -293,7 +295,7 @@ class Search:
         if vars(function):
             self.reached.append(vars(function))
         if depth and is_installed(code.co_filename):
-            return  # a library's globals hold no user modules
+            return  # the globals of a library contain no user modules
         names, file_globals = _names_in(code), function.__globals__
         self.reached += [Variable(file_globals, name) for name in names_of(code)[1]]
         for name in [name for name, is_global in names.items() if is_global and name in file_globals]:
@@ -302,7 +304,8 @@ class Search:
             self._enter_members(owner, names, parent, depth)
 
     def _enter_global(self, path: Path, value: Any, names: Iterable[str], depth: int) -> None:
-        """Enter the value of a global variable. In a user's Python module or a class, enter only the names that the code uses."""
+        """Add the value of a global variable to the search. Of a user's Python module or class, add only the attributes that the code
+        names."""
         kind = type(value)
         if kind is ModuleType:
             if not is_installed(getattr(value, "__file__", None) or "<built-in>"):
@@ -314,7 +317,7 @@ class Search:
             self._enter(path, value, depth + 1)
 
     def _enter_members(self, cls: type, names: Iterable[str], path: Path, depth: int) -> None:
-        """Enter the attributes of a user's class with these names: modules, and the functions that its methods call."""
+        """Add the attributes of a user's class with these names to the search: modules, and functions that its methods call."""
         for base in cls.__mro__:
             if base in (object, nn.Module) or str(base.__module__).startswith("torch."):
                 continue
@@ -330,8 +333,8 @@ class Search:
 
 @cache
 def _names_in(code: CodeType) -> dict[str, bool]:
-    """Return the names that code and its nested functions use, in order: True for global variables, False for names read
-    only as attributes."""
+    """Return the names used in code and its nested functions, in order. The value is True for a global variable, False for a name that
+    is only an attribute."""
     names = dict.fromkeys(code.co_names, False)
     names |= {each.argval: True for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     for inner in [each for each in code.co_consts if type(each) is CodeType]:
@@ -345,7 +348,7 @@ def _class_of(value: Any) -> type:
 
 
 def _contents_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield an object's direct contents with names: attributes, slots, and the items of Python's own containers."""
+    """Yield the direct contents of an object with their names: attributes, slots, and the items of a Python container."""
     kind = type(value)
     if issubclass(kind, MAPPINGS):
         pairs = pairs_of(value)
@@ -375,12 +378,12 @@ def _names_of_arguments(called: Any, number: int) -> list[str]:
 
 
 def _as_name(name: str) -> str:
-    """Return a valid submodule name: without dots, and not an attribute that every module has."""
+    """Return a valid submodule name: without dots, and different from the attributes of ``nn.Module``."""
     name = name.replace(".", "_") or "_"
     return f"{name}_" if hasattr(Called, name) else name
 
 
 def _collides(path: str, roots: Mapping[str, nn.Module], groups: set[str]) -> bool:
-    """Return whether a path is already a module or a group of modules, or lies inside a module in ``roots``."""
+    """Return whether a path is already used for a module or a group of modules, or is inside a module in ``roots``."""
     first = path.partition(".")[0]
     return path in roots or path in groups or (first != path and first in roots)

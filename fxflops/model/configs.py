@@ -1,4 +1,4 @@
-"""Make models from a transformers or diffusers config, with random weights: downloads nothing, runs no custom code."""
+"""Make models with random weights from a transformers or diffusers config, without downloads and without running custom code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import InputError, did_you_mean, not_installed
 
 
 class Configured(NamedTuple):
-    """A model with its config; ``note`` says how it may differ from the saved model."""
+    """A model and its config. ``note`` describes differences from the saved model."""
 
     model: Any
     config: Any
@@ -23,10 +23,10 @@ class Configured(NamedTuple):
 
 
 def model_of_folder(path: Path) -> Configured:
-    """Return the model of a folder's ``config.json``, or of such a file, on the default device.
+    """Return the model described by a ``config.json``, on the default device. ``path`` is the file or its folder.
 
-    Raises InputError if the config is not one of transformers or diffusers, or if its model is custom code; and the library's own
-    error if it cannot be made.
+    Raises InputError if the config is not from transformers or diffusers, or if its model is custom code. Raises the library's own
+    error if the library cannot make the model.
     """
     file = path / "config.json" if path.is_dir() else path
     values = read_json(file)
@@ -38,26 +38,28 @@ def model_of_folder(path: Path) -> Configured:
         configured = model_of_config(config, cls, note, transformers)
         if cls is not None:
             return configured
-        # Say so: a model without a head has no loss, and no product with the vocabulary.
-        headless = f"its architectures name no model of transformers, so this is {type(configured.model).__name__}, without a head"
-        add = 'add a line such as "architectures": ["LlamaForCausalLM"] for another'
+        # Note this for the user: a model without a head computes no loss and no vocabulary logits.
+        headless = f"the config's architectures name no transformers model, so this is {type(configured.model).__name__}, without a head"
+        add = 'for a model with a head, add a line such as "architectures": ["LlamaForCausalLM"]'
         return configured._replace(note="; ".join(filter(None, (f"{headless}: {add}", note))))
 
 
 def transformers_package() -> ModuleType:
-    """Import transformers and silence everything but its errors."""
+    """Import transformers, and set its logging to errors only."""
     transformers: ModuleType = package("transformers")
     transformers.logging.set_verbosity_error()
     return transformers
 
 
 def config_of(path: Path, values: dict[str, Any], transformers: ModuleType) -> tuple[Any, Any, str]:
-    """Return the transformers config in a file, the model class that its ``architectures`` name (None if they name none),
-    and a note on the parts of the config that are ignored."""
+    """Return the transformers config in a file, the model class that the config's ``architectures`` name, and a note on ignored parts.
+
+    The class is None if ``architectures`` name no transformers model.
+    """
     types = importlib.import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
     kind = values.get("model_type")
     if kind is None and "pretrained_cfg" in values and "architecture" in values:
-        raise InputError(f"{path} is a config of timm: give timm:{values['architecture']}")
+        raise InputError(f"{path} is a timm config: use timm:{values['architecture']}")
     if kind is None:
         raise InputError(f'{path} is not a transformers config: it has no model_type, such as "llama"')
     name = next(iter(values.get("architectures") or ()), "")
@@ -67,18 +69,18 @@ def config_of(path: Path, values: dict[str, Any], transformers: ModuleType) -> t
         what = f"model_type {kind!r}" if kind not in types else f"class {name!r}"
         custom_code = " names custom code (auto_map)" if is_custom else ""
         close = "" if is_custom else did_you_mean(str(kind), types)
-        instead = "; build it in your own function, FILE.py:NAME" if is_custom else ""
+        instead = "; build the model in your own function, FILE.py:NAME" if is_custom else ""
         raise InputError(f"{path}{custom_code}: transformers has no {what}{close}; custom code is not run{instead}")
     notes = []
     if is_custom:
-        notes.append("made of transformers' own classes, not of the custom code in auto_map")
+        notes.append("built from transformers' own classes instead of the custom code in auto_map")
     if method := (values.get("quantization_config") or {}).get("quant_method"):
-        notes.append(f"without its quantization ({method})")
+        notes.append(f"quantization ({method}) is ignored")
     return types[kind].from_dict(values), cls, "; ".join(notes)
 
 
 def model_of_config(config: Any, cls: Any, note: str, transformers: ModuleType) -> Configured:
-    """Return a model of this class, by default AutoModel's choice, with random weights in the config's dtype."""
+    """Return a model of this class with random weights in the config's dtype. If ``cls`` is None, AutoModel chooses the class."""
     import torch
 
     model = transformers.AutoModel.from_config(config) if cls is None else cls(config)
@@ -86,7 +88,7 @@ def model_of_config(config: Any, cls: Any, note: str, transformers: ModuleType) 
 
 
 def architecture(transformers: ModuleType, name: str) -> Any:
-    """Return the transformers model class with this name; None if there is none."""
+    """Return the transformers model class with this name; None if transformers has no such class."""
     from torch import nn
 
     cls = getattr(transformers, name, None)
@@ -103,15 +105,17 @@ def _of_diffusers(path: Path, values: dict[str, Any]) -> Configured:
 
 
 def parts_of_pipeline(path: Path) -> str:
-    """Describe a diffusers pipeline's folder, with the folders of its models."""
+    """Describe the folder of a diffusers pipeline for an error message, with the folders of the pipeline's models."""
     index = read_json(path / "model_index.json")
     models = [
         f"{path.name}/{name} ({part[1]})"
         for name, part in index.items()
         if isinstance(part, list) and len(part) == 2 and part[1] and _has_config(path / name)
     ]
-    which = f": count one of its models, {', '.join(models)}" if models else ", without the configs of its models"
-    return f"a pipeline of diffusers, {index.get('_class_name')}{which}"
+    which = (
+        f": count one of its models, {', '.join(models)}" if models else ", and the configs of its models are missing"
+    )
+    return f"a diffusers pipeline, {index.get('_class_name')}{which}"
 
 
 def _has_config(path: Path) -> bool:
@@ -119,7 +123,7 @@ def _has_config(path: Path) -> bool:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the dict in a JSON file. Raises InputError if there is none."""
+    """Return the dict in a JSON file. Raises InputError if the file does not contain a dict."""
     try:
         values = json.loads(path.read_text(encoding="utf8"))
     except (ValueError, OSError) as error:
@@ -141,7 +145,7 @@ def package(name: str) -> Any:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Make any download by the Hugging Face libraries an error."""
+    """Make Hugging Face libraries raise an error instead of downloading."""
     before = os.environ.get("HF_HUB_OFFLINE")
     os.environ["HF_HUB_OFFLINE"] = "1"
     try:

@@ -1,8 +1,8 @@
-"""Detect what a file or folder holds from its contents, and load the model in it.
+"""Detect the type of a file or folder from its contents, and load the model in it.
 
-Detection needs no torch, whose import takes seconds, and runs nothing. Loading a torch.export program (``.pt2``) or
-TorchScript runs no code of the file: torch reads it as data. A transformers or diffusers config names a class of an
-installed library. A pickle runs the code that it names, so it is loaded only with ``unsafe``.
+Detection runs no code and does not import torch, which would take seconds. A torch.export program (``.pt2``) or a TorchScript file
+is loaded without running code from the file, since torch reads such files as data. A transformers or diffusers config names a class
+of an installed library. Loading a pickle runs the code that the pickle names, so pickles are loaded only with ``unsafe``.
 """
 
 from __future__ import annotations
@@ -22,30 +22,29 @@ from ..units import size
 from . import configs
 
 PROGRAM, SCRIPT, SAVED, CONFIG = "program", "script", "torch.save", "config"
-"""The kinds of file that may hold a model: from torch.export.save, torch.jit.save or torch.save, or a folder with config.json."""
+"""File types that may contain a model: written by torch.export.save, torch.jit.save or torch.save, or a folder with a config.json."""
 NONE = "none"
 HEAD = 4096
 WHAT_IS_READ = (
-    "a .pt2 of torch.export.save, a .pt of torch.jit.save, or a folder with a config.json of transformers or diffusers"
+    "pass a .pt2 file written by torch.export.save, a .pt file written by torch.jit.save, "
+    "or a folder with a transformers or diffusers config.json"
 )
-SAFE = (
-    "torch.export.save(torch.export.export(model, args), 'model.pt2') writes a file that is loaded without running code"
-)
+SAFE = "save the model with torch.export.save(torch.export.export(model, args), 'model.pt2')"
 """How to save a model so that loading it runs no code."""
 WEIGHTS = (
-    "weights without the code that makes a model of them: give that code, FILE.py:NAME; counts do not depend on weights"
+    "it has weights, but no code to build the model: pass that code as FILE.py:NAME; counts do not depend on weights"
 )
 
 
 class Kind(NamedTuple):
-    """What a file holds; for the kind "none", ``why`` says why it holds no model."""
+    """The type of a file. If the type is "none", ``why`` describes the file, which contains no model."""
 
     name: str
     why: str = ""
 
 
 def kind_of(path: str | PathLike[str]) -> Kind:
-    """Detect what a file or a folder holds from its contents. Raises InputError if it cannot be read."""
+    """Detect the type of a file or folder from its contents. Raises InputError if the file cannot be read."""
     path = Path(path).expanduser()
     try:
         if path.is_dir():
@@ -60,7 +59,7 @@ def kind_of(path: str | PathLike[str]) -> Kind:
 
 
 def checked_file(path: str | PathLike[str]) -> Kind:
-    """Return what a file holds. Raises InputError with the reason if it is not a model."""
+    """Return the type of a file. Raises InputError with the reason if the file is not a model."""
     kind = kind_of(path)
     if kind.name == NONE:
         raise InputError(f"{fspath(path)} is {kind.why}")
@@ -71,45 +70,45 @@ def load_model(path: str | PathLike[str], *, unsafe: bool = False) -> Any:
     """Load the model in a file or a folder, for :func:`fxflops.count` and the other functions.
 
     Args:
-        path: a program that ``torch.export.save`` wrote (``.pt2``), a model that ``torch.jit.save`` wrote (``.pt``), or a
-            folder with a ``config.json`` of transformers or diffusers, with or without weights. The contents decide which
-            it is, not the name.
-        unsafe: also load a module that ``torch.save(model)`` pickled, or a program with pickled objects. Unpickling runs
-            code that the file names: use it only for files you trust.
+        path: a program written by ``torch.export.save`` (``.pt2``), a model written by ``torch.jit.save`` (``.pt``), or a
+            folder with a transformers or diffusers ``config.json``, with or without weights. The type of the file is detected from
+            its contents, not from its name.
+        unsafe: also load a module pickled by ``torch.save(model)``, or a program with pickled objects. Unpickling runs
+            code that the file names, so use ``unsafe`` only for files that you trust.
 
     Returns:
-        A ``torch.export.ExportedProgram``, a ``torch.jit.ScriptModule`` or another ``nn.Module``, on the CPU whatever device
-        it was saved on. A config's model is on the meta device, and its weights are never read.
+        A ``torch.export.ExportedProgram``, a ``torch.jit.ScriptModule`` or another ``nn.Module``. The model is on the CPU, even if
+        it was saved on another device. A model made from a config is on the meta device, and its weights are never read.
 
     Raises:
-        InputError: there is no model in the file, with the reason; it is damaged; or it is a pickle, without ``unsafe``.
+        InputError: the file contains no model, it is damaged, or it is a pickle and ``unsafe`` is False.
     """
     place = Path(path).expanduser()
     kind = checked_file(place)
     return LOADERS[kind.name](place, unsafe)
 
 
-# What a file holds
+# The type of a file
 
 
 MAGIC: dict[bytes, str] = {
-    b"GGUF": f"a GGUF file of llama.cpp: {WEIGHTS}",
-    b"\x89HDF\r\n\x1a\n": "an HDF5 file, as Keras writes it, not PyTorch's",
-    b"\x7fELF": "a compiled library (ELF): there is no graph in it to count; give the model that it was compiled from",
-    b"MZ": "a compiled library: there is no graph in it to count; give the model that it was compiled from",
+    b"GGUF": f"a llama.cpp GGUF file: {WEIGHTS}",
+    b"\x89HDF\r\n\x1a\n": "an HDF5 file, a format that Keras writes, not a PyTorch model",
+    b"\x7fELF": "a compiled library (ELF), which has no graph to count: pass the model that it was compiled from",
+    b"MZ": "a compiled library, which has no graph to count: pass the model that it was compiled from",
     b"\x93NUMPY": "a numpy array, not a model",
-    b"ftrt": "an engine of TensorRT, compiled: there is nothing in it to count; give the model that it was built from",
+    b"ftrt": "a compiled TensorRT engine, which has no graph to count: pass the model that it was built from",
     b"\x1f\x8b": "a gzip archive: unpack it",
     b"BZh": "a bzip2 archive: unpack it",
     b"\xfd7zXZ": "an xz archive: unpack it",
     b"7z\xbc\xaf": "a 7z archive: unpack it",
-    b"version https://git-lfs": "a pointer of git-lfs, not the file itself: run git lfs pull",
-    b"<": "a page of text that begins with '<', such as an error page saved in place of a download",
+    b"version https://git-lfs": "a git-lfs pointer, not the file itself: run git lfs pull",
+    b"<": "a text file that begins with '<', such as an HTML error page saved instead of the download",
 }
-"""First bytes of files that are not PyTorch models, each with a description of such a file."""
+"""Descriptions of files that are not PyTorch models, by their first bytes."""
 AT_FOUR = {
-    b"TFL3": "a TensorFlow Lite model, not PyTorch's",
-    b"ET": "a program of ExecuTorch, lowered for a device: give the torch.export program that it was made of",
+    b"TFL3": "a TensorFlow Lite model, not a PyTorch model",
+    b"ET": "an ExecuTorch program, already lowered for a device: pass the torch.export program that it was made from",
 }
 
 
@@ -130,10 +129,10 @@ def _kind_of_bytes(path: Path, head: bytes) -> Kind:
         return Kind(NONE, "a tar archive: unpack it")
     # ONNX's ModelProto has no magic number: its first field is ir_version, followed by a string field.
     if head[:1] == b"\x08" and 0 < head[1] < 32 and head[2:3] in (b"\x12", b"\x1a", b"\x22", b"\x32", b"\x3a", b"\x42"):
-        return Kind(NONE, "an ONNX model, which torch does not run: give the PyTorch model that it was exported from")
+        return Kind(NONE, "an ONNX model, which torch does not run: pass the PyTorch model that it was exported from")
     if _is_text(head):
-        return Kind(NONE, f"a text file, not a model: a model in a file is {WHAT_IS_READ}")
-    return Kind(NONE, f"a file of unknown kind, or damaged: a model in a file is {WHAT_IS_READ}")
+        return Kind(NONE, f"a text file, not a model: {WHAT_IS_READ}")
+    return Kind(NONE, f"of unknown type, or damaged: {WHAT_IS_READ}")
 
 
 def _is_text(head: bytes) -> bool:
@@ -145,7 +144,7 @@ def _is_text(head: bytes) -> bool:
 
 
 def _of_safetensors(head: bytes, length: int) -> str | None:
-    """Return "" for a whole safetensors file, " (cut off)" for a truncated one; None for any other file.
+    """Return "" for a complete safetensors file, " (cut off)" for a truncated safetensors file, None for any other file.
 
     The format starts with the header's length in 8 bytes, then a JSON header (https://huggingface.co/docs/safetensors).
     """
@@ -163,15 +162,17 @@ def _kind_of_folder(path: Path) -> Kind:
     if (path / "adapter_config.json").is_file():
         base = configs.read_json(path / "adapter_config.json").get("base_model_name_or_path")
         return Kind(
-            NONE, f"an adapter of PEFT for {base or 'another model'}, without its config: give the base model's folder"
+            NONE,
+            f"a PEFT adapter for {base or 'another model'}, without that model's config: pass the base model's folder",
         )
     names = {each.name for each in path.iterdir()}
     if "data.pkl" in names and "version" in names:
-        return Kind(NONE, "an unpacked file of torch.save or torch.jit.save: give the file itself")
+        return Kind(NONE, "an unpacked file of torch.save or torch.jit.save: pass the file itself")
     if "saved_model.pb" in names:
-        return Kind(NONE, "a SavedModel of TensorFlow, not PyTorch's")
+        return Kind(NONE, "a TensorFlow SavedModel, not a PyTorch model")
     return Kind(
-        NONE, "a directory without a config.json: a model's folder has one; give your own model as FILE.py:NAME"
+        NONE,
+        "a directory without a config.json: pass a model's folder, which has a config.json, or your own model as FILE.py:NAME",
     )
 
 
@@ -185,21 +186,23 @@ def _kind_of_zip(path: Path) -> Kind:
     if "serialized_exported_program.json" in inside or any(_is_program(name) for name in inside):
         return Kind(PROGRAM)
     if any(name.startswith(("data/aotinductor/", "data/executorch/")) for name in inside):
-        why = "compiled by AOTInductor: there is no graph in it to count; give the torch.export program that it was made of"
+        why = (
+            "compiled by AOTInductor, which has no graph to count: pass the torch.export program that it was made from"
+        )
         return Kind(NONE, f"a package {why}")
     if "archive_format" in inside:
-        return Kind(NONE, "a package of torch without a program")
+        return Kind(NONE, "a torch package without a torch.export program")
     if "constants.pkl" in inside:
         return Kind(SCRIPT)
     if "data.pkl" in inside:
         return Kind(SAVED)
     if "MAR-INF/MANIFEST.json" in inside:
-        return Kind(NONE, "an archive of TorchServe: unpack it, and give the model in it")
+        return Kind(NONE, "a TorchServe archive: unpack it, and pass the model inside")
     if any(name.endswith(".npy") for name in names):
         return Kind(NONE, "an archive of numpy arrays, not a model")
     if any(name.startswith("model.weights.h5") for name in names):
-        return Kind(NONE, "a Keras model, not PyTorch's")
-    return Kind(NONE, f"a zip archive that torch did not write: a model in a file is {WHAT_IS_READ}")
+        return Kind(NONE, "a Keras model, not a PyTorch model")
+    return Kind(NONE, f"a zip archive that torch did not write: {WHAT_IS_READ}")
 
 
 def _is_program(name: str) -> bool:
@@ -223,14 +226,14 @@ def _program(path: Path, unsafe: bool) -> Any:
                     if (why := _refused(member.read())) is not None:
                         raise _runs_code(path, f"contains pickled objects ({name}: {why})")
     programs = [name.rpartition("/")[2].removesuffix(".json") for name in names] or ["model"]
-    with _reading(path, "program of torch.export"):
+    with _reading(path, "torch.export program"):
         if programs == ["model"]:
             return torch.export.load(path)
         loaded = programs_in(path)
     if len(loaded) == 1:
         return next(iter(loaded.values()))
     raise InputError(
-        f"{path} has {len(loaded)} programs ({', '.join(loaded)}): save each in a file of its own, and count these"
+        f"{path} has {len(loaded)} programs ({', '.join(loaded)}): save every program in a separate file, and count these files"
     )
 
 
@@ -260,7 +263,7 @@ def _dicts_in(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _refused(data: bytes) -> str | None:
-    """Return why torch's ``weights_only`` unpickler (tensors and plain values) refuses a pickle; None if it reads it."""
+    """Return why torch's ``weights_only`` unpickler, which allows only tensors and plain values, refuses a pickle; None if it does not."""
     import torch
 
     if not data:
@@ -276,12 +279,12 @@ def _script(path: Path, unsafe: bool) -> Any:
     """Load a TorchScript model."""
     import torch
 
-    with _reading(path, "model of TorchScript"):
+    with _reading(path, "TorchScript model"):
         return torch.jit.load(str(path), map_location="cpu")
 
 
 class _reading:
-    """Turn errors of torch's readers into an InputError that names the file, and suppress torch's warnings."""
+    """Turn errors raised by torch's readers into an InputError that names the file, and suppress torch's warnings."""
 
     def __init__(self, path: Path, what: str) -> None:
         self._path = path
@@ -301,11 +304,11 @@ class _reading:
             ) from error
 
 
-# What torch.save wrote
+# Files written by torch.save
 
 
 def _saved(path: Path, unsafe: bool) -> Any:
-    """Load a pickled module if ``unsafe``. Raises InputError that describes anything else torch.save wrote."""
+    """Load a pickled module if ``unsafe``. Raises InputError with a description if the file contains anything else."""
     import torch
 
     try:
@@ -318,7 +321,7 @@ def _saved(path: Path, unsafe: bool) -> Any:
     else:
         raise InputError(f"{path} is {_described(plain)}")
     if not names:
-        raise InputError(f"{path} is a pickle that cannot be read: it is truncated, damaged, or not from PyTorch")
+        raise InputError(f"{path} is an unreadable pickle: truncated, damaged, or not written by PyTorch")
     if not unsafe:
         raise _runs_code(path, f"is a pickle of {names[0]}")
     with _reading(path, "pickle"):
@@ -330,12 +333,12 @@ def _saved(path: Path, unsafe: bool) -> Any:
 
 
 def _runs_code(path: Path, what: str) -> InputError:
-    problem = f"{path} {what}: loading it runs the code that the file names, whoever wrote it. Safe instead: {SAFE}"
+    problem = f"{path} {what}, and loading a pickle runs the code that the pickle names. For a file that is safe to load, {SAFE}"
     return InputError(problem, advice="unsafe")
 
 
 def _modules_in(loaded: Any) -> Iterator[Any]:
-    """Yield the saved module, or the modules among a checkpoint's values."""
+    """Yield the loaded object if it is a module, or the modules among the values of a checkpoint."""
     from torch import nn
 
     if isinstance(loaded, nn.Module):
@@ -345,11 +348,11 @@ def _modules_in(loaded: Any) -> Iterator[Any]:
 
 
 def _described(value: Any) -> str:
-    """Describe a value that was saved with torch.save and is not a module."""
+    """Describe a value that was saved with torch.save, other than a module."""
     import torch
 
     if isinstance(value, torch.Tensor):
-        return f"a tensor of the shape {tuple(value.shape)}, not a model"
+        return f"a tensor of shape {tuple(value.shape)}, not a model"
     if not isinstance(value, Mapping):
         return f"a saved {type(value).__name__}, not a model"
     tensors = {name: tensor for name, tensor in value.items() if isinstance(tensor, torch.Tensor)}
@@ -358,12 +361,12 @@ def _described(value: Any) -> str:
         nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
         return f"a state dict ({len(tensors)} tensors, {numbers:,} numbers, {size(nbytes)}): {WEIGHTS}"
     keys = ", ".join(map(str, [*value][:6])) + ", ..." * (len(value) > 6)
-    by = " of Lightning" if "pytorch-lightning_version" in value else ""
-    return f"a checkpoint{by} ({keys}): {WEIGHTS}"
+    by = "Lightning " if "pytorch-lightning_version" in value else ""
+    return f"a {by}checkpoint ({keys}): {WEIGHTS}"
 
 
 def _names_in(file: Any) -> Iterator[str]:
-    """Yield the names that a pickle (or an archive's pickle) would import, as "module.name", except names of plain data."""
+    """Yield the names that a pickle, or the pickle in an archive, would import, as "module.name". Names of plain data are skipped."""
     from ..torch_internals import OF_TENSORS
 
     text = file.read()
@@ -377,7 +380,7 @@ def _names_in(file: Any) -> Iterator[str]:
     strings: list[str] = []
     stream = io.BytesIO(text)
     seen = set[str]()
-    while stream.tell() < len(text):  # torch.save's old format is several pickles in a row, then raw bytes
+    while stream.tell() < len(text):  # torch.save's old format is a sequence of pickles, followed by raw bytes
         try:
             for opcode, argument, _ in pickletools.genops(stream):
                 name = ""
@@ -395,7 +398,7 @@ def _names_in(file: Any) -> Iterator[str]:
 
 
 def _config(path: Path, unsafe: bool) -> Any:
-    """Make the model of a folder's config on meta, without weights."""
+    """Make the model described by a folder's config on meta, without weights."""
     import torch
 
     with _reading(path, "config"), torch.device("meta"):

@@ -1,4 +1,4 @@
-"""Random generators: reading and writing the state of each kind."""
+"""Read and write the state of torch, Python and numpy random generators."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 
 
 class Generator(NamedTuple):
-    """Access to the state of a random generator."""
+    """The functions that get and set the state of a random generator."""
 
     get: Callable[[], Any]
     set: Callable[[Any], Any]
 
 
 def generator_of(value: Any) -> Generator | None:
-    """Return access to the state of a torch, Python or numpy generator object; None for anything else."""
+    """Return the functions that get and set the state of a torch, Python or numpy generator; None for any other object."""
     kind = type(value)
     if issubclass(kind, torch.Generator):
         return Generator(value.get_state, value.set_state)

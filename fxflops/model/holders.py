@@ -1,7 +1,7 @@
-"""Track the holders of a model's tensors, to detect which tensors a run frees by replacing them.
+"""Track which objects reference a model's tensors, to detect tensors that a run frees by replacing them.
 
-A forward may replace a mask, a cache or a running mean that an attribute, a list or an object holds, which frees the old
-tensor's memory. Its reference count does not show this, since the model's snapshot keeps the tensor to restore it after the run.
+A forward may replace a mask, a cache or a running mean in an attribute, a list or an object. This frees the memory of the old
+tensor. The tensor's reference count does not drop to 0, since the model's snapshot keeps the tensor to restore it after the run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..torch_internals import DisableTorchFunction, use_counts
 from .pytree import attributes_in, is_object, parts
 
 DEPTH = 4
-"""How many levels of objects and containers below a module are searched, as in a snapshot."""
+"""The search below a module goes through at most this many levels of objects and containers, as in a snapshot."""
 ROOT = 0
 """The owner id of modules and inputs, which a run never frees."""
 STANDARD = frozenset(vars(nn.Module()))
@@ -30,7 +30,7 @@ PLAIN = frozenset({int, float, bool, str, bytes, complex, type(None), torch.Size
 
 
 NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
-"""Layers that update their running statistics in place; subclasses do the same."""
+"""Layers that update their running statistics in place, as do their subclasses."""
 
 
 def _writes_in_place(cls: Any) -> bool:
@@ -39,7 +39,7 @@ def _writes_in_place(cls: Any) -> bool:
 
 
 class Link:
-    """A container's reference to an object from before the run."""
+    """A reference from a container to an object, both from before the run."""
 
     __slots__ = ("container", "is_of_dict", "key", "references", "target")
 
@@ -49,7 +49,7 @@ class Link:
         self.references = 0
 
     def holds(self) -> bool:
-        """Return whether the container still holds the object."""
+        """Return whether the container still references the object."""
         if self.is_of_dict:
             return self.container.get(self.key) is self.target
         if type(self.container) is list and self.key < len(self.container) and self.container[self.key] is self.target:
@@ -57,19 +57,19 @@ class Link:
         return issubclass(type(self.container), tuple) or any(part is self.target for _, part in parts(self.container))
 
     def lasts(self) -> bool:
-        """Return whether the container, or a local variable, still holds the object."""
+        """Return whether the container or a local variable still references the object."""
         return self.holds() or sys.getrefcount(self.target) >= self.references
 
 
 class Holders:
     """The links from a model's modules and inputs to the tensors that a run may replace.
 
-    ``tensors`` are all tensors at the beginning of the run. Never treated as replaced: parameters, inputs that are tensors,
-    and buffers of torch's own layers and of batch norms.
+    ``tensors`` are all tensors at the beginning of the run. Parameters, tensor inputs, and the buffers of torch's own layers and of
+    batch norms are never treated as replaced.
     """
 
     def __init__(self, modules: Iterable[nn.Module], inputs: Iterable[Any], tensors: Iterable[torch.Tensor]) -> None:
-        # Keyed by the target's id, with the owner's id: keeping the owner itself would add a reference to it.
+        # The links to a target by the target's id, with the owner's id. Keeping the owner itself would add a reference to the owner.
         self._links: defaultdict[int, list[tuple[Link, int]]] = defaultdict(list)
         self._groups: list[tuple[list[torch.Tensor], list[tuple[int, int]]]] = []
         self._dicts: list[dict[str, Any]] = []
@@ -78,7 +78,7 @@ class Holders:
         self._other_links: list[Link] = []
         self._holding: list[bool] = []
         self._depending: list[list[int]] = []
-        self._left_groups: set[int] = set()  # numbers of groups that no link holds any more
+        self._left_groups: set[int] = set()  # numbers of the groups whose tensors no link references any more
         modules, inputs, tensors = [*modules], [*inputs], [*tensors]
         staying_ids = {*map(id, inputs)}
         buffers: list[tuple[dict[str, Any], str, Any]] = []
@@ -120,7 +120,7 @@ class Holders:
                     depending.setdefault(link, []).append(number)
                     if owner not in keys and owner != ROOT:
                         keys.append(owner)
-        # Lists, for speed: all links are compared at each new memory peak.
+        # Separate lists for speed, since all links are compared at each new memory peak.
         dict_links = [link for link in depending if link.is_of_dict]
         self._dicts = [link.container for link in dict_links]
         self._names = [link.key for link in dict_links]
@@ -138,8 +138,8 @@ class Holders:
         self._links[id(target)].append((Link(container, key, target), owner))
 
     def _enter(self, container: Any, key: Any, target: Any, owner: int, depth: int, seen: set[int]) -> None:
-        """Add the link to an object, and the links below it. ``owner`` is the id of the object that owns the container, ROOT
-        for a module or an input."""
+        """Add the link to an object, and the links below the object. ``owner`` is the id of the object that owns the container, or
+        ROOT if the owner is a module or an input."""
         if type(target) in PLAIN or issubclass(type(target), nn.Module):
             return
         self._add(container, key, target, owner)
@@ -149,12 +149,12 @@ class Holders:
 
     def _enter_parts(self, value: Any, owner: int, depth: int, seen: set[int]) -> None:
         attributes = attributes_in(value) if is_object(value) else None
-        for (kind, key), part in parts(value):  # a user's dict subclass also has attributes
+        for (kind, key), part in parts(value):  # an instance of a user's dict subclass also has attributes
             is_attribute = kind == "attr" and attributes is not None and key in attributes
             self._enter(attributes if is_attribute else value, key, part, owner, depth, seen)
 
     def _group(self, tensors: list[torch.Tensor], replaceable: dict[int, torch.Tensor]) -> None:
-        """Group the replaceable tensors by storage; skip storages that any other tensor shares."""
+        """Group the replaceable tensors by storage. Skip a storage if other tensors use it, too."""
         groups: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
         for tensor in tensors:
             groups[tensor.untyped_storage()._cdata].append(tensor)
@@ -163,7 +163,7 @@ class Holders:
                 self._groups.append((group, [use_counts(t) for t in group]))
 
     def let_go(self) -> Iterator[list[torch.Tensor]]:
-        """Yield the tensors of each storage that is no longer held, once."""
+        """Yield, once for each storage, the tensors of storages that nothing references any more."""
         holding = [*map(operator.is_, map(dict.get, self._dicts, self._names), self._values)]
         holding += [link.holds() for link in self._other_links]
         if holding != self._holding:
@@ -175,7 +175,7 @@ class Holders:
                 else:
                     self._left_groups.discard(number)
             self._holding = holding
-        for number in sorted(self._left_groups):  # a local variable or a view may keep them a little longer
+        for number in sorted(self._left_groups):  # a local variable or a view may keep the tensors a little longer
             tensors, uses = self._groups[number]
             # Bind no tensor to a variable here: that would add a reference.
             if any(self._is_held(key, set(), Link.lasts) for key in map(id, tensors)):
@@ -192,7 +192,7 @@ class Holders:
                 yield tensors
 
     def _is_held(self, key: int, asked: set[int], holds: Callable[[Link], bool]) -> bool:
-        """Return whether a chain of links that still hold leads from a module or an input to the object with this id."""
+        """Return whether a chain of links leads from a module or an input to the object with this id. ``holds`` checks a link."""
         if key == ROOT:
             return True
         asked.add(key)

@@ -1,4 +1,4 @@
-"""Check the user's model and inputs and bind the inputs to ``forward``'s parameters, without changing them."""
+"""Check the user's model and inputs, and match the inputs to ``forward``'s parameters, without changing the inputs."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ COUNTED_FOR = ("cpu", "cuda")
 CASTS_TO = (torch.bfloat16, torch.float16)
 """The dtypes that autocast computes in."""
 PERIOD = 32_749
-"""How many random numbers an input repeats: a prime, so that rows differ, and too few for torch to copy them with several threads."""
+"""Random inputs repeat after this many numbers. A prime makes rows differ; this prime is too small for a multithreaded copy in torch."""
 
 
 def checked_model(model: Any, *kinds: type[Exception]) -> nn.Module:
     """Return the model without its ``torch.compile`` wrapper, since the model is counted as written.
 
-    Raises InputError, with the line to write, for anything that is not an ``nn.Module`` instance. The error is also of
-    the types ``kinds`` (default: TypeError).
+    Raises InputError, with the correct argument, for anything that is not an ``nn.Module`` instance. The error also has the types
+    ``kinds`` (default: TypeError).
     """
     if not isinstance(model, nn.Module):
         if is_program(model):
-            raise of_kind(InputError("model is an ExportedProgram: give program.module()"), *(kinds or (TypeError,)))
+            raise of_kind(InputError("model is an ExportedProgram: pass program.module()"), *(kinds or (TypeError,)))
         wrong = f"model must be a torch.nn.Module, not {type(model).__name__} ({model!r:.60})"
         if isinstance(model, type) and issubclass(model, nn.Module):
-            wrong = f"model is the class {model.__name__}, not an instance: give {model.__name__}(...)"
+            wrong = f"model is the class {model.__name__}, not an instance: pass {model.__name__}(...)"
         raise of_kind(InputError(wrong), *(kinds or (TypeError,)))
     return original_of(model)
 
@@ -49,31 +49,32 @@ def checked_model(model: Any, *kinds: type[Exception]) -> nn.Module:
 def as_module(model: Any, *kinds: type[Exception]) -> Any:
     """Return a torch.export program, or the model in a file or folder, as a module to count; anything else unchanged.
 
-    Raises InputError for a path at which there is nothing; it is also of the types ``kinds`` (default: TypeError).
+    Raises InputError for a path that does not exist. The error also has the types ``kinds`` (default: TypeError).
     """
     if isinstance(model, (str, PathLike)):
         if not Path(model).expanduser().exists():
-            wrong = f"model must be a torch.nn.Module or a callable, not {type(model).__name__} ({str(model)!r}), and no file has that name"
+            wrong = f"model must be a torch.nn.Module or a callable, not {type(model).__name__} ({str(model)!r}), and no file has this path"
             raise of_kind(InputError(wrong), *(kinds or (TypeError,)))
         model = load_model(model)
     return program_module(model) if is_program(model) else model
 
 
 def checked_device(device: Any) -> torch.device | None:
-    """Return the device to count for; None for None. Raises InputError for one whose kernels are not known."""
+    """Return the device to count for, None for None. Raises InputError for any device other than "cpu" and "cuda"."""
     if device is None:
         return None
     try:
         requested = torch.device(device)
     except (RuntimeError, TypeError) as error:
         by_name = (
-            "; for a card by its name count with device='cuda', then ask report.predict(name) or report.reserved(name)"
+            "; to get figures for a GPU by name, count with device='cuda', "
+            "then call report.predict(name) or report.reserved(name)"
         )
         wrong = f"device must be 'cpu' or 'cuda', not {device!r}{by_name if isinstance(device, str) else ''}"
         raise of_kind(InputError(wrong), TypeError) from error
     if requested.type not in COUNTED_FOR:
         more = ": a model on meta is counted for the CPU, or for device='cuda'" if requested.type == "meta" else ""
-        raise InputError(f"count() knows the kernels of 'cpu' and 'cuda', not of {str(requested)!r}{more}")
+        raise InputError(f"device must be 'cpu' or 'cuda', not {str(requested)!r}{more}")
     return requested
 
 
@@ -86,8 +87,10 @@ def checked_autocast(dtype: Any) -> torch.dtype | None:
 
 
 def is_compiled(modules: Iterable[nn.Module], classes: Iterable[type] = ()) -> bool:
-    """Return whether ``torch.compile`` wraps one of these modules, a function among their attributes, or the forward of
-    their classes or of ``classes``."""
+    """Return whether ``torch.compile`` wraps one of these modules or a function among their attributes.
+
+    Also return True if it wraps the forward of one of the modules' classes, or of one of ``classes``.
+    """
     if COMPILER not in sys.modules:
         return False
     modules = [*modules]
@@ -103,18 +106,18 @@ def is_compiled_whole(model: nn.Module) -> bool:
 
 
 def named_inputs(kwargs: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the inputs by name, {} for None. Raises InputError for anything other than a mapping, such as a second input."""
+    """Return ``kwargs``, {} for None. Raises InputError for anything other than a mapping, e.g. a second input passed by position."""
     if kwargs is not None and not isinstance(kwargs, Mapping):
         wrong = f"kwargs must be a mapping of names to inputs, not {type(kwargs).__name__}"
-        raise InputError(f"{wrong}; several inputs go in a tuple: (model, (a, b))")
+        raise InputError(f"{wrong}; pass several inputs as a tuple: (model, (a, b))")
     return kwargs or {}
 
 
 def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return ``args`` and ``kwargs`` as passed to the model: a tuple is unpacked, anything else is one positional input.
+    """Return the positional and keyword inputs for the model. If ``args`` is not a tuple, it is the single positional input.
 
-    Raises InputError for ``args`` that is a mapping by the names of forward's parameters, for iterators, and for arguments
-    that do not fit the signature of forward.
+    Raises InputError if ``args`` is a mapping whose keys are forward's parameters, for iterators, and for inputs that do not fit the
+    signature of forward.
     """
     named = named_inputs(kwargs)
     if isinstance(model, Program) and not named and type(args) is tuple and not args:
@@ -124,15 +127,15 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
     if isinstance(args, Mapping) and len(args) and {*args.keys()} <= signature.parameters.keys():
         names = ", ".join(args)
         raise InputError(
-            f"args is a mapping of forward's parameters ({names}): give it as kwargs, not as args: (model, kwargs=inputs)"
+            f"args is a mapping whose keys are forward's parameters ({names}): pass it as kwargs: (model, kwargs=inputs)"
         )
     positional = args if type(args) is tuple else (args,)
     for where, value in (*((f"input {i}", value) for i, value in enumerate(positional)), *keywords.items()):
         if (iterator := _iterator_in(value)) is not None:
             kind = "a generator" if issubclass(type(iterator), Generator) else f"an iterator, {type(iterator).__name__}"
             raise InputError(
-                f"{where} is or has {kind}, which can be read once, and the model may be run more than once: "
-                f"give a list, [*iterator], or one item of it, next(iterator)"
+                f"{where} is or contains {kind}, which can be read only once, but the model may run several times: "
+                f"pass a list, [*iterator], or a single item, next(iterator)"
             )
     try:
         bind(model, positional, keywords, signature=signature)
@@ -144,12 +147,12 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
 
 
 def inputs_of_program(program: Program) -> tuple[Any, Any]:
-    """Return the inputs that a program was exported with, or random inputs of its sizes.
+    """Return the example inputs of a program's export; if the program does not contain them, random inputs of the exported sizes.
 
-    Raises InputError if some sizes may vary, which are the caller's to choose, and for a program without inputs' sizes.
+    Raises InputError if the sizes of some inputs may vary, since the caller must choose these sizes.
     """
     if program.varying():
-        raise InputError(f"{program.varying()}\n  give inputs, e.g. fxflops.count(program, {program.example_call()})")
+        raise InputError(f"{program.varying()}\n  pass inputs, e.g. fxflops.count(program, {program.example_call()})")
     if program.examples is not None:
         return program.examples
     generator = torch.Generator("cpu").manual_seed(0)
@@ -164,7 +167,7 @@ def inputs_of_program(program: Program) -> tuple[Any, Any]:
 
 
 def _iterator_in(value: Any) -> Iterator[Any] | None:
-    """Return the first iterator in nested containers (attributes of objects are not searched); None if there is none."""
+    """Return the first iterator in nested containers, or None. Attributes of objects are not searched."""
     for steps, part in walk(value):
         if issubclass(type(part), Iterator) and all(kind == "item" for kind, _ in steps):
             return part  # type: ignore[no-any-return]
@@ -172,19 +175,19 @@ def _iterator_in(value: Any) -> Iterator[Any] | None:
 
 
 def shape_given(args: Any, kwargs: Mapping[str, Any]) -> InputError | None:
-    """Return the error for an input that is a shape instead of a tensor; None if no input is, or if any tensor is among them."""
+    """Return the error for an input that is a shape instead of a tensor; None if no input is a shape, or if any input is a tensor."""
     if tensors_in((args, kwargs)):
         return None
     for value in (args, *(args if type(args) is tuple else ()), *kwargs.values()):
         if isinstance(value, (tuple, list)) and len(value) > 1 and all(type(item) is int for item in value):
             sizes = ", ".join(map(str, value))
-            example = f"torch.randn({sizes}), for token ids torch.zeros({sizes}, dtype=torch.long)"
-            return InputError(f"{value!r} is a shape where an input belongs: give a tensor, e.g. {example}")
+            example = f"torch.randn({sizes}), or torch.zeros({sizes}, dtype=torch.long) for token ids"
+            return InputError(f"the input {value!r} is a shape: pass a tensor, e.g. {example}")
     return None
 
 
 def signature_of(model: nn.Module) -> inspect.Signature:
-    """Return the signature of forward; ``(*args, **kwargs)`` if it cannot be read (a C function)."""
+    """Return the signature of forward; ``(*args, **kwargs)`` if the signature cannot be read, e.g. for a C function."""
     if isinstance(model, Program):
         return model.signature
     if isinstance(model, torch.jit.ScriptModule):
@@ -196,7 +199,7 @@ def signature_of(model: nn.Module) -> inspect.Signature:
 
 
 def _signature_of_script(model: nn.Module) -> inspect.Signature:
-    """Return the signature of a TorchScript forward from its schema; ``(*args, **kwargs)`` if it has no schema."""
+    """Return the signature of a TorchScript forward from its schema; ``(*args, **kwargs)`` if forward has no schema."""
     schema = getattr(getattr(model, "forward", None), "schema", None)
     if schema is None:
         return inspect.signature(lambda *args, **kwargs: None)
@@ -220,10 +223,10 @@ def bind(
     advice: str = "",
     signature: inspect.Signature | None = None,
 ) -> dict[str, Any]:
-    """Return the arguments by the names of forward's parameters, with defaults.
+    """Return the arguments, including defaults, by the names of forward's parameters.
 
-    ``signature`` is forward's, if the caller has it. Raises InputError if they do not fit, with ``advice``, by default a
-    line on what was given and how inputs are given.
+    ``signature`` is the signature of forward, if the caller already has it. Raises InputError if the arguments do not fit the
+    signature. The error ends with ``advice``; by default, with the types of the arguments and how to pass inputs.
     """
     signature = signature or signature_of(model)
     try:
@@ -234,15 +237,15 @@ def bind(
         for name in [name for name in kwargs if name not in signature.parameters]:
             unsaid = "" if repr(name) in str(error) else f"; it has no parameter {name!r}"
             what += unsaid + did_you_mean(name, signature.parameters)
-        raise InputError(f"{what}\n  {advice or f'given ({input_names})'}", advice="" if advice else "inputs") from None
+        raise InputError(f"{what}\n  {advice or f'got ({input_names})'}", advice="" if advice else "inputs") from None
     bound.apply_defaults()
     return dict(bound.arguments)
 
 
 def as_leaves(inputs: Any) -> Any:
-    """Return the inputs with computed tensors and views replaced by leaves that share their memory.
+    """Replace computed tensors and views in the inputs by leaves that share their memory; return the inputs.
 
-    A backward pass ends at the leaves, and writing to a leaf does not change the user's autograd graph.
+    A backward pass ends at leaves, and writing to a leaf does not change the user's autograd graph.
     """
     if all(tensor.is_leaf and not tensor._is_view() for tensor in tensors_in(inputs)):
         return inputs
@@ -251,28 +254,31 @@ def as_leaves(inputs: Any) -> Any:
 
 
 def summary_words(model: nn.Module) -> Mapping[str, str]:
-    """Return the advice texts for errors of a summary, with the model's dtype filled in."""
+    """Return the advice texts for errors of ``summary``, with the model's dtype filled in."""
     dtype = next(iter(parameters_of(model)), torch.empty(0)).dtype
-    return {**SUMMARY, "cast": f"\n  give dtypes=[{dtype}], a dtype for each input"}
+    return {**SUMMARY, "cast": f"\n  pass dtypes=[{dtype}], with a dtype for each input"}
 
 
 def batch_dim_note(sizes: Any, batch_dim: int | None) -> str:
-    """Return a note for errors of a summary on what ``batch_dim`` did to ``input_size``; "" if it did nothing."""
+    """Return a note for errors of ``summary`` that ``batch_dim`` added a dimension to ``input_size``; "" if it did not."""
     if sizes is None or batch_dim is None:
         return ""
     return f"\n  batch_dim={batch_dim} added a dimension of 1 to input_size={sizes}"
 
 
 def shapes_in(sizes: Any) -> list[tuple[int, ...]]:
-    """Return the input shapes in ``(1, 3, 224, 224)`` or ``[(1, 16), (1, 16)]``. Raises InputError for anything else."""
+    """Return a list of input shapes from a single shape, ``(1, 3, 224, 224)``, or several, ``[(1, 16), (1, 16)]``.
+
+    Raises InputError for anything else.
+    """
     single_shape = _shape(sizes)
     shapes = [single_shape] if single_shape else [*map(_shape, sizes)] if isinstance(sizes, (tuple, list)) else []
     if shapes and all(shapes):
         return shapes
-    wrong = "a tensor: give it as input_data=x" if tensors_in(sizes) else f"{sizes!r:.80}"
+    wrong = "a tensor: pass a tensor as input_data=x" if tensors_in(sizes) else f"{sizes!r:.80}"
     if isinstance(sizes, Mapping):
-        wrong += f': inputs by name are tensors, input_data={{"{next(iter(sizes), "x")}": tensor, ...}}'
-    problem = f"input_size is a shape, (1, 3, 224, 224), or a list of shapes, of sizes of 1 or more, not {wrong}"
+        wrong += f': pass inputs by name as tensors, input_data={{"{next(iter(sizes), "x")}": tensor, ...}}'
+    problem = f"input_size must be a shape with sizes of at least 1, such as (1, 3, 224, 224), or a list of shapes, not {wrong}"
     raise of_kind(InputError(problem), TypeError, ValueError)
 
 
@@ -291,10 +297,10 @@ def inputs_of_sizes(
     batch_dim: int | None,
     device: torch.device,
 ) -> tuple[torch.Tensor, ...]:
-    """Return :func:`random_inputs` of these sizes, ``(1, 3, 224, 224)`` or ``[(1, 16), (1, 16)]``.
+    """Return :func:`random_inputs` of a shape, ``(1, 3, 224, 224)``, or of several shapes, ``[(1, 16), (1, 16)]``.
 
-    ``dtypes`` is one dtype per input, or one for all (default torch.float32). Raises InputError for what is no shape, and for
-    dtypes of another number.
+    ``dtypes`` is a sequence with the dtype of each input, or a single dtype for all inputs (default torch.float32). Raises InputError
+    if ``sizes`` is not a shape or a list of shapes, or if the number of dtypes differs from the number of shapes.
     """
     shapes = shapes_in(sizes)
     is_one_for_all = dtypes is None or isinstance(dtypes, torch.dtype)
@@ -302,7 +308,7 @@ def inputs_of_sizes(
     if len(input_dtypes) != len(shapes) or not all(isinstance(dtype, torch.dtype) for dtype in input_dtypes):
         raise of_kind(
             InputError(
-                f"dtypes needs one dtype, such as torch.long, for each of the {len(shapes)} inputs, not {dtypes!r:.80}"
+                f"dtypes must have one dtype, such as torch.long, for each of the {len(shapes)} inputs, not {dtypes!r:.80}"
             ),
             TypeError,
         )
@@ -312,7 +318,10 @@ def inputs_of_sizes(
 def random_inputs(
     shapes: Iterable[tuple[int, ...]], dtypes: Iterable[torch.dtype], batch_dim: int | None, device: torch.device
 ) -> list[torch.Tensor]:
-    """Return a :func:`random_input` of each shape and dtype, the same at each call; ``batch_dim`` adds a dimension of 1."""
+    """Return a :func:`random_input` for each shape and dtype, with the same numbers at each call.
+
+    ``batch_dim`` is the position at which a dimension of 1 is added to each shape, None to add no dimension.
+    """
     generator = torch.Generator("cpu").manual_seed(0)
     batched = [shape if batch_dim is None else _batched(shape, batch_dim) for shape in shapes]
     return [
@@ -322,11 +331,11 @@ def random_inputs(
 
 
 def _batched(shape: tuple[int, ...], batch_dim: int) -> tuple[int, ...]:
-    """Return the shape with a dimension of 1 at this position."""
+    """Return the shape with a dimension of 1 inserted at the position ``batch_dim``."""
     try:
         at = range(len(shape) + 1)[batch_dim]
     except (IndexError, TypeError) as error:
-        wrong = f"batch_dim is the position of the batch in {shape}, from 0 to {len(shape)}, not {batch_dim!r:.80}"
+        wrong = f"batch_dim must be a position in the shape {shape}, from 0 to {len(shape)}, not {batch_dim!r:.80}"
         raise of_kind(InputError(wrong), type(error)) from None
     return (*shape[:at], 1, *shape[at:])
 
@@ -334,9 +343,9 @@ def _batched(shape: tuple[int, ...], batch_dim: int) -> tuple[int, ...]:
 def random_input(
     shape: Sequence[int], dtype: torch.dtype, device: torch.device, generator: torch.Generator
 ) -> torch.Tensor:
-    """Return random numbers from 0 to 1; integers are therefore 0 and booleans True, as in torchinfo's inputs.
+    """Return a tensor of random numbers from 0 to 1. Conversion turns integers into 0 and booleans into True, as in torchinfo.
 
-    They repeat after :data:`PERIOD` numbers: a count seldom reads them, and drawing all would take longer than counting.
+    The numbers repeat after :data:`PERIOD` elements: a count seldom reads them, and drawing all numbers would take longer than counting.
     """
     tensor = torch.empty(shape, dtype=dtype, device=device)
     if device.type != "meta":
@@ -349,8 +358,8 @@ def random_input(
 
 
 def place_of(dtype: torch.dtype, device: torch.device) -> torch.device:
-    """Return the device to put an input on. For a model on meta, integers and booleans go to the CPU, so that masks and
-    positions have values."""
+    """Return the device for an input. For a model on meta, integers and booleans go to the CPU, so that masks and positions have
+    values."""
     return device if device.type != "meta" or is_inexact(dtype) else torch.device("cpu")
 
 

@@ -1,4 +1,4 @@
-"""Tell the user's source files from files of Python and installed packages, without importing torch."""
+"""Distinguish the user's source files from the files of Python and of installed packages, without importing torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from ..errors import PACKAGE
 
 PACKAGES = "/site-packages/", "/dist-packages/"
-"""The folders of installed packages, in any environment."""
+"""Folder names that mark the path of an installed package, in any environment."""
 
 
 def is_installed(file: str) -> bool:
@@ -20,7 +20,7 @@ def is_installed(file: str) -> bool:
 
 
 def _folder_of(package: str) -> str:
-    """Return the folder of a package, also one installed from a checkout; fxflops's own if the package is missing."""
+    """Return the folder of a package, which may be installed from a checkout; fxflops's own folder if the package is missing."""
     spec = find_spec(package)
     return f"{Path(spec.origin).parent}/" if spec is not None and spec.origin else f"{PACKAGE}/"
 

@@ -23,21 +23,24 @@ from .pytree import stored, unpacked
 
 FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
 LOOKED_INTO = FUNCTIONS | {torch.ScriptObject}
-"""The types of attributes that are kept, or may have packed weights."""
+"""The types of attributes that are functions or may contain packed weights."""
 NO_FUNCTIONS: frozenset[Any] = frozenset()
 UNQUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
-"""Quantized dtypes, each with the plain dtype of the same width."""
+"""Quantized dtypes, mapped to the plain dtype of the same width."""
 
 
 class Inventory:
-    """The modules of a model, and its parameters and buffers by their full names, each once.
+    """The modules of a model, and its parameters and buffers by their full names, without duplicates.
 
-    ``aliases`` maps further paths of modules to their first path; aliases of submodules are not listed.
+    ``aliases`` maps a module's other paths to its first path; aliases of submodules are not listed.
+
     ``packed`` are meta tensors for the weights in packed-parameter objects of quantized layers, and the weights that
-    TorchScript keeps as graph constants, e.g. after ``torch.jit.freeze``; ``constants`` are its other constants. ``keeps`` has,
-    for modules with functions among their attributes, these functions. A function
-    (:class:`~fxflops.model.modules.Called`) has the modules that it leads to. ``shapeless`` are the lazy modules with parameters
-    that have no shape yet. Raises InputError if there are any, unless ``lazy``.
+    TorchScript stores as graph constants, e.g. after ``torch.jit.freeze``. ``constants`` are TorchScript's other constants.
+
+    ``keeps`` maps a module to the functions among its attributes, if the module has such attributes. If the model is a callable
+    (:class:`~fxflops.model.modules.Called`), its modules are the modules that are reachable from the callable.
+
+    ``shapeless`` are lazy modules whose parameters have no shape yet. Raises InputError if there are lazy modules, unless ``lazy``.
     """
 
     @hidden
@@ -49,10 +52,10 @@ class Inventory:
         self.packed: list[tuple[str, torch.Tensor]] = []
         self.constants: list[tuple[str, torch.Tensor]] = []
         self.keeps = ByIdentity[frozenset[Any]]()
-        self._first_params: list[int] = []  # the index of each module's first own parameter in params, and the end
+        self._first_params: list[int] = []  # the index in params of each module's first own parameter, then len(params)
         seen_ids, constant_storages = set[int](), set[int]()
         for module, path in self.paths.items():
-            attributes = [*module.__dict__.values()]  # a copy: other threads may set attributes meanwhile
+            attributes = [*module.__dict__.values()]  # copied, since other threads may set attributes meanwhile
             if not LOOKED_INTO.isdisjoint(map(type, attributes)):
                 self.keeps[module] = frozenset(value for value in attributes if type(value) in FUNCTIONS)
                 self.packed += [(path, weight) for value in attributes for weight in _packed(value)]
@@ -60,7 +63,7 @@ class Inventory:
                 self.packed += [(path, weight) for value in packed_in_script(module) for weight in _packed(value)]
                 for name, constant, is_weight in constants_of(module, path):
                     if (storage := constant.untyped_storage()._cdata) in constant_storages:
-                        continue  # an inlined graph's constants are also in the outer graph
+                        continue  # the constants of an inlined graph are also in the outer graph
                     constant_storages.add(storage)
                     (self.packed if is_weight else self.constants).append((name, constant))
             self._first_params.append(len(self.params))
@@ -83,7 +86,7 @@ class Inventory:
                 names = [name for name, tensor in self.params if _is_shapeless(tensor)]
                 name = [*names, "a buffer"][0].rpartition(".")[2]
                 raise InputError(
-                    f"{type(model).__name__} has parameters without a shape yet ({name}): run it once on an input"
+                    f"{type(model).__name__} has parameters that have no shape yet ({name}): run it once on an input"
                 )
 
     @cached_property
@@ -109,14 +112,14 @@ class Inventory:
         return tuple(modules), Params(total, sum(trained), total - sum(trained), buffers, nbytes, sharded)
 
     def _root(self) -> list[Module]:
-        """Return the record of a root that is not itself a module: the function that leads to the modules."""
+        """Return the record of the root if it is a callable; [] if the root is a module."""
         return [] if "" in self.paths.values() else [Module("", self._name)]
 
 
 def _is_global(function: Any) -> bool:
     """Return whether a function belongs to a Python module or a class, and so outlives the model.
 
-    A report must keep no other function: a closure may hold the model, and a bound method its object.
+    A report must not keep any other function: a closure may keep the model alive, and a bound method keeps its object alive.
     """
     if isinstance(function, BuiltinFunctionType):
         return isinstance(function.__self__, ModuleType | type | None)
@@ -125,7 +128,7 @@ def _is_global(function: Any) -> bool:
 
 
 def _local_numel(parameter: torch.Tensor) -> int:
-    """Return how many elements of a parameter this process holds: of a DTensor, its local shard's."""
+    """Return the number of a parameter's elements that are stored in this process: for a DTensor, the size of the local shard."""
     if type(parameter) in ORDINARY or not hasattr(parameter, "device_mesh"):
         return parameter.numel()
     return sum(part.numel() for part in stored(parameter))
@@ -136,10 +139,9 @@ def _is_shapeless(tensor: torch.Tensor | None) -> bool:
 
 
 def constants_of(module: ScriptModule, path: str) -> list[tuple[str, torch.Tensor, bool]]:
-    """Return the constant tensors in the graphs of a scripted module's methods, each with its name there, and whether it is a
-    weight: a floating-point tensor that a node uses.
+    """Return the constant tensors in the graphs of a scripted module's methods, with their names and whether they are weights.
 
-    Skips 0-d tensors, since tracing turns plain numbers into these.
+    A weight is a floating-point tensor that a node uses. Skips 0-d tensors, since tracing turns plain numbers into 0-d tensors.
     """
     constants = dict[int, tuple[str, torch.Tensor, bool]]()
     for graph in graphs_of(module):
@@ -166,6 +168,6 @@ def constants_of(module: ScriptModule, path: str) -> list[tuple[str, torch.Tenso
 
 
 def _packed(value: Any) -> list[torch.Tensor]:
-    """Return meta tensors for the weights in a quantized layer's packed-parameter object."""
+    """Return meta tensors with the shapes of the weights in a quantized layer's packed-parameter object."""
     with torch.no_grad():
         return [torch.empty(w.shape, dtype=UNQUANTIZED.get(w.dtype, w.dtype), device="meta") for w in unpacked(value)]

@@ -1,10 +1,10 @@
 """Read a model's modules, parameters and buffers without calling a method that a user's class may override.
 
-A model may have an attribute ``modules``, a ``parameters`` that returns a list, a ``__len__`` that raises. So this reads the
-dicts that ``torch.nn.Module`` itself keeps (``_modules``, ``_parameters``, ``_buffers``), and compares modules by identity:
-``__hash__`` and ``__eq__`` may depend on a module's state, as in a torchmetrics metric.
+A model may have an attribute named ``modules``, a ``parameters`` method that returns a list, or a ``__len__`` that raises. The
+functions here therefore read the dicts of ``torch.nn.Module`` itself (``_modules``, ``_parameters``, ``_buffers``). They compare
+modules by identity, since ``__hash__`` and ``__eq__`` may depend on a module's state, as in a torchmetrics metric.
 
-A function, a method or a callable object has modules, too: :class:`Called` wraps it, and holds them.
+A function, a method or a callable object may use modules, too: :class:`Called` wraps the callable and these modules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ V = TypeVar("V")
 
 
 class ByIdentity(MutableMapping[Any, V]):
-    """A mapping whose keys, modules, are compared by identity. It keeps them alive."""
+    """A mapping from modules, compared by identity. The mapping keeps its keys alive."""
 
     def __init__(self, items: Iterable[tuple[Any, V]] = ()) -> None:
         self._items: dict[int, tuple[Any, V]] = {id(key): (key, value) for key, value in items}
@@ -51,7 +51,7 @@ class ByIdentity(MutableMapping[Any, V]):
         return self._items.get(id(key), (None, default))[1]
 
     def items(self) -> ItemsView[Any, V]:
-        return self._items.values()  # type: ignore[return-value]  # stored as pairs: no call per item
+        return self._items.values()  # type: ignore[return-value]  # fast, since the values are (key, value) pairs
 
 
 def class_name(module: nn.Module) -> str:
@@ -61,19 +61,19 @@ def class_name(module: nn.Module) -> str:
 
 
 def unique(objects: Iterable[Any]) -> list[Any]:
-    """Return the objects in order, each once."""
+    """Return the objects in order, without duplicates."""
     return [*{id(each): each for each in objects}.values()]
 
 
 class Called(nn.Module):
     """A module that wraps a function, a bound method or any other callable, so that it can be counted like a model.
 
-    ``roots`` are the modules that the callable leads to, by path. If the callable is a module's method, this module is at the
-    path "", and all paths start at it. The wrapper is not one of the model's modules (:func:`modules_of` skips it), so it
-    has no hooks and no calls of its own; operations outside all modules have the path "".
+    ``roots`` are the modules that are reachable from the callable, by path. If the callable is a module's method, this module has the
+    path "", and all paths start at this module. The wrapper is not one of the model's modules (:func:`modules_of` skips it), so the
+    wrapper has no hooks and no calls. Operations outside all modules have the path "".
 
-    ``reached`` is everything else that the callable leads to and whose state a run may change: its object and closure, an
-    optimizer. ``unnamed`` are modules it leads to that are not below the roots, because the user passed ``models``.
+    ``reached`` are all other reachable objects whose state a run may change, such as the callable's closure or an
+    optimizer. ``unnamed`` are reachable modules that are not in the roots or below them, because the user passed ``models``.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Called(nn.Module):
         unnamed: Iterable[nn.Module] = (),
         classes: Mapping[str, str] | None = None,
     ) -> None:
-        """``classes`` are the names of the classes of objects that hold modules, by path."""
+        """``classes`` maps the path of an object that contains modules to the name of the object's class."""
         super().__init__()
         self.roots, self.reached, self.unnamed = roots, [*reached], [*unnamed]
         attributes = vars(self)  # assigning an attribute would register a module as a child
@@ -110,7 +110,7 @@ class Called(nn.Module):
 
 
 class Group(nn.Module):
-    """Holds the modules of an object, a list or a mapping under its name; it is never called."""
+    """A stand-in for an object, a list or a mapping that contains modules. Groups are never called."""
 
 
 def label_of(model: nn.Module) -> str:
@@ -119,7 +119,7 @@ def label_of(model: nn.Module) -> str:
 
 
 def modules_of(model: nn.Module) -> tuple[ByIdentity[str], dict[str, str]]:
-    """Return all modules with their first path, in the order of ``named_modules()``; and a map from other paths to the first."""
+    """Return all modules with their first path, in the order of ``named_modules()``, and a dict from other paths to first paths."""
     paths, aliases = dict[int, tuple[nn.Module, str]](), dict[str, str]()
     if not isinstance(model, Called):
         _visit(model, "", paths, aliases)
@@ -148,7 +148,7 @@ def _visit(module: nn.Module, path: str, paths: dict[int, tuple[nn.Module, str]]
 
 
 def all_modules(model: nn.Module) -> list[nn.Module]:
-    """Return the model and all modules in it, each once."""
+    """Return the model and all modules in it, without duplicates."""
     return [*modules_of(model)[0]]
 
 
@@ -158,7 +158,7 @@ def named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def named_children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield a module's direct children, each once, with their first names."""
+    """Yield a module's direct children with their first names, without duplicates."""
     seen = set[int]()
     for name, child in _entries(module):
         if id(child) not in seen:
@@ -167,37 +167,37 @@ def named_children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _entries(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield a module's direct children with their names; a child with several names comes once per name."""
+    """Yield a module's direct children with their names. A child with several names is repeated with every name."""
     return ((name, child) for name, child in module._modules.items() if child is not None)
 
 
 def children_of(module: nn.Module) -> list[nn.Module]:
-    """Return a module's direct children, each once."""
+    """Return a module's direct children, without duplicates."""
     return [child for _, child in named_children(module)]
 
 
 def submodule(model: nn.Module, path: str) -> nn.Module:
-    """Return the module with this path. Raises KeyError if there is none."""
+    """Return the module with this path. Raises KeyError if no module has this path."""
     return reduce(lambda module, name: module._modules[name], path.split(".") if path else [], model)  # type: ignore[return-value, arg-type]
 
 
 def named_parameters(model: nn.Module, each_once: bool = True) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters of all modules with their names; shared parameters once if ``each_once``, else at each place."""
+    """Yield the parameters of all modules with their names. ``each_once=False`` repeats shared parameters with every name."""
     return _named(model, "_parameters", each_once)
 
 
 def named_buffers(model: nn.Module, each_once: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the buffers of all modules with their names; shared buffers once if ``each_once``, else at each place."""
+    """Yield the buffers of all modules with their names. ``each_once=False`` repeats shared buffers with every name."""
     return _named(model, "_buffers", each_once)
 
 
 def parameters_of(model: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters of all modules, each once."""
+    """Return the parameters of all modules, without duplicates."""
     return [parameter for _, parameter in named_parameters(model)]
 
 
 def state_tensors(model: nn.Module) -> list[torch.Tensor]:
-    """Return the parameters, then the buffers, of all modules, each once."""
+    """Return the parameters of all modules, then their buffers, without duplicates."""
     return [tensor for _, tensor in chain(named_parameters(model), named_buffers(model))]
 
 
@@ -216,7 +216,7 @@ def _named(model: nn.Module, kind: str, each_once: bool) -> Iterator[tuple[str, 
 
 
 def _every_place(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules with all of their paths, in the order of ``named_modules(remove_duplicate=False)``."""
+    """Yield all paths of all modules, each with its module, in the order of ``named_modules(remove_duplicate=False)``."""
     yield path, module
     for name, child in _entries(module):
         yield from _every_place(child, f"{path}.{name}" if path else name)

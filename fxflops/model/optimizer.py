@@ -1,4 +1,4 @@
-"""Run a step of the user's optimizer on stand-ins for its tensors, so that its parameters and state do not change."""
+"""Run a step of the user's optimizer on copies of the optimizer's tensors, so that its parameters and state do not change."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .pytree import NOTHING, value_at
 from .reach import places_in, reached, set_at
 
 OptimizerLike = Optimizer | Callable[[Iterable[torch.Tensor]], Optimizer]
-"""An optimizer, or a function that makes one from parameters: ``torch.optim.AdamW``, a ``functools.partial`` of it."""
+"""An optimizer, or a function that makes an optimizer from parameters, e.g. ``torch.optim.AdamW`` or a ``functools.partial`` of AdamW."""
 HOOKS = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
-INSTEAD = "count a step of your own instead: with fxflops.profile(model, optimizer=optimizer) as p: ..."
+INSTEAD = "count your own training step instead: with fxflops.profile(model, optimizer=optimizer) as p: ..."
 
 
 def is_optimizer(value: Any) -> bool:
@@ -32,26 +32,26 @@ def is_optimizer(value: Any) -> bool:
 
 
 def checked_optimizer(optimizer: Any, backward: bool) -> OptimizerLike | None:
-    """Return the optimizer. Raises InputError if it is none, or cannot step after one backward pass."""
+    """Return the optimizer. Raises InputError if the argument is not an optimizer, or if it needs more than one backward pass."""
     if optimizer is None:
         return None
     if not backward:
         raise InputError("optimizer= needs a backward pass", advice="backward before a step")
     if not is_optimizer(optimizer) and not callable(optimizer):
         raise InputError(
-            "optimizer must be a torch.optim.Optimizer, or make one from parameters, such as torch.optim.AdamW, "
-            f"not {type(optimizer).__name__}"
+            "optimizer must be a torch.optim.Optimizer, or a function that makes an optimizer from parameters, such as "
+            f"torch.optim.AdamW, not {type(optimizer).__name__}"
         )
     closure = _closure_of(getattr(optimizer, "step", None))
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise InputError(
-            "this optimizer runs the model again in each step (a closure): use fxflops.profile around a step"
+            "this optimizer runs the model again in each step, through a closure: use fxflops.profile around a training step"
         )
     return cast("OptimizerLike", optimizer)
 
 
 def _closure_of(step: Any) -> inspect.Parameter | None:
-    """Return the ``closure`` parameter of a step function; None if it has none, or if its signature cannot be read."""
+    """Return the ``closure`` parameter of a step function; None if it has no such parameter, or if its signature cannot be read."""
     try:
         return inspect.signature(inspect.unwrap(step)).parameters.get("closure")
     except (TypeError, ValueError):  # not a function, or a C function
@@ -59,17 +59,18 @@ def _closure_of(step: Any) -> inspect.Parameter | None:
 
 
 def optimizer_mismatch(optimizer: OptimizerLike | None, model: nn.Module) -> str:
-    """Return a sentence if the model has parameters but the optimizer has none of them; "" otherwise."""
+    """Return an error text if the model has parameters but the optimizer has none of these parameters; "" otherwise."""
     parameter_ids = {id(parameter) for parameter in parameters_of(model)} if is_optimizer(optimizer) else ()
     if not parameter_ids or any(id(each) in parameter_ids for _, each in reached(optimizer)):
         return ""
-    return (
-        f"the optimizer ({type(optimizer).__name__}) has none of the model's parameters: make it of model.parameters()"
-    )
+    return f"the optimizer ({type(optimizer).__name__}) has none of the model's parameters: make it from model.parameters()"
 
 
 def made_optimizer(optimizer: OptimizerLike, parameters: Sequence[torch.Tensor]) -> Any:
-    """Return the optimizer; call a class or function with these parameters. Raises InputError if that makes no optimizer."""
+    """Return the optimizer. If ``optimizer`` is a class or function, call it with these parameters and return the result.
+
+    Raises InputError if the result is not an optimizer.
+    """
     if is_optimizer(optimizer):
         return optimizer
     result = optimizer(parameters)  # type: ignore[operator]
@@ -82,19 +83,19 @@ class Storages(Protocol):
     """The live storages of a run."""
 
     def was_made(self, tensor: torch.Tensor) -> bool:
-        """Return whether a call of the run made a tensor's storage."""
+        """Return whether a call of the run created the storage of a tensor."""
 
     def share(self, tensor: torch.Tensor, stand_in: torch.Tensor) -> None:
-        """Count a stand-in's storage as the original tensor's, if the model holds the tensor."""
+        """If the tensor belongs to the model, treat the stand-in's storage as the tensor's storage."""
 
 
 class StandIns:
-    """Tensors that replace an optimizer's tensors during a run.
+    """Stand-ins: tensors that replace an optimizer's tensors during a run.
 
-    ``mirrors`` are pairs: a tensor of the model, and its stand-in in the run. All other tensors get a copy: on meta, without
-    values, if the run ``is_on_meta`` and they are on the model's ``device``. Scalars, such as the number of
-    steps, keep their values. Tensors that share memory get stand-ins that share memory. Tensors that the run itself allocated,
-    as ``storages`` records, need no stand-in, e.g. per-example gradients stored as attributes of parameters.
+    ``mirrors`` are pairs of a tensor of the model and its stand-in in the run. All other tensors are copied. If the run
+    ``is_on_meta``, the copies of tensors on the model's ``device`` are on meta, without values. Scalars, such as the number of
+    steps, keep their values. Stand-ins of tensors that share memory also share memory. Tensors that the run itself allocated,
+    e.g. per-example gradients stored as attributes of parameters, have no stand-in; ``storages`` records these tensors.
     """
 
     def __init__(
@@ -109,13 +110,13 @@ class StandIns:
         self._device = device
         self._live = storages
         self._storages: dict[int, Any] = {}
-        self._bases: list[Any] = []  # kept alive, so that no new storage reuses an address
+        self._bases: list[Any] = []  # original storages, kept alive so that no new storage reuses their addresses
         for tensor, mirror in self._stand_ins.values():
             if _is_plain(tensor) and tensor.untyped_storage().nbytes() == mirror.untyped_storage().nbytes():
                 self._storages[tensor.untyped_storage()._cdata] = mirror.untyped_storage()
 
     def put_into(self, holders: Iterable[Any]) -> None:
-        """Replace all tensors that these objects hold directly by their stand-ins; drop step hooks."""
+        """Replace all tensors directly inside these objects by their stand-ins, and drop step hooks."""
         for holder in holders:
             kind = type(holder)
             if issubclass(kind, dict):
@@ -149,7 +150,7 @@ class StandIns:
                 base.__setitem__(holder, key, item)
 
     def _key(self, key: Any) -> Any:
-        """Return the dict key for a stand-in; some optimizers use the ``id`` of a parameter as key."""
+        """Return the dict key that replaces this key. Some optimizers use a parameter, or its ``id``, as key."""
         if type(key) is int and key in self._stand_ins:
             return id(self._stand_ins[key][1])
         return self.of(key)
@@ -194,20 +195,20 @@ class StandIns:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is just a view of a storage: not a wrapper, quantized, sparse or lazily negated."""
+    """Return whether a tensor is only a view of a storage: not a wrapper, and not quantized, sparse or lazily negated."""
     return type(tensor) in ORDINARY and is_dense(tensor) and not (tensor.is_quantized or tensor.is_neg())
 
 
 def states_of(optimizer: Any, parameters: Iterable[torch.Tensor] = ()) -> list[tuple[str, torch.Tensor]]:
-    """Return an optimizer's state tensors by the names that it gives them, such as "exp_avg".
+    """Return an optimizer's state tensors with the names that the optimizer uses, such as "exp_avg".
 
-    They may be in mappings, lists or objects. Module parameters, and the tensors in ``parameters``, are not state.
+    State tensors may be in mappings, lists or objects. Module parameters, and the tensors in ``parameters``, are not state.
     """
     excluded_ids = {*map(id, parameters)}
     return [
         (name, value)
         for name, value in reached(optimizer, into_modules=False)
-        # isinstance, since a fake tensor is a parameter by its attribute _is_param alone.
+        # Use isinstance, since only the attribute _is_param makes a fake tensor a parameter.
         if issubclass(type(value), torch.Tensor)
         and not isinstance(value, nn.Parameter)
         and id(value) not in excluded_ids
@@ -216,8 +217,11 @@ def states_of(optimizer: Any, parameters: Iterable[torch.Tensor] = ()) -> list[t
 
 @contextmanager
 def gradients_kept(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Restore, after the block, the gradients and attributes of parameters, e.g. per-example gradients, or a flag that a step
-    removes. Attributes that the block adds, such as optimizer state, stay."""
+    """Restore the gradients and attributes of parameters after the block.
+
+    Attributes may be per-example gradients, or a flag that a step removes. Attributes that the block adds, such as optimizer
+    state, are not removed.
+    """
     before = [(parameter, parameter.grad, dict(vars(parameter))) for parameter in parameters]
     tensors = [each for _, gradient, attributes in before for each in (gradient, *attributes.values())]
     tensor_attributes = [(vars(each), dict(vars(each))) for each in tensors if issubclass(type(each), torch.Tensor)]
@@ -233,7 +237,7 @@ def gradients_kept(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
 
 
 def zero_gradients(optimizer: Any, parameters: Iterable[torch.Tensor]) -> None:
-    """Drop the gradients, then call the optimizer's ``zero_grad`` for whatever else it drops. It finds no gradients to zero."""
+    """Drop the gradients, then call the optimizer's ``zero_grad``, which may drop other tensors but has no gradients left to zero."""
     for parameter in parameters:
         parameter.grad = None
     if callable(zero := getattr(optimizer, "zero_grad", None)):
@@ -247,7 +251,7 @@ def holders_in(optimizer: OptimizerLike | None) -> list[Any]:
 
 @hidden
 def held_by_hooks(parameters: Iterable[Any]) -> Optimizer | None:
-    """Return an optimizer that parameters' hooks or attributes lead to, since hooks may step it in a backward pass; else None."""
+    """Return an optimizer that is reachable from the hooks of parameters, or None. Such hooks may step it in a backward pass."""
     hook_groups = [(vars(p), p._post_accumulate_grad_hooks, p._backward_hooks) for p in parameters]
     hooked = [each for group in hook_groups for each in group if each]
     objects = reached(hooked, into_modules=False) if hooked else ()
@@ -255,5 +259,5 @@ def held_by_hooks(parameters: Iterable[Any]) -> Optimizer | None:
 
 
 def gradients_of(parameters: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
-    """Return the gradients of parameters that have one, with the parameters' names."""
+    """Return the gradients of the parameters that have a gradient, with the parameters' names."""
     return [(name, p.grad) for name, p in parameters if p.grad is not None]

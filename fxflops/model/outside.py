@@ -1,7 +1,7 @@
-"""Restore state outside the model that a forward changed: class attributes, globals of its file, closure variables.
+"""Restore state that a forward changed outside the model: attributes of classes, globals of the forward's file, closure variables.
 
-Plain values that a forward stores there, e.g. a count of its calls, stay. But a tensor of the run, on meta or a trace's
-proxy, would turn up in the model's next real run, e.g. from a cache: whatever holds such a tensor is restored.
+Plain values that a forward stores there, e.g. the number of its calls, are not restored. But a meta tensor or an fx proxy stored
+there, e.g. in a cache, would break the model's next real run. So variables and containers with such tensors are restored.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from .reach import CELL, ENDS, LONGEST, set_at
 
 CONTAINERS = frozenset({dict, list, set})
 DEPTH = 3
-"""How many levels of containers and objects are searched for tensors."""
+"""The search for tensors goes through at most this many levels of containers and objects."""
 FEW = 1000
-"""The most items of a container that is searched for tensors."""
+"""Containers with more items than this are not searched for tensors."""
 REBINDS = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 REBINDING = frozenset(map(dis.opmap.__getitem__, REBINDS))
 PLAIN = frozenset(
     {ModuleType, BuiltinFunctionType, type(None), bool, int, float, str, bytes, torch.dtype, torch.device}
 )
-"""Common classes of values in functions that hold no other objects."""
+"""Common classes of the values that functions use. Such values do not reference other objects."""
 
 
 class Outside:
-    """The current bindings of the modules' classes, their methods, hooks, and the functions of the same files.
+    """The current values of class attributes, globals and closure variables that the modules' code can change.
 
-    ``tensors`` are the tensors that these lead to. ``containers`` are the lists, dicts and sets that these name; the caller
-    must restore the items of containers that afterwards :func:`holds_tensors`. :meth:`restore` rebinds names that now hold
-    tensors. Torch's own classes are skipped, since they change nothing.
+    The search covers the modules' classes, their methods, hooks, and functions in the same files. It skips torch's own classes,
+    which do not change such values. ``tensors`` are the tensors that the search finds. ``containers`` are the lists, dicts and sets
+    that it finds; if :func:`holds_tensors` of a container is True after the run, the caller must restore the container's items.
+    :meth:`restore` resets variables and attributes whose values are tensors after the run.
     """
 
     def __init__(self, classes: Iterable[type], hooks: Iterable[Any] = ()) -> None:
@@ -76,7 +77,7 @@ class Outside:
                 self.tensors += [part for _, part in walk(value, DEPTH) if issubclass(type(part), torch.Tensor)]
 
     def _enter_users(self, function: FunctionType) -> None:
-        """Enter a function that is not torch's."""
+        """Add a function to the search, unless the function belongs to torch."""
         if not str(function.__module__).startswith("torch."):
             self._enter_function(function)
 
@@ -114,14 +115,14 @@ class Outside:
                 self._enter_class(value)
 
     def _enter_value(self, value: Any, depth: int) -> None:
-        """Enter the value of a closure variable, a default argument or a function's attribute."""
+        """Add the value of a closure variable, a default argument or a function's attribute to the search."""
         kind = type(value)
         if kind in PLAIN:
             return
         if issubclass(kind, torch.Tensor):
             self.tensors.append(value)
             return
-        if issubclass(kind, nn.Module):  # another model, e.g. one that a hook holds
+        if issubclass(kind, nn.Module):  # another model, e.g. in a hook's closure
             module_tensors = [*chain.from_iterable(map(tensors_of, all_modules(value)))]
             self.tensors += module_tensors
             return
@@ -153,7 +154,7 @@ class Outside:
                 self._enter_value(content, depth - 1)
 
     def restore(self) -> None:
-        """Rebind, as before, the names that now hold tensors or are unbound."""
+        """Restore variables and attributes that are now unbound, or whose new value is or contains a tensor."""
         for cls, before in self._classes:
             added = [name for name in vars(cls) if name not in before and not name.startswith("__")]
             for name in [name for name in added if holds_tensors(vars(cls)[name])]:
@@ -173,20 +174,20 @@ class Outside:
 
 
 def holds_tensors(value: Any) -> bool:
-    """Return whether a value is or holds a tensor or an fx proxy."""
+    """Return whether a value is or contains a tensor or an fx proxy."""
     return any(issubclass(type(part), (torch.Tensor, fx.Proxy)) for _, part in walk(value, DEPTH))
 
 
 def _is_lost(now: Any, before: Any) -> bool:
-    """Return whether a name must be rebound: it is now unbound, or bound to another value that holds tensors."""
+    """Return whether a variable must be restored: it is now unbound, or its new value is or contains a tensor."""
     return now is not before and (now is NOTHING or holds_tensors(now))
 
 
 @cache
 def names_of(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of globals and attributes that code uses, and the globals that it binds."""
+    """Return the names of globals and attributes that code uses, and the names of globals that the code assigns or deletes."""
     codes = [*_codes_in(code)]
-    # Every second byte is an opcode. Disassembling all code would take a third of a model's first count.
+    # Every second byte is an opcode. Disassembling all code would take a third of the time of a model's first count.
     rebinding = [each for each in codes if not REBINDING.isdisjoint(each.co_code[::2])]
     rebound = {i.argval for each in rebinding for i in dis.get_instructions(each) if i.opname in REBINDS}
     return tuple({name for each in codes for name in each.co_names}), tuple(rebound)
@@ -200,5 +201,5 @@ def _codes_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def tensors_of(module: nn.Module) -> list[torch.Tensor]:
-    """Return the parameters and buffers of a module itself."""
+    """Return a module's own parameters and buffers, without those of its submodules."""
     return [each for each in (*module._parameters.values(), *module._buffers.values()) if each is not None]

@@ -1,13 +1,13 @@
 """Turn a ``torch.export`` program into a module to count: a tree of the modules that the program's metadata names.
 
-    Program                       the root; its forward takes what the exported model took
+    Program                       the root; its forward takes the inputs of the exported model
       Body                        the steps of one call of a module, in order
-        Step                      one operator of the program, called as from the author's line
+        Step                      one operator of the program, called as if from the author's line
         Step whose target is ...  a Part: a module of the exported model, with a Body for each of its calls
 
-``torch.export`` writes the calls of all modules into one flat graph, and records for each node the enclosing module calls
+``torch.export`` writes the calls of all modules into one flat graph. For each node it records the enclosing module calls
 (``node.meta["nn_module_stack"]``: call -> (path, class)) and the author's lines (``node.meta["stack_trace"]``). Consecutive
-nodes of one module call are put back into a module with this path and class name, so that hooks
+nodes of one module call are put back into a module with the recorded path and class name, so that hooks
 see the call with its inputs and outputs. Nothing is copied: parameters and buffers are the program's own tensors.
 """
 
@@ -29,28 +29,28 @@ from ..errors import InputError
 from ..torch_internals import children_of, expression_of, is_persistent, tree_flatten, tree_unflatten
 
 UNTRACKED = "_empty_nn_module_stack_from_metadata_hook"
-"""The key that marks a node for which torch has no module stack."""
+"""A node whose ``nn_module_stack`` has this key has no known module stack."""
 INDEX = re.compile(r"\[['\"]?([^'\"\]]*)['\"]?\]")
 LINE = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$', re.M)
 OF_TORCH = re.compile(
     r"(^|[/\\])torch[/\\](nn|_[a-z]\w*|fx|functional\.py|overrides\.py|utils|export|ao|_tensor\.py)([/\\]|$)|^<"
 )
-"""Files of torch, wherever it was installed when the program was written."""
+"""A pattern for torch's own files. It does not depend on where torch was installed when the program was exported."""
 
 POSITIONAL, NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
 
 
 def is_program(model: Any) -> bool:
-    """Return whether this is an ``ExportedProgram``, without importing torch.export, which takes a second."""
+    """Return whether a model is an ``ExportedProgram``. This does not import torch.export, since the import would take a second."""
     exported = sys.modules.get("torch.export.exported_program")
     return exported is not None and isinstance(model, exported.ExportedProgram)
 
 
 class ProgramInput(NamedTuple):
-    """A leaf of a program's inputs.
+    """A leaf of a program's nested inputs.
 
-    ``sizes`` are a tensor's sizes. For any other input they are None, and its value ``constant`` was written into the
-    program. A size that may vary is a sympy expression.
+    ``sizes`` is the shape of a tensor input; a size that may vary is a sympy expression. For any other input, ``sizes`` is None,
+    and ``constant`` is the value that the export wrote into the program.
     """
 
     name: str
@@ -59,7 +59,7 @@ class ProgramInput(NamedTuple):
     constant: Any = None
 
     def example(self, ranges: Mapping[str, tuple[int | None, int | None]] | None = None) -> tuple[int, ...]:
-        """Return sizes that fit; a size that may vary gets its least allowed value, but at least 2."""
+        """Return a shape that fits. For a size that may vary, choose the smallest allowed value that is at least 2."""
         chosen = {}
         for symbol in {symbol for size in self.sizes or () for symbol in _symbols(size)}:
             least, most = (ranges or {}).get(str(symbol), (None, None))
@@ -78,7 +78,7 @@ class ProgramInput(NamedTuple):
 
 
 def _shown(spec: Any, names: Sequence[str] = ()) -> str:
-    """Return the nesting of args and kwargs as text, with the names of the leaves."""
+    """Return nested args and kwargs as text, with names in place of the leaves."""
     names = names or ["tensor"] * spec.num_leaves
     args, kwargs = tree_unflatten([*map(_Name, names)], spec)
     return ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]).join("()")
@@ -100,7 +100,7 @@ PLAIN = (int, float, bool, str, type(None))
 
 
 class _Value:
-    """A place in the arguments of a step that a value of the run fills."""
+    """A placeholder in a step's arguments for a value computed in the run."""
 
     __slots__ = ("number",)
 
@@ -109,7 +109,7 @@ class _Value:
 
 
 class _ModuleTensor:
-    """A place in the arguments of a step that a tensor of a module fills: a parameter, a buffer or a constant."""
+    """A placeholder in a step's arguments for a module's tensor: a parameter, a buffer or a constant."""
 
     __slots__ = ("name", "owner")
 
@@ -128,9 +128,9 @@ class _Next:
 
 
 class _Step(NamedTuple):
-    """Call ``target`` and store its result in ``gives``, a place or a tuple of places; then drop the values ``done``.
+    """A step of a body: call ``target``, store its result in the place or tuple of places ``gives``, then drop the values ``done``.
 
-    If ``target`` is a part, it runs ``body``.
+    If ``target`` is a :class:`Part`, it runs ``body``.
     """
 
     target: Any
@@ -143,7 +143,7 @@ class _Step(NamedTuple):
 
 
 class _Body(NamedTuple):
-    """The steps that compute ``out`` from the values ``takes``."""
+    """The steps that compute the result ``out`` from the input values ``takes``."""
 
     takes: tuple[int, ...]
     steps: tuple[_Step, ...]
@@ -178,12 +178,12 @@ class Part(nn.Module):
 
 
 class _Subgraph:
-    """A graph that is an argument of a higher-order operator: a branch of ``cond``, the code under ``no_grad``."""
+    """A graph that is an argument of a higher-order operator, e.g. a branch of ``cond`` or the code under ``no_grad``."""
 
     def __init__(self, body: _Body, upcoming: _Next, names: Iterable[str]) -> None:
         self._run = body.run
         self._upcoming = upcoming
-        # flex_attention reads the signature, to distinguish a score_mod from a mask_mod.
+        # flex_attention reads the signature to distinguish a score_mod from a mask_mod.
         self.__signature__ = inspect.Signature([inspect.Parameter(name, POSITIONAL) for name in names])
 
     def __call__(self, *values: Any) -> Any:
@@ -193,8 +193,8 @@ class _Subgraph:
 class Program(nn.Module):
     """A ``torch.export`` program as a module, to be counted like the exported model.
 
-    ``inputs`` are the leaves of its inputs, ``ranges`` the least and the largest value of each symbol in their sizes;
-    ``examples`` are the args and kwargs of the export, None if the file has none.
+    ``inputs`` are the leaves of the program's nested inputs. ``ranges`` maps each symbol in their sizes to its smallest and largest
+    value. ``examples`` are the args and kwargs of the export, or None if the file does not contain them.
     """
 
     def __init__(self, program: Any) -> None:
@@ -206,36 +206,36 @@ class Program(nn.Module):
         self.ranges = {str(symbol): (_bound(r.lower), _bound(r.upper)) for symbol, r in ranges}
         self.examples: tuple[Any, Any] | None = program.example_inputs
         self.signature = self._signature([*inspect.signature(module.forward).parameters])
-        if not self.has_nested():  # placeholders have other names than forward's parameters: input_1 for input
+        if not self.has_nested():  # the names of placeholders differ from forward's parameters: input_1 for input
             names = zip(self.signature.parameters, self.inputs, strict=True)
             self.inputs = tuple(each._replace(name=name) for name, each in names)
         self.upcoming = _Next()
         self._body = _Builder(self, module).body()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the program. Inputs must be nested, positional and named as in the export."""
+        """Run the program. The nesting and the names of the inputs must be as in the export."""
         out = self._body.run(self.leaves(args, kwargs), self.upcoming)
         return tree_unflatten(out, self.out_spec)
 
     def leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Return the leaves of the inputs. Raises InputError if they are nested in another way."""
+        """Return the leaves of the inputs. Raises InputError if the inputs are not nested as in the export."""
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         leaves, spec = tree_flatten((bound.args, bound.kwargs))
         if spec != self.in_spec:
-            raise InputError(f"the program takes inputs nested as {self._nested_names()}, not as {_shown(spec)}")
+            raise InputError(f"inputs must be nested as in the export: {self._nested_names()}, not {_shown(spec)}")
         return leaves
 
     def _nested_names(self) -> str:
         return _shown(self.in_spec, [each.name for each in self.inputs])
 
     def nested(self, leaves: Sequence[Any]) -> tuple[Any, Any]:
-        """Nest the leaves into args and kwargs."""
+        """Return args and kwargs with these leaves, nested as in the export."""
         args, kwargs = tree_unflatten([*leaves], self.in_spec)
         return args, kwargs
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raise InputError for inputs that do not fit the program: other sizes or other constants."""
+        """Raise InputError for inputs whose sizes or constants do not fit the program."""
         sizes: dict[Any, int] = {}
         expressions: list[tuple[ProgramInput, int, Any, int]] = []
         for program_input, value in zip(self.inputs, self.leaves(args, kwargs), strict=True):
@@ -245,21 +245,23 @@ class Program(nn.Module):
                     program_input.constant,
                 ):
                     raise InputError(
-                        f"the program was exported with {program_input.name} = {program_input.constant!r}, not {value!r:.60}"
+                        f"{program_input.name} must be {program_input.constant!r}, as in the export, not {value!r:.60}"
                     )
                 continue
             if not isinstance(value, torch.Tensor):
                 raise InputError(
-                    f"input {program_input.text()} is a tensor, not {type(value).__name__} ({value!r:.60})"
+                    f"input {program_input.text()} must be a tensor, not {type(value).__name__} ({value!r:.60})"
                 )
             if value.ndim != len(program_input.sizes):
-                raise InputError(f"{self._not_fitting(program_input, value)}: it has {value.ndim} dimensions")
+                raise InputError(
+                    f"{self._not_fitting(program_input, value)}: the input must have {len(program_input.sizes)} dimensions"
+                )
             for dim, (size, actual) in enumerate(zip(program_input.sizes, value.shape, strict=True)):
                 if isinstance(size, int):
                     if size != actual:
                         raise InputError(
-                            f"{self._not_fitting(program_input, value)}: size {dim} was fixed as {size} in torch.export.export; "
-                            f"dynamic_shapes there lets it vary"
+                            f"{self._not_fitting(program_input, value)}: torch.export.export fixed size {dim} as {size}; "
+                            f"to allow other sizes, export with dynamic_shapes"
                         )
                 elif size.is_Symbol and size not in sizes:
                     least, most = self.ranges.get(str(size), (None, None))
@@ -272,19 +274,20 @@ class Program(nn.Module):
             expected = program_input.sizes[dim].subs(sizes)  # type: ignore[index]
             if expected.is_number and int(expected) != actual:
                 raise InputError(
-                    f"{self._not_fitting(program_input, value)}: size {dim} must be {expected}, as in other inputs"
+                    f"{self._not_fitting(program_input, value)}: size {dim} must be {expected}, to match other inputs"
                 )
 
     def _not_fitting(self, program_input: ProgramInput, value: torch.Tensor) -> str:
         return f"the program takes {program_input.text()}, not {list(value.shape)}"
 
     def varying(self) -> str:
-        """Return a sentence on which sizes of the inputs may vary, and their ranges; "" if none may."""
+        """Return a sentence that lists the input sizes that may vary, with their ranges; "" if all sizes are fixed."""
         symbols = {str(s): s for each in self.inputs for size in each.sizes or () for s in _symbols(size)}
         if not symbols:
             return ""
         wanted = ", ".join(each.text() for each in self.inputs if any(map(_symbols, each.sizes or ())))
-        return f"the program's inputs have sizes to choose: {wanted}; {', '.join(map(self._range, symbols.values()))}"
+        ranges = ", ".join(map(self._range, symbols.values()))
+        return f"choose sizes for the program's inputs: {wanted}; {ranges}"
 
     def _range(self, symbol: Any) -> str:
         least, most = self.ranges.get(str(symbol), (None, None))
@@ -293,24 +296,24 @@ class Program(nn.Module):
         return f"{symbol} is from {least or 0} to {most}"
 
     def has_nested(self) -> bool:
-        """Return whether a parameter of forward takes several leaves."""
+        """Return whether some parameter of forward takes nested inputs, with several leaves."""
         return len(self.inputs) != len(self.signature.parameters)
 
     def is_batch_alone(self) -> bool:
-        """Return whether only the batch size may vary: one symbol, the first size of all tensor inputs."""
+        """Return whether only the batch size may vary: the sizes have a single symbol, the first size of every tensor input."""
         symbols = {s for each in self.inputs for size in each.sizes or () for s in _symbols(size)}
         tensors = [each.sizes for each in self.inputs if each.sizes]
         return len(symbols) == 1 and all(sizes[0] in symbols and not any(map(_symbols, sizes[1:])) for sizes in tensors)
 
     def example_call(self) -> str:
-        """Return args and kwargs of fitting sizes as Python code."""
+        """Return example args and kwargs, with sizes that fit, as Python code."""
         args, kwargs = self.nested([_Name(each.example_text(self.ranges)) for each in self.inputs])
         text = repr(args[0]) if len(args) == 1 and not isinstance(args[0], tuple) else repr(args)
         return f"{text}, kwargs={kwargs!r}" if kwargs else text
 
     def _signature(self, written: list[str]) -> inspect.Signature:
-        """Return the signature of forward, with the exported model's parameter names. An input that the program has as a
-        constant gets it as default."""
+        """Return the signature of forward, with the exported model's parameter names. The default of a constant input is the
+        constant."""
         positional, named = children_of(self.in_spec)
         names = written if len(written) == positional.num_children + named.num_children else []
         names = names or [f"arg{i}" for i in range(positional.num_children)]
@@ -333,7 +336,7 @@ class Program(nn.Module):
 
 
 def program_module(program: Any) -> Program:
-    """Return an exported program as a module whose class has the name of the model's class."""
+    """Return an exported program as a module whose class name is that of the exported model."""
     classes = (name for node in program.graph.nodes for path, name in _stack(node).values() if not path)
     module: Program = _class_of(next(classes, "ExportedProgram"), Program)(program)
     return module
@@ -341,17 +344,17 @@ def program_module(program: Any) -> Program:
 
 @cache
 def _class_of(name: str, base: type[nn.Module]) -> Any:
-    """Return a subclass with this name."""
+    """Return a subclass of ``base`` with this name."""
     return type(name, (base,), {"__doc__": base.__doc__})
 
 
 Calls = list[tuple[str, tuple[str, str]]]
 Stack = Mapping[str, tuple[str, str]]
-"""The module calls that enclose a node, the outermost first: from the call's key to the module's path and class name."""
+"""The module calls that enclose a node, the outermost first. Keys identify calls; values are the module's path and class name."""
 
 
 class _Builder:
-    """Rebuilds the module tree from the module stacks of a flat graph's nodes, below a root."""
+    """Rebuild the module tree below ``root`` from the module stacks of the nodes of a flat graph."""
 
     def __init__(self, root: Program, module: fx.GraphModule) -> None:
         self.root = root
@@ -360,7 +363,7 @@ class _Builder:
         self._tensors: dict[Any, torch.Tensor] = {}
 
     def body(self) -> _Body:
-        """Create the parts and their tensors; return the body of the whole graph."""
+        """Create the parts with their tensors; return the body of the whole graph."""
         classes = {path: name for stack in _all_stacks(self.module) for path, name in stack.values()}
         holders = {
             path: module for path, module in self.module.named_modules() if type(module) is nn.Module or not path
@@ -376,7 +379,7 @@ class _Builder:
         return self._body_of_graph(self.module, {})
 
     def _make(self, path: str, classes: Mapping[str, str]) -> nn.Module:
-        """Return the part at this path. The class of a container that was never called is unknown; it becomes "Module"."""
+        """Return the part at this path. A container that was never called has an unknown class and gets the class name "Module"."""
         if path not in self._parts:
             above, _, name = path.rpartition(".")
             holder = self._make(above, classes)
@@ -385,14 +388,14 @@ class _Builder:
         return self._parts[path]
 
     def _first(self, tensor: Any) -> Any:
-        """Return the first tensor with the same memory, layout and dtype: a file may list tied weights twice."""
+        """Return the first tensor with the same memory, layout and dtype, since a file may list tied weights twice."""
         if tensor is None or tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
             return tensor
         layout = tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride()
         return self._tensors.setdefault((*layout, tensor.dtype, type(tensor)), tensor)
 
     def _body_of_graph(self, module: fx.GraphModule, around: Stack) -> _Body:
-        """Return the body of a graph. A higher-order operator's graph runs within the calls ``around``."""
+        """Return the body of a graph. ``around`` are the module calls that enclose the graph of a higher-order operator."""
         nodes = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
         called = [node for node in nodes if node.op != "get_attr" and not _is_guard(node)]
         stacks = dict(zip(called, _completed(map(_stack, called)), strict=True))
@@ -410,7 +413,8 @@ class _Builder:
         )
 
     def _attribute(self, module: fx.GraphModule, target: str, around: Stack) -> Any:
-        """Return a place for a tensor of the program, a :class:`_Subgraph` for a graph, or any other attribute itself."""
+        """Return a placeholder if the attribute is a tensor of the program, a :class:`_Subgraph` for a graph, any other attribute
+        unchanged."""
         path, _, name = target.rpartition(".")
         value = reduce(getattr, target.split("."), module)
         if isinstance(value, fx.GraphModule):
@@ -421,21 +425,21 @@ class _Builder:
 
 
 class _Layout:
-    """Turns nodes into steps: ``places`` maps each node to the place of its result, ``parts`` are the modules by path."""
+    """Turn nodes into steps. ``places`` maps each node to the placeholder of its result, and ``parts`` maps paths to modules."""
 
     def __init__(self, places: Mapping[fx.Node, Any], parts: Mapping[str, nn.Module]) -> None:
         self._places = places
         self._parts = parts
 
     def body(self, nodes: list[tuple[fx.Node, Calls]], takes: Iterable[fx.Node], out: Any, depth: int) -> _Body:
-        """Return the body that runs these nodes; the first ``depth`` of their enclosing calls are already open.
+        """Return the body that runs these nodes. The outermost ``depth`` of the module calls around the nodes are already open.
 
-        ``out`` is the result, nodes in containers.
+        ``out`` is the result: nodes, possibly in nested containers.
         """
         takes = [*takes]
         units = [*self._units(nodes, depth)]
         results = {*_nodes_in(out)}
-        # Drop a value after the last step that uses it, as Python drops temporaries.
+        # Drop a value after the last step that uses the value, as Python drops temporaries.
         last_use = {node: i for i, (used_nodes, _, _) in enumerate(units) for node in used_nodes}
         steps = []
         for i, (used_nodes, computed, step) in enumerate(units):
@@ -447,7 +451,7 @@ class _Layout:
     def _units(
         self, nodes: list[tuple[fx.Node, Calls]], depth: int
     ) -> Iterator[tuple[list[fx.Node], list[fx.Node], _Step]]:
-        """Yield the nodes whose values a step uses, the nodes that it computes, and the step."""
+        """Yield, for each step, the nodes whose values the step uses, the nodes that the step computes, and the step."""
         for calls, group in groupby(nodes, lambda each: each[1][depth : depth + 1]):
             members = [*group]
             if not calls:
@@ -471,7 +475,7 @@ class _Layout:
         if node.op == "call_method":
             target = _Method(str(target))
         elif node.op != "call_function":
-            raise InputError(f"the program has a node of a kind that torch.export does not write: {node.format_node()}")
+            raise InputError(f"the program has a node that torch.export does not write: {node.format_node()}")
         call = _caller(*_author_line(node.meta.get("stack_trace") or ""))
         return _Step(target, self._template(args), self._template(node.kwargs), self._places[node], (), call)
 
@@ -480,7 +484,7 @@ class _Layout:
         return [each for each in node.all_input_nodes if isinstance(self._places[each], _Value)]
 
     def _template(self, value: Any) -> Any:
-        """Return arguments with each node replaced by its place."""
+        """Return the arguments with each node replaced by its placeholder."""
         if isinstance(value, fx.Node):
             return self._places[value]
         if isinstance(value, (tuple, list)):
@@ -494,7 +498,7 @@ class _Layout:
 
 
 def _filled(template: Any, values: Mapping[int, Any]) -> Any:
-    """Return arguments with each place replaced by its value."""
+    """Return the arguments with each placeholder replaced by its value."""
     kind = type(template)
     if kind is _Value:
         return values[template.number]
@@ -512,7 +516,7 @@ def _filled(template: Any, values: Mapping[int, Any]) -> Any:
 
 
 class _Method:
-    """Calls a method of its first argument."""
+    """A function that calls a method of its first argument."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -522,7 +526,7 @@ class _Method:
 
 
 def _stack(node: fx.Node) -> Stack:
-    """Return the module calls that enclose a node; {} where torch recorded none."""
+    """Return the module calls that enclose a node; {} if torch recorded no calls."""
     written = node.meta.get("nn_module_stack") or {}
     if UNTRACKED in written:
         return {}
@@ -530,7 +534,8 @@ def _stack(node: fx.Node) -> Stack:
 
 
 def _path(written: str) -> str:
-    """Return a module's path. Dynamo writes ``L['self'].layers[0]``; in a branch of ``cond`` it adds ``_export_root``."""
+    """Return a module's path, e.g. ``layers.0`` for Dynamo's ``L['self'].layers[0]``. In a branch of ``cond``, Dynamo adds
+    ``_export_root``."""
     return INDEX.sub(r".\1", written.removeprefix("L['self']").removeprefix("_export_root")).strip(".")
 
 
@@ -540,7 +545,7 @@ def _class_name(cls: Any) -> str:
 
 
 def _completed(stacks: Iterable[Stack]) -> list[Stack]:
-    """Return the stacks, with each unknown stack replaced by the calls that are open both before and after it."""
+    """Return the stacks, with each unknown stack replaced by the module calls that its neighbors on both sides share."""
     completed = [*stacks]
     before: Stack = {}
     for i, stack in enumerate(completed):
@@ -552,7 +557,7 @@ def _completed(stacks: Iterable[Stack]) -> list[Stack]:
 
 
 def _all_stacks(module: fx.GraphModule) -> Iterator[Stack]:
-    """Yield the module stacks of a graph's nodes, and of the graphs that its higher-order operators take."""
+    """Yield the module stacks of the nodes of a graph, and of the graphs that are arguments of its higher-order operators."""
     for node in module.graph.nodes:
         yield _stack(node)
         if node.op == "get_attr":
@@ -568,19 +573,22 @@ def _nodes_in(value: Any) -> list[fx.Node]:
 
 
 def _is_guard(node: fx.Node) -> bool:
-    """Return whether a node checks the inputs; :meth:`Program.check` does this instead."""
+    """Return whether a node only checks the inputs. Such nodes are skipped, since :meth:`Program.check` checks the inputs."""
     return node.op == "call_module" and node.target == "_guards_fn"
 
 
 def _author_line(trace: str) -> tuple[str, int, str]:
-    """Return file, line and function of the innermost frame outside torch in a stack trace; ("", 1, "") if there is none."""
+    """Return file, line and function of the innermost frame outside torch in a stack trace; ("", 1, "") without such a frame."""
     lines = [(file, int(line), name) for file, line, name in LINE.findall(trace)]
     return next((each for each in reversed(lines) if not OF_TORCH.search(each[0])), ("", 1, ""))
 
 
 @cache
 def _caller(file: str, line: int, name: str) -> Callable[[Any, Any, Any], Any]:
-    """Return a function that calls its first argument as if from this line, so that reports and tracebacks show the author's."""
+    """Return a function that calls its first argument as if from this line of code.
+
+    Reports and tracebacks then show the author's line.
+    """
     call = lambda target, args, kwargs: target(*args, **kwargs)  # noqa: E731
     if not file:
         return call
@@ -596,7 +604,7 @@ def _input_of(node: fx.Node) -> ProgramInput:
 
 
 def _bound(value: Any) -> int | None:
-    """Return the end of a range; None for infinity."""
+    """Return one end of a range as an integer, or None for infinity."""
     try:
         return int(value)
     except (TypeError, ValueError, OverflowError, AttributeError):

@@ -1,4 +1,4 @@
-"""Walk nested values with tensors inside: tuples, lists, mappings, dataclasses, and plain objects such as a KV cache."""
+"""Walk through nested values that contain tensors: tuples, lists, mappings, dataclasses, and plain objects such as a KV cache."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ Access = tuple[str, Any]
 
 
 class Hole(NamedTuple):
-    """The place of the tensor with this number in a template."""
+    """A placeholder in a template for the tensor with this number."""
 
     number: int
 
 
 class Filling(NamedTuple):
-    """The place in a template of a mapping that accepts only tensors (a TensorDict), with the templates of its parts."""
+    """A placeholder in a template for a mapping that accepts only tensors (a TensorDict). ``parts`` are the templates of its parts."""
 
     value: Any
     parts: list[tuple[Access, Any]]
 
 
-HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class from a class statement, whose member descriptors are its slots
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE marks classes of class statements; their member descriptors are their slots
 Place = MemberDescriptorType | GetSetDescriptorType
 NOTHING = object()
-"""The content of a place that is not set."""
+"""The result of :func:`value_at` for a slot or cell that is not set."""
 OPAQUE = torch.Tensor, nn.Module, ModuleType, type, enum.Enum
 
 
 def parts(value: Any) -> list[tuple[Access, Any]]:
-    """Return the parts of a container with their steps; [] for a tensor, plain value, module, class or function.
+    """Return the parts of a container or object, each with its key or attribute; [] for a tensor, plain value, module, class or function.
 
-    Python's own containers and their subclasses are walked with Python's own methods. For any other object, the attributes
-    and slots are read. No code of the object's class runs: a third-party mapping may load a file per item, or raise.
+    Python's own containers and their subclasses are read with Python's own methods. The parts of any other object are its attributes
+    and slots. No code of the object's class runs, since a third-party mapping may load a file for each item, or raise.
     """
     kind = type(value)
     if issubclass(kind, SEQUENCES):
@@ -62,13 +62,13 @@ def parts(value: Any) -> list[tuple[Access, Any]]:
 
 
 def slots_in(kind: type) -> list[MemberDescriptorType]:
-    """Return the slots of a class and its bases, except of classes defined in C."""
+    """Return the slots of a class and its bases. Classes defined in C are skipped."""
     classes = [cls for cls in kind.__mro__ if cls.__flags__ & HEAP_TYPE and "__slots__" in vars(cls)]
     return [place for cls in classes for place in vars(cls).values() if type(place) is MemberDescriptorType]
 
 
 def value_at(place: Place, owner: Any) -> Any:
-    """Return the content of a place, :data:`NOTHING` if it is not set."""
+    """Return the value in an owner's slot or a closure's cell, :data:`NOTHING` if it is not set."""
     try:
         return place.__get__(owner)
     except (AttributeError, ValueError):
@@ -76,14 +76,14 @@ def value_at(place: Place, owner: Any) -> Any:
 
 
 def vars_of(value: Any) -> dict[str, Any]:
-    """Return the ``__dict__`` of an object, which must have one, without running code of its class."""
+    """Return the ``__dict__`` of an object without running code of its class. The object must have a ``__dict__``."""
     attributes = attributes_in(value)
     assert attributes is not None
     return attributes
 
 
 def attributes_in(value: Any) -> dict[str, Any] | None:
-    """Return the ``__dict__`` of an object, without running code of its class; None if it has none."""
+    """Return the ``__dict__`` of an object without running code of its class; None if the object has no ``__dict__``."""
     for base in type(value).__mro__:
         descriptor = vars(base).get("__dict__")
         if type(descriptor) in (GetSetDescriptorType, MemberDescriptorType):  # a member descriptor in SimpleNamespace
@@ -100,7 +100,10 @@ def is_object(value: Any) -> bool:
 
 
 def walk(value: Any, depth: int = 1000) -> Iterator[tuple[tuple[Access, ...], Any]]:
-    """Yield each part of a value with the steps to it, at most ``depth``; the value itself first, each object once."""
+    """Yield the value and all its nested parts, each with the keys and attributes that lead to it, at most ``depth`` levels deep.
+
+    The value itself comes first. An object that occurs several times is yielded once.
+    """
     seen: set[int] = set()
     stack: list[tuple[tuple[Access, ...], Any]] = [((), value)]
     while stack:
@@ -118,20 +121,20 @@ Reader = Callable[[dict[str, Any]], tuple[Any, ...]]
 
 
 def reader_of(names: Sequence[str]) -> Reader:
-    """Return a function that reads the items with these names from a dict."""
+    """Return a function that returns the values of these keys from a dict."""
     if len(names) > 1:
         return itemgetter(*names)
     return (lambda attributes: (attributes[names[0]],)) if names else lambda attributes: ()
 
 
 def is_training(module: nn.Module) -> bool:
-    """Return whether a module is in train mode; False for a frozen TorchScript module, which has no mode."""
+    """Return whether a module is in train mode; False for a frozen TorchScript module, which has no ``training`` flag."""
     return bool(getattr(module, "training", False))
 
 
 def attributes_of(modules: Iterable[nn.Module]) -> list[Any]:
-    """Return the values of all attributes of modules. Each module is read without running bytecode in between, since other
-    threads may set attributes meanwhile."""
+    """Return the values of all attributes of modules. No bytecode runs while a module is read, since other threads could then set
+    its attributes."""
     return [*chain.from_iterable(map(VALUES, map(vars, modules)))]
 
 
@@ -143,13 +146,14 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def device_of(value: Any) -> torch.device | None:
-    """Return the device of the first tensor in a value that is not on meta; meta if all are, None if there are no tensors."""
+    """Return the device of the first tensor in a value that is not on meta. Return meta if all tensors are on meta, None without
+    tensors."""
     devices = [tensor.device for tensor in tensors_in(value)]
     return next((device for device in devices if device.type != "meta"), devices[0] if devices else None)
 
 
 def caches_in(value: Any) -> list[tuple[str, torch.Tensor]]:
-    """Return the tensors of the KV caches in a model's output by their paths in the caches, e.g. ``layers.0.keys``.
+    """Return the tensors of the KV caches in a model's output, each with its path in the cache, e.g. ``layers.0.keys``.
 
     A cache is an object whose class name ends with "Cache", e.g. transformers' ``DynamicCache``.
     """
@@ -161,8 +165,11 @@ def caches_in(value: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors that store a tensor's data: itself, the indices and values of a sparse tensor, or the inner tensors
-    of a wrapper class (quantized, sharded, masked)."""
+    """Return the tensors that store a tensor's data.
+
+    These are the indices and values of a sparse tensor, the inner tensors of a wrapper class (quantized, sharded, masked), or else the
+    tensor itself.
+    """
     if type(tensor) in ORDINARY:
         return [tensor] if tensor.layout is torch.strided else parts_of_sparse(tensor)
     if hasattr(tensor, "__tensor_flatten__"):
@@ -175,9 +182,10 @@ def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def unpacked(value: Any) -> list[torch.Tensor]:
-    """Return copies of the weights in a quantized layer's packed-parameter object, in its stored width; [] for anything else.
+    """Return copies of the weights in a quantized layer's packed-parameter object, with their stored width; [] for other objects.
 
-    A half-precision layer (``quantize_dynamic(..., dtype=torch.float16)``) stores f16 but unpacks to f32. Its bias stays f32.
+    A half-precision layer (``quantize_dynamic(..., dtype=torch.float16)``) stores an f16 weight but unpacks it to f32. The layer
+    stores its bias as f32.
     """
     if not issubclass(type(value), torch.ScriptObject):
         return []
@@ -218,7 +226,7 @@ def tensors_given(value: Any) -> list[torch.Tensor]:
 
 
 def template_of(value: Any) -> tuple[Any, list[torch.Tensor]]:
-    """Return the value with a :class:`Hole` in place of each tensor, and the tensors; :func:`fill` is the inverse."""
+    """Return a copy of the value with a :class:`Hole` in place of each tensor, and the tensors. :func:`fill` is the inverse."""
     holes: dict[int, tuple[Hole, torch.Tensor]] = {}
 
     def hole(tensor: torch.Tensor) -> Hole:
@@ -229,7 +237,7 @@ def template_of(value: Any) -> tuple[Any, list[torch.Tensor]]:
 
 
 def fill(template: Any, *tensors: Any) -> Any:
-    """Return a template's value with these tensors in its holes."""
+    """Return a copy of the template with its holes replaced by these tensors."""
 
     def filled(part: Any) -> Any:
         if isinstance(part, Hole):
@@ -251,7 +259,7 @@ def _copied(value: Any, changed: Changed) -> Any:
     if issubclass(type(value), tuple):
         new_parts = {key: part for (_, key), part in changed}
         items = [new_parts.get(i, part) for i, part in enumerate(value)]
-        is_structseq = hasattr(value, "n_sequence_fields")  # one of torch.return_types
+        is_structseq = hasattr(value, "n_sequence_fields")  # a class in torch.return_types
         return type(value)(items) if is_structseq else tuple.__new__(type(value), items)
     result = copy.copy(value)
     for (kind, key), part in changed:
@@ -269,9 +277,10 @@ def replaced(
     copied: Callable[[Any, Changed], Any] = _copied,
     memo: dict[int, tuple[Any, Any]] | None = None,
 ) -> Any:
-    """Return a copy of the value with its leaves replaced; parts without leaves stay the same objects.
+    """Return a copy of the value with its leaves replaced. Parts without leaves are not copied.
 
-    ``copied(container, changed)`` copies a container with its changed parts; ``memo`` has the containers visited so far.
+    ``copied(container, changed)`` returns a copy of a container with its changed parts. ``memo`` maps the ids of visited containers
+    to the containers and their copies.
     """
     if is_leaf(value):
         return replace(value)

@@ -1,4 +1,4 @@
-"""Find everything that an object, e.g. an optimizer, leads to, without running any of its code."""
+"""Find everything that is reachable from an object, e.g. an optimizer, without running the object's code."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ..records.containers import MAPPINGS, SEQUENCES, SETS, items_of, pairs_of
 from .pytree import NOTHING, Place, attributes_in, slots_in, value_at
 
 ENDS = ModuleType, type, logging.Logger, Dataset, DataLoader
-"""Objects where the search ends, since they do not belong to the object that leads to them."""
+"""The search does not look into objects of these classes, since their contents do not belong to the root of the search."""
 PLAIN_TENSORS = torch.Tensor, nn.Parameter, nn.Buffer
 DEPTH = 12
 LONGEST = 2**17
-"""The most items of a container that is searched: a parameter's states, not a dataset."""
+"""Containers with more items than this are not searched. Parameter states are smaller; datasets may be larger."""
 CELL = vars(CellType)["cell_contents"]
 
 
 class Variable:
-    """A global variable of a file: ``content`` is its value, like a closure cell's ``cell_contents``."""
+    """A global variable of a file. ``content`` is the variable's value, like the ``cell_contents`` of a closure cell."""
 
     def __init__(self, file_globals: dict[str, Any], name: str) -> None:
         self._file_globals = file_globals
@@ -52,9 +52,10 @@ CONTENT: Any = vars(Variable)["content"]
 
 
 def reached(root: Any, into_modules: bool = True) -> list[tuple[str, Any]]:
-    """Return all objects that an object leads to by attributes, slots, items, keys, closures and arguments of partial functions.
+    """Return all objects that are reachable through attributes, slots, items, keys, closures and arguments of partial functions.
 
-    Each comes once, the root first, with the name of the last attribute or key on the way to it.
+    Each object is paired with the name of the last attribute or key that leads to it. The root comes first, and there are no
+    duplicates.
     """
     by_id: dict[int, tuple[str, Any]] = {}
     queue = deque([("", root, 0)])
@@ -69,7 +70,7 @@ def reached(root: Any, into_modules: bool = True) -> list[tuple[str, Any]]:
 
 
 def _inner(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield an object's direct contents with their names."""
+    """Yield an object's direct contents, each with its attribute name or string key, or "" without such a name."""
     kind = type(value)
     if issubclass(kind, ENDS) or is_torchs_subclass(kind):
         return
@@ -94,12 +95,12 @@ def _inner(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_torchs_subclass(kind: type) -> bool:
-    """Return whether a tensor class is torch's own, e.g. DTensor or FakeTensor, whose attributes are parts of the tensor."""
+    """Return whether a class is a tensor subclass of torch, e.g. DTensor or FakeTensor, whose attributes are parts of the tensor."""
     return issubclass(kind, torch.Tensor) and kind not in PLAIN_TENSORS and kind.__module__.startswith("torch.")
 
 
 def places_in(value: Any) -> list[Place]:
-    """Return the places outside containers that hold values: an object's slots, a closure cell's content, a global's value."""
+    """Return descriptors of an object's values outside ``__dict__``: its slots, a closure cell's content, or a global's value."""
     kind = type(value)
     if kind is CellType:
         return [CELL]
@@ -109,7 +110,7 @@ def places_in(value: Any) -> list[Place]:
 
 
 def set_at(place: Place, owner: Any, value: Any) -> None:
-    """Set the content of a place."""
+    """Set an owner's slot, a closure's cell or a global variable. The value :data:`NOTHING` deletes it."""
     if value is NOTHING:
         place.__delete__(owner)
     else:

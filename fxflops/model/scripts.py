@@ -1,8 +1,8 @@
 """Make the submodule calls inside TorchScript visible to hooks.
 
-TorchScript's interpreter calls submodules itself, so Python hooks do not run. In a copy of the script, each call of a
-submodule's forward is put between two operators that only call the submodule's hooks. The copy shares the user's
-parameters and buffers; the user's own graphs do not change.
+TorchScript's interpreter calls submodules itself, so Python hooks do not run. A copy of the script therefore has an operator before
+and another operator after each call of a submodule's forward. These operators only call the submodule's hooks. The copy shares the
+user's parameters and buffers; the user's own graphs do not change.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ..torch_internals import class_of_script, composite_name, graphs_by_name, i
 from .modules import modules_of
 
 MARKS = set[Any]()
-"""Operators that this file adds to scripts, which are not calls of the model; empty until a script is counted."""
+"""Operators that this file adds to scripts. They must not be counted as calls of the model. Empty until a script is counted."""
 
 
 class _Calls:
-    """The open submodule calls of one script. A module is None if its caller does not hold it by a name."""
+    """The open submodule calls of one script. A module is None if it is not a named submodule of its caller."""
 
     def __init__(self, root: nn.Module) -> None:
         self.number = next(SCRIPTS)
@@ -67,7 +67,7 @@ def _hooks_of(module: Any, kind: str) -> Iterator[tuple[Any, bool]]:
 
 @cache
 def _marks() -> torch.library.Library:
-    """Register the two operators, once; the library must be kept."""
+    """Register the two operators, and return their library. The cache keeps the library alive."""
     library = torch.library.Library("fxflops_script", "DEF")
     library.define("enter(int script, str name) -> ()")
     library.define("leave(int script) -> ()")
@@ -78,7 +78,7 @@ def _marks() -> torch.library.Library:
 
 
 def with_calls_seen(script: ScriptModule) -> ScriptModule:
-    """Return a copy of a script that calls its submodules' hooks; the script itself if it has no submodules or cannot be copied."""
+    """Return a copy of a script that calls its submodules' hooks. If it has no submodules or cannot be copied, return the script."""
     if not script._modules or script._forward_hooks or script._forward_pre_hooks:
         return script
     _marks()
@@ -102,7 +102,7 @@ def with_calls_seen(script: ScriptModule) -> ScriptModule:
     seen = set[tuple[str, str]]()
     for module in copies:
         for name, graph in graphs_by_name(module).items():
-            class_and_method = class_of_script(module), name  # instances of a class share its graphs
+            class_and_method = class_of_script(module), name  # instances of a class share the class's graphs
             if class_and_method not in seen:
                 seen.add(class_and_method)
                 _mark(graph, calls.number)
@@ -117,11 +117,11 @@ def with_calls_seen(script: ScriptModule) -> ScriptModule:
 
 BEGIN = "fxflops: begin"
 FORWARD = re.compile(r"forward(\d+|__\d+)?")
-"""The names of forward methods: in a trace each further call of a module, and each overload, is a separate method."""
+"""Names of forward methods. In a trace, each overload, and each call of a module after its first call, is a separate method."""
 
 
 def _mark(graph: Any, script: int) -> None:
-    """Put the two operators around each call of a submodule's forward in a method's graph."""
+    """In a method's graph, insert the two operators before and after each call of a submodule's forward."""
     self_name = next(iter(graph.inputs())).debugName()
     blocks: list[Any] = [graph]
     for block in blocks:
@@ -151,14 +151,14 @@ def _constant(graph: Any, value: str | int, node: Any) -> Any:
 
 
 def _call_from_python(graph: Any) -> None:
-    """Replace a graph's composite operators by operators that call them from Python, as a Python forward does."""
+    """Replace a graph's composite operators by operators that call the composite operators from Python, like a Python forward."""
     blocks: list[Any] = [graph]
     for block in blocks:
         for node in [*block.nodes()]:
             blocks += node.blocks()
             inputs = [*node.inputs()]
             if node.kind() == "aten::as_tensor" and len(inputs) == AS_TENSOR:
-                inputs.append(_constant(graph, False, node))  # requires_grad, as torch.tensor has it
+                inputs.append(_constant(graph, False, node))  # requires_grad, the last argument of torch.tensor
             if (operator := _composite(node) or _of_numbers(node)) is not None:
                 replacement = graph.create(operator, inputs, node.outputsSize())
                 replacement.insertBefore(node)
@@ -170,9 +170,10 @@ def _call_from_python(graph: Any) -> None:
 
 @cache
 def _python_operator(schema: str) -> str | None:
-    """Return an operator that calls the composite operator with this schema from Python; None if it is not composite or has aliases.
+    """Return the name of an operator that calls the composite operator with this schema from Python.
 
-    torch functions are then seen as in a Python forward: attention is one call, whatever kernels the device uses.
+    Observers then see torch functions as in a Python forward: attention is a single call, whichever kernels the device uses. Return
+    None if the operator is not composite, or if its results alias its arguments.
     """
     name = composite_name(schema)
     if name is None or "(a" in schema or "!" in schema or "Tensor" not in schema.rpartition("->")[2]:
@@ -187,19 +188,19 @@ def _python_operator(schema: str) -> str | None:
 
 
 def _composite(node: Any) -> str | None:
-    """Return the operator to replace a node's operator with; None if that is not composite."""
+    """Return the operator that replaces a node's composite operator; None if the node's operator is not composite."""
     if not node.kind().startswith("aten::") or node.schema() == "(no schema)":
         return None
     return _python_operator(node.schema())
 
 
 AS_TENSOR = 3
-"""The arguments of ``aten::as_tensor`` of numbers: data, dtype, device."""
+"""The number of arguments of ``aten::as_tensor`` for plain numbers: data, dtype, device."""
 
 
 @cache
 def _tensor_operator(kind: str) -> str:
-    """Return an operator that makes a tensor of numbers from Python; TorchScript would write them to memory unseen."""
+    """Return the name of an operator that makes a tensor from numbers in Python. TorchScript's own operator would not be observed."""
     library, name = _marks(), f"tensor_of_{kind.strip('[]')}{'s' * kind.endswith('[]')}"
     library.define(f"{name}({kind} data, ScalarType? dtype, Device? device, bool requires_grad) -> Tensor")
     library.impl(
@@ -214,7 +215,7 @@ def _tensor_operator(kind: str) -> str:
 
 
 def _of_numbers(node: Any) -> str | None:
-    """Return the operator to replace a node that makes a tensor of numbers; None for any other node."""
+    """Return the operator that replaces a node that makes a tensor from numbers; None for any other node."""
     if node.kind() not in ("aten::tensor", "aten::as_tensor"):
         return None
     numbers_kind = NUMBERS_IN.get(str(node.inputsAt(0).type()))
@@ -230,11 +231,11 @@ NUMBERS_IN = {
     "List[bool]": "bool[]",
 }
 NUMBERS_IN |= {kind: kind for kind in ("float[]", "int[]", "bool[]")}
-"""TorchScript's types of numbers, as written in a schema."""
+"""TorchScript's names of types of numbers, mapped to their names in schemas."""
 
 
 def _name(call: Any, self_name: str) -> str:
-    """Return the called module's path in the method's own module, ``self_name``; "" if it is not part of it."""
+    """Return the path of the called module relative to the calling method's ``self``; "" if ``self`` does not contain the module."""
     value, steps = call.inputsAt(0), list[str]()
     while value.node().kind() == "prim::GetAttr":
         steps.append(value.node().s("name"))

@@ -1,4 +1,4 @@
-"""Reshard FSDP2 modules whose parameters are gathered: FSDP2 gathers for a forward, and frees in the backward."""
+"""Reshard FSDP2 modules whose parameters are gathered. FSDP2 gathers parameters for a forward, and reshards them in the backward."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .modules import parameters_of
 
 @contextmanager
 def resharded(model: nn.Module) -> Iterator[Inventory]:
-    """Reshard a model's gathered parameters, e.g. after an evaluation, and gather them again at the end of the block.
+    """Reshard a model's gathered parameters, e.g. after an evaluation. Gather the parameters again at the end of the block.
 
     Yields the model's inventory, with the sharded parameters.
     """
@@ -29,9 +29,9 @@ def resharded(model: nn.Module) -> Iterator[Inventory]:
 
 
 def reshard(modules: Iterable[nn.Module]) -> list[Any]:
-    """Reshard gathered parameters; return the modules that had any.
+    """Reshard gathered parameters; return the modules whose parameters were gathered.
 
-    FSDP itself must do it: its own records would not follow if a parameter were only put back into its module.
+    This calls FSDP's ``reshard``: if the sharded parameters were only put back into their modules, FSDP's own records would be wrong.
     """
     cls = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
     modules = [*modules]

@@ -1,4 +1,4 @@
-"""Snapshots that restore the user's model, inputs and random generators, and locks for one count of a model at a time."""
+"""Snapshots that restore the user's model, inputs and random generators; and locks, so that only one thread counts a model at a time."""
 
 from __future__ import annotations
 
@@ -53,21 +53,23 @@ ATOMS = frozenset({
 CONTAINERS = frozenset({dict, OrderedDict, list, set})
 KEPT = (dict, list, set, deque, bytearray)
 DEPTH = 4
-"""How many levels of objects and containers below a module are saved: a scheduler's tables, not a trainer's datasets."""
+"""A snapshot saves at most this many levels of objects and containers below a module: a scheduler's tables, not a trainer's datasets."""
 LARGEST_ARRAY = 2**26
-"""The most bytes of an array, reached through an object, that is saved: a noise table, not a dataset."""
+"""Arrays with more bytes that are only reachable through other objects are not saved: a noise table is saved, a dataset is not."""
 
 
 class Snapshot:
     """The current state of a model and its inputs; :meth:`rewind` restores it, any number of times.
 
-    It saves the class and attributes of every module, a few levels deep, and the inputs, with all containers, objects,
-    arrays, random generators and tensors in them; the bindings of the modules' classes and of the globals of their files; and
-    the states of the global generators. A parameter's bytes are copied only when :meth:`before_write` gets it, before a call
-    writes to its memory or shares it. With ``copies_on_write`` this applies to all tensors, until :meth:`keep_all`.
+    It saves the class and attributes of every module, a few levels deep, and the inputs. This includes all containers, objects,
+    arrays, random generators and tensors in them. It also saves the attributes of the modules' classes, the globals of their files,
+    and the states of the global generators.
 
-    ``objects`` are further objects whose attributes and items are restored, but not the objects below them or the values of
-    tensors. ``reached`` are more such objects, and tensors that are restored if a call writes to them.
+    The bytes of a parameter are copied only when :meth:`before_write` is called with the parameter, before a call writes to its
+    memory or shares its memory. With ``copies_on_write`` this applies to all tensors, until :meth:`keep_all`.
+
+    ``objects`` are further objects whose attributes and items are restored. The objects below them, and the values of their tensors,
+    are not restored. ``reached`` are more such objects, and tensors that are restored if a call writes to them.
     """
 
     @hidden
@@ -79,7 +81,7 @@ class Snapshot:
         objects: Iterable[Any] = (),
         reached: Iterable[Any] = (),
     ) -> None:
-        # Flat lists for speed: one pass compares all attributes, and the garbage collector visits few objects.
+        # Flat lists for speed: a single pass compares all attributes, and the garbage collector visits few objects.
         self._modules = [*modules]
         self._classes = [*map(type, self._modules)]
         self._dicts: list[dict[str, Any]] = []
@@ -88,7 +90,7 @@ class Snapshot:
         hooks: list[dict[Any, Any]] = []
         sets: list[set[str]] = []
         reached = [*reached]
-        attribute_values: list[Any] = []  # of attributes that nn.Module itself does not have
+        attribute_values: list[Any] = []  # values of the attributes that nn.Module itself does not have
         parameters: list[nn.Parameter | None] = []
         tensors: list[torch.Tensor | None] = []
         readers = cache(_readers_of)
@@ -102,7 +104,7 @@ class Snapshot:
                 hooks += read_hooks(attributes)
                 parameters += registries[0].values()
                 tensors += registries[1].values()
-            else:  # TorchScript's
+            else:  # a TorchScript module
                 parameters += module._parameters.values()
                 tensors += module._buffers.values()
                 self._scripts.append((module, attributes_of_script(module)))
@@ -153,7 +155,7 @@ class Snapshot:
         all_tensors = [tensor for tensor in tensors if tensor is not None]
         tensor_attributes += map(vars, all_tensors)
         self._containers += filter(None, (*sets, *tensor_attributes))
-        # Most are empty, and stay so: one any() checks them all.
+        # Most of these containers stay empty, which a single any() checks.
         self._empty: list[Any] = [*filterfalse(None, (*sets, *tensor_attributes))]
         self._sizes = [*map(len, self._dicts)]
         self._keys: list[str] = [*chain.from_iterable(self._dicts)]
@@ -171,11 +173,11 @@ class Snapshot:
             self.keep_all()
 
     def keep_all(self) -> None:
-        """Copy all tensors but the parameters, before a run that may write to them without :meth:`before_write`."""
+        """Copy all tensors except parameters. Call this before a run that may write to tensors without :meth:`before_write`."""
         self._tensors.keep(self._other_tensors.values())
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor that is not a parameter belonged to the state: a buffer, an input, a tensor the model cached."""
+        """Return whether a tensor belongs to the saved state but is not a parameter: a buffer, an input, a tensor in an attribute."""
         return id(tensor) in self._other_tensors
 
     def other_tensors(self) -> list[torch.Tensor]:
@@ -183,15 +185,16 @@ class Snapshot:
         return [*self._other_tensors.values()]
 
     def before_write(self, value: Any, is_new: Callable[[torch.Tensor], bool] = lambda tensor: True) -> None:
-        """Copy the tensors in ``value``, parameters too, before a call writes to them or shares their memory.
+        """Copy the tensors in ``value``, including parameters, before a call writes to them or shares their memory.
 
-        For tensors that neither the model nor its inputs hold, ``is_new`` says whether the run created them. If not, but they
-        existed before (:meth:`was_there`), they are restored, too. A tensor loaded from a file meanwhile is neither.
+        For a tensor outside the model and its inputs, ``is_new(tensor)`` is True if the run created the tensor. A tensor that is not
+        new is copied and restored only if it existed at the time of the snapshot (:meth:`was_there`). A tensor that was loaded from a
+        file during the run is not new, but did not exist before.
         """
         self._tensors.before_write(value, lambda tensor: is_new(tensor) or not self.was_there(tensor))
 
     def was_there(self, tensor: torch.Tensor) -> bool:
-        """Return whether a closure, a global, a class or an object in them held this tensor's memory at the time of the snapshot."""
+        """Return whether this tensor's memory was already in use at the time of the snapshot, by a closure, a global or a class."""
         if self._outside_storages is None:
             with DisableTorchFunction(), disable_current_modes():
                 parts = [part for each in self._outside.tensors for part in stored(each) if is_dense(part)]
@@ -201,19 +204,19 @@ class Snapshot:
         )
 
     def remember_layouts(self) -> None:
-        """Remember the storage, shape and strides of all tensors now instead of before the first write."""
+        """Save the storage, shape and strides of all tensors now instead of before the first write."""
         self._tensors.remember_layouts()
 
     def meet_leaf(self, tensor: torch.Tensor) -> None:
-        """Save the gradient of a tensor that the run uses and the model does not hold."""
+        """Save the gradient of a tensor that the run uses but that does not belong to the model."""
         self._tensors.meet_leaf(tensor)
 
     def begin_backward(self) -> None:
-        """Drop the gradients of tensors passed to :meth:`meet_leaf` in earlier runs."""
+        """Drop the gradients of the tensors that earlier runs passed to :meth:`meet_leaf`."""
         self._tensors.begin()
 
     def before_step(self, optimizer: Any, holders: Iterable[Any]) -> None:
-        """Save an optimizer that steps within a run, before its first step: ``holders`` are the objects it leads to.
+        """Save an optimizer before its first step inside a run. ``holders`` are the objects that are reachable from the optimizer.
 
         Parameter hooks may step optimizers that the model does not reference.
         """
@@ -281,8 +284,9 @@ class Snapshot:
 def holding(modules: Iterable[nn.Module], mode: str, reentrant: bool = False) -> Iterator[bool]:
     """Lock all modules of a model for this thread, and set their mode: "eval", "train" or "as_is".
 
-    Flags are set without calling ``.eval()``, and restored at the end. Yields whether this thread has already locked another
-    model, i.e. runs inside a forward that is being counted. With ``reentrant`` this thread may lock the same modules again.
+    The ``training`` flags are set without calling ``.eval()``, and restored at the end. Yields True if this thread has already locked
+    another model, because it runs inside a forward that is being counted. With ``reentrant``, this thread may lock the same modules
+    again.
     """
     modules, training = [*modules], mode == "train"
     parameters = [parameter for module in modules for parameter in module._parameters.values()]
@@ -300,13 +304,13 @@ def holding(modules: Iterable[nn.Module], mode: str, reentrant: bool = False) ->
 
 
 def _mode(module: Any, default: bool) -> bool:
-    """Return a module's ``training`` flag; ``default`` for a frozen TorchScript module, which has none."""
+    """Return a module's ``training`` flag; ``default`` for a frozen TorchScript module, which has no such flag."""
     attributes = module.__dict__
     return attributes["training"] if "training" in attributes else getattr(module, "training", default)
 
 
 def _set_mode(module: Any, flag: bool) -> None:
-    """Set a module's ``training`` flag directly: its ``train`` or its class's ``__setattr__`` may do more."""
+    """Set a module's ``training`` flag directly, since ``module.train()`` and a user's ``__setattr__`` may have other effects."""
     if "training" in module.__dict__:
         module.__dict__["training"] = flag
     else:
@@ -314,7 +318,7 @@ def _set_mode(module: Any, flag: bool) -> None:
 
 
 class _Lock:
-    """The objects that a thread locks, by ``id()``; ``random`` has the random states at its first snapshot."""
+    """A thread's lock on objects. ``random`` are the states of the random generators at the first snapshot under this lock."""
 
     def __init__(self, objects: Iterable[Any], reentrant: bool) -> None:
         self.thread = threading.get_ident()
@@ -323,28 +327,32 @@ class _Lock:
         self._objects = {id(each): each for each in objects if each is not None}
 
     def owners(self) -> set[int]:
-        """Return the threads that hold a lock on any of the objects, and all threads that these wait for."""
+        """Return the threads that have locked any of the objects, and all threads that those threads wait for."""
         others = [lock for lock in _LOCKS if not (lock.reentrant and lock.thread == self.thread)]
         owners = {lock.thread for lock in others if not self._objects.keys().isdisjoint(lock._objects)}
         return owners.union(*(_AWAITED_LOCKS[owner].owners() for owner in owners if owner in _AWAITED_LOCKS))
 
 
 def threads_counting(module: nn.Module) -> set[int]:
-    """Return the threads that count a module or a model that contains it; a profiler's hooks should ignore their calls."""
+    """Return the threads that are counting a module, or a model that contains the module.
+
+    A profiler's hooks should ignore the calls of these threads.
+    """
     return {lock.thread for lock in [*_LOCKS] if not lock.reentrant and id(module) in lock._objects}
 
 
 _LOCKS: list[_Lock] = []
 _AWAITED_LOCKS: dict[int, _Lock] = {}
-"""The lock that each waiting thread waits for."""
+"""For each waiting thread, the lock that it waits for."""
 _LOCKS_CHANGED = threading.Condition()
 
 
 @contextmanager
 def locked(objects: Iterable[Any], reentrant: bool = False) -> Iterator[bool]:
-    """Wait until no thread has locked any of these objects, then lock them. Yields whether this thread holds other locks.
+    """Wait until no thread has locked any of these objects, then lock the objects. Yields True if this thread has other locks.
 
-    Raises InputError instead of a deadlock: when this thread holds one of them, or waits for a thread that waits for it.
+    Raises InputError if waiting would be a deadlock, because this thread has locked one of the objects, or because the thread that has
+    locked an object waits for this thread.
     """
     lock = _Lock(objects, reentrant)
     with _LOCKS_CHANGED:
@@ -352,8 +360,8 @@ def locked(objects: Iterable[Any], reentrant: bool = False) -> Iterator[bool]:
             while owners := lock.owners():
                 if lock.thread in owners:
                     raise InputError(
-                        "counting this model would be a deadlock: a forward that is being counted cannot count its own model "
-                        "or a part of it, and two forwards in two threads cannot count each other's models"
+                        "counting this model would cause a deadlock: a forward that is being counted cannot count its own model "
+                        "or a submodule of that model, and forwards in two threads cannot count each other's models"
                     )
                 _AWAITED_LOCKS[lock.thread] = lock
                 _LOCKS_CHANGED.wait()
@@ -370,7 +378,7 @@ def locked(objects: Iterable[Any], reentrant: bool = False) -> Iterator[bool]:
 
 
 def _is_same_value(value: Any, before: Any) -> bool:
-    """Return whether two values of a scripted module are the same: identical tensors and objects, equal numbers."""
+    """Return whether a scripted module's value is unchanged: tensors and objects must be identical, numbers and strings equal."""
     if type(value) is not type(before):
         return False
     if type(value) in (list, tuple):
@@ -381,12 +389,12 @@ def _is_same_value(value: Any, before: Any) -> bool:
 
 
 def _users(hooks: dict[Any, Any]) -> dict[Any, Any]:
-    """Return the user's hooks, whose keys are numbers. Our observers, also in other threads, use other keys."""
+    """Return the user's hooks. Their keys are numbers; fxflops's own hooks, also in other threads, have other keys."""
     return {key: hook for key, hook in [*hooks.items()] if isinstance(key, int)}
 
 
 def _readers_of(names: tuple[str, ...]) -> list[Reader]:
-    """Return readers for the attributes of modules with these names: tensors and modules, hooks, and others."""
+    """Return three readers for modules with these attribute names: for tensors and modules, for hooks, and for all other attributes."""
     present = set(names)
     registries, hooks = ([name for name in group if name in present] for group in (REGISTRIES, HOOKS))
     rest = [name for name in names if name not in STANDARD]
@@ -404,7 +412,7 @@ STANDARD = {*REGISTRIES, *HOOKS}
 
 
 def _has_items(container: Any, items: Any) -> bool:
-    """Return whether a container has these items, by identity, since ``==`` on tensors is elementwise."""
+    """Return whether a container has exactly these items. Items are compared by identity, since ``==`` on tensors is elementwise."""
     kind = type(container)
     if issubclass(kind, dict):
         now, before = pairs_of(container), pairs_of(items)
@@ -420,7 +428,7 @@ def _has_items(container: Any, items: Any) -> bool:
 
 
 def _copied(container: Any) -> Any:
-    """Return the items of a container in a plain Python container."""
+    """Return a copy of a container as a plain Python container."""
     kind = type(container)
     if kind in CONTAINERS or kind is bytearray:
         return container.copy()
@@ -428,7 +436,7 @@ def _copied(container: Any) -> Any:
 
 
 def _refill(container: Any, items: Any) -> None:
-    """Restore the items of a container. Only a deque is cleared first, since other threads may read the model meanwhile."""
+    """Restore the items of a container. Containers other than a deque are never empty meanwhile, since other threads may read them."""
     kind = type(container)
     base: Any = next(base for base in (OrderedDict, *KEPT) if issubclass(kind, base))
     if base in (list, bytearray):
@@ -450,7 +458,7 @@ def _refill(container: Any, items: Any) -> None:
 
 
 def _parts(value: Any, depth: int = 1000) -> Iterator[Any]:
-    """Yield all parts of a value, including the attributes of containers that are user objects."""
+    """Yield all parts of a value, including the attributes of containers whose class is a user's subclass."""
     for _, part in walk(value, depth):
         yield part
         if issubclass(type(part), (*SEQUENCES, dict)) and is_object(part):
@@ -460,8 +468,8 @@ def _parts(value: Any, depth: int = 1000) -> Iterator[Any]:
 
 
 def contents_of_callable(value: Any) -> list[Any]:
-    """Return a callable object's direct contents: its attributes, a method's object, the arguments of a
-    ``functools.partial``. Skips functions and torch's own objects."""
+    """Return a callable object's direct contents: its attributes, the object of a method, or the function and arguments of a
+    ``functools.partial``. Functions and torch's own objects have no such contents."""
     kind = type(value)
     if issubclass(kind, partial):
         return [value.func, value.args, value.keywords]
@@ -472,7 +480,7 @@ def contents_of_callable(value: Any) -> list[Any]:
 
 
 def attributes_to_keep(value: Any) -> dict[str, Any] | None:
-    """Return the ``__dict__`` of a user's object, callable or not; None for any other value."""
+    """Return the ``__dict__`` of a user's object, which may be callable; None for any other value."""
     if is_object(value):
         return vars_of(value)
     kind = type(value)
@@ -481,7 +489,7 @@ def attributes_to_keep(value: Any) -> dict[str, Any] | None:
 
 
 def attribute_tensors(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
-    """Return the tensors in plain attributes of modules, as deep as a :class:`Snapshot` searches."""
+    """Return the tensors in plain attributes of modules. Nested values are searched as deeply as in a :class:`Snapshot`."""
     readers = cache(_readers_of)
     values: list[Any] = []
     for module in modules:
@@ -505,7 +513,7 @@ def _restore_array(array: Any, copy: Any) -> None:
 
 
 def _states_before() -> list[tuple[Generator, Any]]:
-    """Return the random states before this thread's count and before any overlapping count in another thread."""
+    """Return the states of the random generators before this thread's count, and before overlapping counts in other threads."""
     with _LOCKS_CHANGED:
         own = [lock for lock in _LOCKS if lock.thread == threading.get_ident()]
         others = [lock.random for lock in _LOCKS if lock.random is not None and lock not in own]

@@ -17,26 +17,26 @@ from ..torch_internals import DisableTorchFunction, disable_current_modes, set_v
 from .pytree import stored, tensors_given
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
-"""The dtype for comparing elements of this many bytes bit by bit."""
+"""For each element size in bytes, the dtype for comparing elements bit by bit."""
 REQUIRES_GRAD, GRADIENT, HOOKS, VERSION = map(attrgetter, ("requires_grad", "grad", "_backward_hooks", "_version"))
 
 
 _STATES: weakref.WeakSet[TensorState] = weakref.WeakSet()
-"""All live instances. They may nest, e.g. when an analysis runs a model in several ways."""
+"""All live instances. Several may exist, e.g. when an analysis runs a model in several ways."""
 
 
 def aliases_of(cdata: int) -> int:
-    """Return how many of our own aliases, kept to restore tensors, refer to the storage at this address."""
+    """Return the number of aliases of the storage at this address that instances keep to restore tensors."""
     return sum(state._aliases[cdata] for state in [*_STATES])
 
 
 class TensorState:
-    """The current state of tensors; :meth:`rewind` restores it, any number of times.
+    """The state of tensors when the instance is created; :meth:`rewind` restores the state, any number of times.
 
-    The first :meth:`before_write` or :meth:`keep` remembers the storage, shape and strides of all tensors. Bytes are copied
+    The first :meth:`before_write` or :meth:`keep` saves the storage, shape and strides of all tensors. Bytes are copied
     only for tensors that a call may change (:meth:`before_write`) or that must be copied anyway (:meth:`keep`).
 
-    Version counters are restored, too: a pending backward pass of the user's may have saved these tensors.
+    Version counters are restored, too, since a pending backward pass of the user may have saved these tensors.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -49,45 +49,47 @@ class TensorState:
         self._hooks = [*map(HOOKS, self._differentiable)]
         self._copied_hooks = [(hooks, hooks.copy()) for hooks in self._hooks if hooks] if any(self._hooks) else []
         self._versioned, self._versions = _versions([*tensors, *filter(lambda each: each is not None, self._gradients)])
-        # By the tensor's id: the tensor, an alias that keeps its storage, shape and strides, and its class.
+        # Per tensor id: the tensor, an alias that keeps the tensor's storage, shape and strides, and the tensor's class.
         self._layouts: dict[int, tuple[torch.Tensor, torch.Tensor, type]] = {}
         self._aliases = Counter[int]()
         _STATES.add(self)
-        self._ids_at: dict[int, list[int]] = {}  # by the address of their storage
-        self._copies: dict[int, tuple[torch.Tensor, int]] = {}  # by the tensor's id: its bits, and its storage's bytes
+        self._ids_at: dict[int, list[int]] = {}  # from the address of a storage to the ids of its tensors
+        self._copies: dict[
+            int, tuple[torch.Tensor, int]
+        ] = {}  # from a tensor's id to its bits and its storage's size in bytes
         self._met_leaves: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor | None]] = {}
         # Sparse tensors, each with an alias that keeps its current indices and values.
         self._sparse: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def meet_leaf(self, tensor: torch.Tensor) -> None:
-        """Save and clear the gradient of another tensor, which a backward pass of the run may change."""
+        """Save and clear the gradient of a tensor outside this state, since a backward pass of the run may change the gradient."""
         met = self._met_leaves.get(id(tensor))
         if (met is None or met[0]() is not tensor) and not any(tensor is each for each in self._tensors):
-            # A weak reference: the run may have created this leaf on older memory, and must be able to free it.
+            # Use a weak reference: the run may have created this leaf on older memory, and must be able to free the leaf.
             self._met_leaves[id(tensor)] = weakref.ref(tensor), tensor.grad
             tensor.grad = None
 
     def begin(self) -> None:
-        """Drop the gradients of tensors passed to :meth:`meet_leaf` in an earlier run."""
+        """Drop the gradients of the tensors that earlier runs passed to :meth:`meet_leaf`."""
         for reference, _ in self._met_leaves.values():
             if (leaf := reference()) is not None:
                 leaf.grad = None
 
     def keep(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Copy the bytes of these tensors, which may change without :meth:`before_write`."""
+        """Copy the bytes of these tensors, since they may change without a call of :meth:`before_write`."""
         with _unobserved():
             self._remember_layouts()
             for tensor in _whole(tensors):
-                # The parts of a sparse tensor are new objects at each access, so match them by address.
+                # Each access to the parts of a sparse tensor returns new objects, so match the parts by address.
                 is_remembered = id(tensor) in self._layouts or not _has_memory(tensor)
                 for key in (id(tensor),) if is_remembered else self._ids_at.get(_address(tensor), ()):
                     self._copy(key)
 
     def before_write(self, value: Any, is_new: Callable[[torch.Tensor], bool] = lambda tensor: True) -> None:
-        """Copy the bytes of all tensors that share a storage with one in ``value``, before a call may change it.
+        """Copy the bytes of all tensors that share a storage with a tensor in ``value``, before a call may change the storage.
 
-        For other tensors, ``is_new`` says whether the run created them. If not, a closure, a global or a slot holds them, and
-        they are saved from now on.
+        For a tensor in ``value`` that is not in this state, ``is_new(tensor)`` is True if the run created the tensor. A tensor that is
+        not new, e.g. in a closure, a global or a slot, is added to this state.
         """
         with _unobserved():
             self._remember_layouts()
@@ -117,7 +119,7 @@ class TensorState:
                     _restore_bits(self._layouts[key][1], copy, nbytes)
         if self._requires_grad != [*map(REQUIRES_GRAD, self._leaves)]:
             for tensor, requires_grad in zip(self._leaves, self._requires_grad, strict=True):
-                # torch cannot detach a view in place
+                # Torch cannot detach a view in place.
                 if tensor.requires_grad is not requires_grad and (tensor.is_leaf or not tensor._is_view()):
                     (tensor if tensor.is_leaf else tensor.detach_()).requires_grad_(requires_grad)
         if self._hooks != [*map(HOOKS, self._differentiable)]:
@@ -140,12 +142,12 @@ class TensorState:
             set_versions([*compress(self._versioned, is_written)], [*compress(self._versions, is_written)])
 
     def remember_layouts(self) -> None:
-        """Remember the storage, shape and strides of all tensors now."""
+        """Save the storage, shape and strides of all tensors now."""
         with _unobserved():
             self._remember_layouts()
 
     def _remember_layouts(self) -> None:
-        """Remember storage, shape and strides of all tensors and their gradients, once, before anything changes them."""
+        """Save the storage, shape and strides of all tensors and their gradients, unless they are already saved."""
         if self._layouts:
             return
         every = [*self._tensors, *(gradient for gradient in self._gradients if gradient is not None)]
@@ -167,7 +169,7 @@ class TensorState:
 
 
 def _versions(tensors: Sequence[Any]) -> tuple[Sequence[torch.Tensor], list[int]]:
-    """Return the tensors that have a version counter, with the counts. Includes a wrapper's inner tensors."""
+    """Return the tensors that have a version counter, and the values of these counters. Includes the inner tensors of wrappers."""
     if not ORDINARY.issuperset(map(type, tensors)):
         tensors = [*tensors, *(part for tensor in tensors if type(tensor) not in ORDINARY for part in stored(tensor))]
     try:
@@ -179,13 +181,13 @@ def _versions(tensors: Sequence[Any]) -> tuple[Sequence[torch.Tensor], list[int]
 
 @contextmanager
 def _unobserved() -> Iterator[None]:
-    """Hide the calls made in this block from observers and from the user's modes."""
+    """Hide the calls in this block from observers and from the user's modes."""
     with DisableTorchFunction(), disable_current_modes(), torch.no_grad():
         yield
 
 
 def _whole(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield the tensors, with a wrapper's or sparse tensor's inner tensors in its place."""
+    """Yield the tensors. Replace a wrapper or a sparse tensor by its inner tensors."""
     for tensor in tensors:
         yield from stored(tensor)
 
@@ -211,7 +213,7 @@ def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor's memory reinterpreted as integers, for bitwise comparison.
 
-    If elements overlap, as in an expanded tensor, this is the memory from the first to the last element.
+    If elements overlap, as in an expanded tensor, the result is the memory from the first to the last element.
     """
     storage, itemsize = tensor.untyped_storage(), tensor.dtype.itemsize
     reach, overlaps = 0, False
@@ -231,5 +233,5 @@ def _restore_bits(tensor: torch.Tensor, copy: torch.Tensor, nbytes: int) -> None
     if storage.nbytes() != nbytes:
         storage.resize_(nbytes)
     bits = _bits(tensor)
-    if not torch.equal(bits.to("cpu"), copy):  # write only changed memory: it may be read-only
+    if not torch.equal(bits.to("cpu"), copy):  # write only if the memory changed, since it may be read-only
         bits.copy_(copy)

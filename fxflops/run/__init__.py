@@ -1,1 +1,1 @@
-"""Run a model and its graph, and record the runs."""
+"""Run a model and its graph, and record these runs."""

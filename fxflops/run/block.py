@@ -1,4 +1,4 @@
-"""Watch a block of code under ``profile``, timed by the clock of its models' device."""
+"""Observe a block of code under ``profile``, timed by the clock of its models' device."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ OPERATIONS, MODULES, STEPS = DETAILS = ("operations", "modules", "steps")
 
 
 class BlockWatch(Watch):
-    """The instruments of a block; ``device`` is the device of its models' first parameter, the CPU if there is none.
+    """The instruments of a block. ``device`` is the device of the first model parameter, the CPU if the models have no parameters.
 
     A model whose parameters are all on meta may load them for each call, e.g. with accelerate's offloading. Only the results
-    of its calls show where it runs; until then the CPU's clock times it.
+    of the model's calls show its device; until the first call, the CPU's clock is used.
 
-    ``detail`` is one of :data:`DETAILS`. Without operations, storages are unknown too, and the observer sees the steps of
-    only ``optimizers``. ``paths`` are the modules to observe.
+    ``detail`` is one of :data:`DETAILS`. With a detail other than "operations", storages are unknown, and only steps of
+    ``optimizers`` are observed. ``paths`` maps the modules to observe to their paths.
     """
 
     observer: Any
-    """An Observer; without operations a ModuleTimes, which also has calls, scopes, steps, phases and a stopwatch."""
+    """An Observer if operations are observed, otherwise a ModuleTimes, which also has calls, scopes, steps, phases and a stopwatch."""
 
     def __init__(
         self,
@@ -67,10 +67,10 @@ class BlockWatch(Watch):
             self.release()
             self.observer = ModuleTimes(paths, optimizers, new_stopwatch)
         elif not (in_fake_mode() or (parameter is not None and is_fake(type(parameter)))):
-            self.storages.note_placeholders()  # not for fake tensors, whose storages are all on meta
-        # An EventStopwatch does not read the host's clock, which these costs are subtracted from.
+            self.storages.note_placeholders()  # skipped for fake tensors, since all their storages are on meta
+        # The costs are subtracted from times of the host's clock, which an EventStopwatch does not read.
         if detail == OPERATIONS and self._is_timed and not isinstance(stopwatch, EventStopwatch):
-            stopwatch.costs, stopwatch.cold = measured_entry_costs(registry)  # in a separate run of about 50 calls
+            stopwatch.costs, stopwatch.cold = measured_entry_costs(registry)  # runs about 50 calls
         self._usage_before = Usage.now()
 
     def finished(
@@ -83,9 +83,9 @@ class BlockWatch(Watch):
         raised: str = "",
         why: str = "",
     ) -> Run:
-        """Return the record of the block; ``name_steps(steps)`` yields them with their names.
+        """Return the record of the block. ``name_steps(steps)`` yields the steps with names.
 
-        ``raised`` is the class name of the exception that ended the block, "" if none did; ``why`` is its text.
+        ``raised`` is the class name of the exception that ended the block, "" without an exception. ``why`` is the exception's text.
         """
         self._find_device()
         until = f" until it raised {raised}" if raised else ""
@@ -119,7 +119,7 @@ class BlockWatch(Watch):
         )
 
     def _find_device(self) -> None:
-        """Set the device of models whose parameters are on meta, now that they have run; drop placeholder storages."""
+        """Set the device of models whose parameters are on meta from the results of their calls; drop placeholder storages."""
         if self._is_on_meta:
             ran_on = self.observer.ran_on
             self._has_device = ran_on is not None and ran_on.type != "meta"
@@ -130,19 +130,19 @@ class BlockWatch(Watch):
 
 
 def _world_of(device: torch.device | None) -> RealWorld:
-    """Return the world of a block whose models are on this device: a FakeWorld if a simulated rank runs it."""
+    """Return the world of a block whose models are on this device: a FakeWorld in a simulated rank, otherwise a RealWorld."""
     results = results_on()
     return RealWorld(device) if results is None else FakeWorld(device, results)
 
 
 def _known_seconds(parts: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds of each phase; phases captured into a graph have none and are skipped."""
+    """Return the seconds of each phase. Phases that were captured into a device graph have no time, and are skipped."""
     seconds_by_phase = {phase: seconds_of(reading) for phase, reading in parts.items()}
     return {phase: seconds for phase, seconds in seconds_by_phase.items() if seconds is not None}
 
 
 def inputs_of(scopes: Iterable[Scope]) -> str:
-    """Return the inputs of a model's first call as text, with the number of different shapes if there are several."""
+    """Return the inputs of a model's first call as text. If other calls had other shapes, add the number of different shapes."""
     shapes = dict.fromkeys(" ".join(map(repr, scope.inputs())) for scope in scopes if not scope.path)
     first = next(iter(shapes), "")
     return first if len(shapes) < 2 else f"{first} (first of {len(shapes)} shapes)"

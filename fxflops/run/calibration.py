@@ -1,4 +1,4 @@
-"""Measure the overhead of observing outside our handlers: torch entering and leaving a mode or a hook."""
+"""Measure the overhead of observation that our handlers cannot time: torch's entry into a mode or a hook, and its return."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .watch import Watch
 
 REPEATS = 6
 PASSES = 4
-"""How many backward passes are timed; fewer than calls, since each takes longer."""
+"""The number of timed backward passes. It is below REPEATS, since a backward pass takes longer than a call."""
 CHAIN = 4
-"""How many operations one backward pass differentiates."""
+"""The number of operations that each backward pass differentiates."""
 CACHE = 2**19
-"""How many float32 elements fill the cache of a processor core: 2 MiB."""
+"""The number of float32 elements that fill the cache of a processor core: 2 MiB."""
 
 
 class _Returns(nn.Module):
@@ -32,17 +32,17 @@ class _Returns(nn.Module):
 
 
 def is_timed(tensor: torch.Tensor | None) -> bool:
-    """Return whether calls on such tensors can be timed: on fake and meta tensors nothing is computed."""
+    """Return whether calls on such tensors can be timed. Calls on fake and meta tensors compute nothing, so they cannot."""
     if in_fake_mode() or (tensor is not None and is_fake(type(tensor))):
         return False
     return tensor is None or tensor.device.type == "cpu" or accelerator_of(tensor.device) is not None
 
 
 def measured_entry_costs(registry: FormulaRegistry) -> tuple[Costs, Costs]:
-    """Measure the overhead around our handlers of a function, an operator, a module call and a gradient, on 0-d tensors.
+    """Measure the overhead around our handlers for a function, an operator, a module call and a gradient, on 0-d tensors.
 
-    It is the shortest time that an observer's stopwatch shows for such a call, minus the shortest time of the same call
-    unobserved; the minimum excludes disturbances. The second costs are with a cold cache, after other work filled it.
+    The overhead is the shortest time of an observed call by the observer's stopwatch, minus the shortest time of the same call
+    without an observer. Shortest times exclude disturbances. The first costs are with a warm cache, the second with a cold cache.
     """
     module = _Returns()
     observer = Watch({module: ""}, registry, RealWorld(), backward=True).observer

@@ -1,4 +1,4 @@
-"""Run the model compiled by ``torch.compile``: its first runs, its graph breaks, and why it was recompiled."""
+"""Run a model compiled by ``torch.compile``, and record its compilation time, graph breaks and recompilations."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from .graph_run import Times
 from .outcome import Break, Compiled, Recompilation
 from .uncompiled import ran_compiled
 
-OTHER_THREAD = "another thread's run made torch run compiled code eagerly meanwhile"
+OTHER_THREAD = "a run in another thread meanwhile made torch run compiled code eagerly"
 SETTLING = 2
-"""How many runs precede the watched run of a compiled model: the first may compile it, on CUDA the second records CUDA graphs."""
+"""The number of runs before the observed run of a compiled model: the first may compile, and on CUDA the second records CUDA graphs."""
 
 
 Functions = dict[CodeType, dict[str, Any]]
-"""Functions that ran in Python: their code, which torch may have rewritten, to their globals."""
+"""Functions that ran in Python, as a dict from their code to their globals. Torch may have rewritten the code."""
 
 
 def first_runs(prepared: Callable[[], Callable[[], Any]]) -> Compiled:
-    """Run the compiled model until it is compiled and warm, then once more to see which functions run in Python.
+    """Run the compiled model until it is compiled and warm, then once more to record which functions run in Python.
 
-    ``prepared()`` returns a function that runs it once. A compiler error does not end the analysis, which runs the model
-    uncompiled; ``missing`` then has the error.
+    ``prepared()`` returns a function that runs the compiled model once. A compiler error is returned in ``missing`` instead of raised,
+    since the analysis itself runs the model uncompiled.
     """
     compiling, stayed_compiled = 0.0, True
     try:
@@ -44,7 +44,7 @@ def first_runs(prepared: Callable[[], Callable[[], Any]]) -> Compiled:
                 compiling += time.perf_counter() - start
         functions, last_was_compiled = ran_compiled(partial(_frames_of, prepared()))
     except Exception as error:
-        return Compiled(missing=f"it raised {words_of(error)}")
+        return Compiled(missing=f"the compiled model raised {words_of(error)}")
     if not (stayed_compiled and last_was_compiled):
         return Compiled(missing=OTHER_THREAD)
     graphs = sum(name.startswith(COMPILED_CODE) for code in functions for name in code.co_names)
@@ -52,7 +52,7 @@ def first_runs(prepared: Callable[[], Callable[[], Any]]) -> Compiled:
 
 
 def with_times(compiled: Compiled, times: Times) -> Compiled:
-    """Return the record with the compiled model's times, or with the reason why it has none."""
+    """Return the record with the compiled model's times, or with the reason why the times are missing."""
     if compiled.missing:
         return compiled
     if times.compiled is None:
@@ -61,7 +61,7 @@ def with_times(compiled: Compiled, times: Times) -> Compiled:
 
 
 def _frames_of(call: Callable[[], Any]) -> Functions:
-    """Return the functions that run in Python during a call, each once. Code inside compiled graphs does not."""
+    """Return the functions that run in Python during a call. Functions inside compiled graphs are not included."""
     functions: Functions = {}
 
     def on_event(frame: FrameType, event: str, arg: Any) -> None:
@@ -69,7 +69,7 @@ def _frames_of(call: Callable[[], Any]) -> Functions:
             functions.setdefault(frame.f_code, frame.f_globals)
 
     profiler_before = sys.getprofile()
-    sys.setprofile(torch.compiler.disable(on_event))  # else the compiler would compile it
+    sys.setprofile(torch.compiler.disable(on_event))  # otherwise torch would compile on_event
     try:
         call()
     finally:
@@ -78,11 +78,11 @@ def _frames_of(call: Callable[[], Any]) -> Functions:
 
 
 def _breaks_in(functions: Functions) -> tuple[Break, ...]:
-    """Return the breaks of the graphs in these functions.
+    """Return the graph breaks in these functions.
 
-    Rewritten code names the functions that resume after a break. A function that the compiler gave up on, e.g. for a
-    break in a loop, runs as written. Torch's records of breaks give the reasons; they cover all models, so only those at
-    these places count.
+    Code that the compiler rewrote names the functions that resume after a break. A function that the compiler gave up on, e.g.
+    because of a break in a loop, runs as written. Torch's records of breaks have the reasons. These records cover all models, so
+    records at other places are skipped.
     """
     resumptions: set[tuple[str, int]] = set()
     given_up: list[tuple[str, range]] = []
@@ -102,7 +102,7 @@ def _breaks_in(functions: Functions) -> tuple[Break, ...]:
         own_places = [place for place in places if not is_library(place[0])] or places
         where = "{}:{}".format(*own_places[-1])
         breaks.setdefault(where, Break(record.reason.partition("\n")[0], where))
-    for record in compilations()[1]:  # a function given up as a whole has only this record
+    for record in compilations()[1]:  # the only record of a function that the compiler gave up on completely
         failed = record.fail_user_frame_filename, record.fail_user_frame_lineno
         if record.fail_reason and failed[1] is not None and _is_in(failed, given_up):
             where = "{}:{}".format(*failed)
@@ -115,7 +115,7 @@ def _is_in(place: tuple[str, int], functions: Iterable[tuple[str, range]]) -> bo
 
 
 def _recompilations_of(functions: Functions) -> tuple[Recompilation, ...]:
-    """Return the recompilations of these functions so far, for this model or another with the same code."""
+    """Return the recompilations of these functions so far, including those for other models that use the same functions."""
     begins = {(code.co_filename, code.co_firstlineno) for code in functions}
     recompilations = []
     for record in compilations()[1]:

@@ -1,7 +1,8 @@
 """Map the kernels of a compiled model to its modules, by a second compilation in a forked process.
 
-torch.profiler sees Inductor's CPU kernels only if they are compiled for it. A fork of this process does that and exits, so
-the user's compiled code and the compiler's cache are unaffected, and the model need not be picklable.
+torch.profiler records Inductor's CPU kernels only if they were compiled with a special option. The second compilation sets this
+option in a forked process, so it does not change the user's compiled code and the compiler's cache, and the model need not be
+picklable.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from ..trace.autocast import autocast_state
 from .outcome import CompiledKernel
 
 LIMIT = 600.0
-"""Seconds after which the forked process is killed."""
+"""The forked process is killed after this many seconds."""
 RUNS, SECONDS_CAP = 20, 5.0
-"""The most runs under the profiler, and the seconds after which no further run begins."""
+"""The maximum number of runs under the profiler, and the number of seconds after which no further run begins."""
 PREFIX = "graph_"
 """The prefix of a generated kernel's name in a profile: ``graph_3_cpp_fused_relu_0``."""
 
 
 class Emitted(NamedTuple):
-    """A kernel call that inductor generated: the number of its graph, its name and modules."""
+    """A kernel call in Inductor's generated code: the number of its graph, the kernel's name, and the paths of its modules."""
 
     graph: int | None
     name: str
@@ -47,12 +48,14 @@ def compiled_kernels(
 ) -> tuple[tuple[CompiledKernel, ...], str]:
     """Return the kernels that a run of the compiled model calls, in order, and ""; or () and the reason why they are unknown.
 
-    ``prepared()`` returns a function that runs the model once; ``paths`` are its modules' paths.
+    ``prepared()`` returns a function that runs the model once; ``paths`` are the paths of the model's modules.
     """
     if not hasattr(os, "fork"):
-        return (), "the system cannot copy a process"
+        return (), "this system cannot fork a process"
     reader, writer = Pipe(duplex=False)
-    with warnings.catch_warnings():  # about locks of other threads: a fork that waits for one is killed
+    with (
+        warnings.catch_warnings()
+    ):  # a warning about locks of other threads; a fork that waits for such a lock is killed
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if not pid:
@@ -60,19 +63,19 @@ def compiled_kernels(
     writer.close()
     try:
         if not reader.poll(LIMIT):
-            return (), f"compiling it in a process of its own took longer than {LIMIT:.0f} s"
+            return (), f"compiling the model again in a forked process took longer than {LIMIT:.0f} s"
         received = reader.recv()
     except (EOFError, OSError):
-        return (), "the process that compiled it ended early"
+        return (), "the forked process that compiled the model again ended early"
     finally:
         reader.close()
-        os.kill(pid, signal.SIGKILL)  # it has sent its result, or takes too long
+        os.kill(pid, signal.SIGKILL)  # the fork has sent its result, or takes too long
         os.waitpid(pid, 0)
     return ((), received) if isinstance(received, str) else (tuple(received), "")
 
 
 def _in_copy(writer: Connection, prepared: Callable[[], Callable[[], Any]], paths: Mapping[nn.Module, str]) -> None:
-    """Send the kernels, or the reason why there are none, and kill this process, a fork."""
+    """Send the kernels, or the reason why they are unknown. Then kill this process, which is the fork."""
     try:
         warnings.simplefilter("ignore")
         quiet = os.open(os.devnull, os.O_WRONLY)
@@ -85,23 +88,23 @@ def _in_copy(writer: Connection, prepared: Callable[[], Callable[[], Any]], path
                 torch.set_autocast_enabled(device, enabled)
                 torch.set_autocast_dtype(device, dtype)
             with torch.inference_mode(inference), torch.set_grad_enabled(grad):
-                return [*_kernels_here(prepared, paths)] or "its backend generates no inductor kernels"
+                return [*_kernels_here(prepared, paths)] or "the model's backend generates no inductor kernels"
 
-        # A fork has none of OpenMP's threads. This thread would wait for them; a new thread starts its own.
+        # OpenMP's threads do not exist in a fork. This thread would wait for them; a new thread starts its own OpenMP threads.
         with ThreadPoolExecutor(1) as thread:
             try:
                 kernels_or_reason = thread.submit(work).result()
             except Exception as error:
-                kernels_or_reason = f"compiling it again raised {words_of(error)}"
+                kernels_or_reason = f"compiling the model again raised {words_of(error)}"
         writer.send(kernels_or_reason)
     finally:
-        os.kill(os.getpid(), signal.SIGKILL)  # skip the parent's exit handlers and buffered output
+        os.kill(os.getpid(), signal.SIGKILL)  # skips exit handlers and buffered output copied from the parent process
 
 
 def _kernels_here(
     prepared: Callable[[], Callable[[], Any]], paths: Mapping[nn.Module, str]
 ) -> Iterator[CompiledKernel]:
-    """Compile the model in this process, run it under the profiler, and yield its kernels."""
+    """Compile the model in this process, run the model under the profiler, and yield its kernels."""
     path_of = {str(id(module)): path for module, path in paths.items()}
     emitted: list[Emitted] = []
 
@@ -125,10 +128,10 @@ def _kernels_here(
 
 
 def called(events: Iterable[Any], emitted: Iterable[Emitted]) -> Iterator[CompiledKernel]:
-    """Yield each kernel call of a run, from the profiler's events and the calls that inductor wrote.
+    """Yield the kernel calls of a run. This matches the profiler's events with the kernel calls in Inductor's code (``emitted``).
 
-    A graph calls its kernels in the order in which inductor wrote them. A generated kernel's name has its graph's number;
-    graphs without generated kernels are matched in order. Raises LookupError if the two do not agree.
+    A graph calls its kernels in the order of Inductor's code. The name of a generated kernel contains the number of the
+    graph; graphs without generated kernels are matched in order. Raises LookupError if an event does not match Inductor's code.
     """
     graphs = grouped((each.graph, each) for each in emitted)
     nameless = [number for number, found in graphs.items() if all("cpp_" not in each.name for each in found)]
@@ -141,17 +144,17 @@ def called(events: Iterable[Any], emitted: Iterable[Emitted]) -> Iterator[Compil
         for child, written in zip_longest(ran, graphs.get(number, [])):
             if child is None or written is None or not _is_same(child.name, written.name):
                 got, wanted = child and child.name, written and written.name
-                raise LookupError(f"a run calls {got} where inductor wrote {wanted}")
+                raise LookupError(f"a run calls {got}, but inductor's code calls {wanted}")
             yield CompiledKernel(child.name, child.cpu_time_total / 1e6, written.paths)
 
 
 def _is_same(called: str, written: str) -> bool:
-    """Return whether the profiler's name (aten::addmm, graph_3_cpp_fused_0) matches inductor's name (extern_kernels.addmm)."""
+    """Return whether a kernel's name in the profiler (aten::addmm, graph_3_cpp_fused_0) matches Inductor's (extern_kernels.addmm)."""
     return called.endswith(written) or called.rpartition("::")[2] in written.split(".")
 
 
 def words_of(error: Exception) -> str:
-    """Return an error on one line. The compiler's errors name the cause in their second line."""
+    """Return an error as a single line. If the first line ends with a colon, add the second line, where the compiler names the cause."""
     first, _, rest = str(error).strip().partition("\n")
     cause = f" {rest.strip().partition(chr(10))[0]}" if first.endswith(":") else ""
     return f"{type(error).__name__}: {first}{cause}"

@@ -20,7 +20,7 @@ from .outcome import Environment
 
 
 def environment_of(device: torch.device, mode: str, compiled: bool, is_here: bool = True) -> Environment:
-    """Return the environment of a run made now; ``is_here`` says that it ran on this machine's device."""
+    """Return the environment of a run that ends now. ``is_here`` is True if the run used this machine's device."""
     accelerator = accelerator_of(device) if is_here else None
     hardware = "" if not is_here else accelerator.name if accelerator else _cores() if device.type == "cpu" else ""
     place = f"{device} ({hardware})" if hardware else str(device)
@@ -41,13 +41,13 @@ def environment_of(device: torch.device, mode: str, compiled: bool, is_here: boo
 
 
 def modes_in(modules: Iterable[nn.Module]) -> str:
-    """Return the mode that the modules are in: "train", "eval" or "train and eval"."""
+    """Return the mode of modules: "train", "eval", or "train and eval" if their modes differ."""
     flags = {*map(is_training, modules)}
     return "train and eval" if len(flags) > 1 else "train" if True in flags else "eval"
 
 
 def environment_of_trace(device: str) -> Environment:
-    """Return the environment of a run read from a trace; ``device`` is the trace's."""
+    """Return the environment of a run that was read from a trace. ``device`` is the device in the trace."""
     return Environment(device, "", "", "", fxflops=__version__, date=_now())
 
 
@@ -57,7 +57,7 @@ def _now() -> str:
 
 @cache
 def _processor() -> str:
-    """Return the name of the processor; its architecture if the system gives no name."""
+    """Return the name of the processor, or its architecture if the system does not provide the name."""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf8", errors="replace") as lines:
         for line in lines:
             if line.startswith("model name"):
@@ -66,6 +66,6 @@ def _processor() -> str:
 
 
 def _cores() -> str:
-    """Return the number of cores as text, with torch's number of threads if it differs."""
+    """Return the number of cores as text, e.g. "8 cores". Add torch's number of threads if the two numbers differ."""
     cores, threads = os.cpu_count(), torch.get_num_threads()
     return f"{cores} cores" if threads == cores else f"{cores} cores, {threads} thread{'s' * (threads > 1)}"

@@ -1,4 +1,4 @@
-"""Run a graph node by node on real tensors, with meters that read time or memory around each node."""
+"""Run a graph node by node on real tensors, with meters that measure time or memory for each node."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from .uncompiled import ran_compiled, uncompiled
 
 Roots = Sequence[torch.Tensor]
 Samples = defaultdict[str, list[float]]
-"""The seconds of each node in each run."""
+"""For each node name, the seconds of the node in each run."""
 SECONDS_CAP = 2.0
 STABLE = 0.05
 LEAST = 5
-"""The rule for ``repeats="auto"``: stop when the relative spread is stable after this many runs, or after this many seconds."""
+"""The rule for ``repeats="auto"``: stop after SECONDS_CAP seconds, or after at least LEAST runs if the relative spread is below STABLE."""
 LONG, LEAST_LONG = 0.1, 3
-"""From this many seconds per run, this many runs are enough: disturbances hardly show in long runs."""
+"""If a run takes at least LONG seconds, LEAST_LONG runs are enough, since disturbances hardly affect long runs."""
 
 
 class NodeRunner(fx.Interpreter):
-    """torch.fx's interpreter with meters around each node. An error names the node, its module and its shapes.
+    """An fx interpreter with meters around each node. Its errors name the node that raised, the node's module and the input shapes.
 
     run
     +-- run_node
@@ -65,7 +65,7 @@ class NodeRunner(fx.Interpreter):
         meters: Sequence[Meter],
         owners: AutogradOwners | None = None,
     ) -> None:
-        # With the real module it would call named_modules(), which users may override.
+        # With the real module, the base class would call named_modules(), which users may override.
         super().__init__(nn.Module(), graph=graph.graph)
         self.module = graph
         self.garbage_collect_values = False  # torch.fx frees values between nodes, outside the meters
@@ -103,7 +103,7 @@ class NodeRunner(fx.Interpreter):
         return value
 
     def _work(self, n: fx.Node) -> Callable[..., Any]:
-        """Return the function of a node, looked up before the meters start, since the model does no such lookup."""
+        """Return the function that a node calls. This lookup is outside the measurement, since the model itself has no such lookup."""
         target = str(n.target)
         match n.op:
             case "placeholder":
@@ -118,13 +118,13 @@ class NodeRunner(fx.Interpreter):
             case "output":
                 return lambda value: value
             case _:
-                # Under the observer's modes, a control flow operator reaches its Python kernel anyway.
+                # Under the observer's modes, a control flow operator calls its Python kernel anyway.
                 is_observed = len_torch_dispatch_stack() > 0 or len_torch_function_stack() > 0
                 return cast("Callable[..., Any]", n.target if is_observed else python_kernel(n.target))
 
 
 class CallCollector(Meter):
-    """A meter that collects the calls of each node, and sets the observer's current module to the node's."""
+    """A meter that collects the calls of each node. It sets the observer's current module to the module of the node."""
 
     def __init__(self, observer: Observer, graph: fx.Graph) -> None:
         self.calls_of: dict[str, list[Call]] = {}
@@ -146,10 +146,11 @@ def run_graph(
     back: Meter | None = None,
     backward: Callable[[Any, Callable[[Roots, Roots], None]], None] = lambda out, run: run(*roots_of(out)),
 ) -> Any:
-    """Return the graph's output on ``inputs`` (by the names of forward's parameters), read by the meters node by node.
+    """Run the graph with the meters around each node, and return its output. ``inputs`` are by the names of forward's parameters.
 
-    With ``back`` the backward pass runs too, if the output requires a gradient, and this meter reads it per forward
-    node; ``backward(output, run)`` calls ``run(roots, ones)``. Raises RunError with the name of a node that raises.
+    With ``back``, the backward pass also runs if the output requires a gradient, and ``back`` measures it for each forward
+    node. ``backward(output, run)`` starts the backward pass by ``run(roots, ones)``. Raises RunError with the name of the node if a
+    node raises.
     """
     owners = None if back is None else AutogradOwners(follows=True)
     with uncompiled(), _modes_restored():
@@ -163,7 +164,7 @@ def run_graph(
 
 
 def _run_back(owners: AutogradOwners, meter: Meter, roots: Roots, ones: Roots) -> None:
-    """Run the backward pass of a graph's run from the sum of its roots; the meter reads it per forward node."""
+    """Run the backward pass of a graph from the sum of ``roots``. The meter measures the pass for each forward node."""
     open_nodes: list[str] = []
 
     def enter(name: str) -> None:
@@ -183,7 +184,7 @@ def _run_back(owners: AutogradOwners, meter: Meter, roots: Roots, ones: Roots) -
 
 @contextmanager
 def _modes_restored() -> Iterator[None]:
-    """Restore autocast and grad mode, which a recorded graph switches as its model did, even after an error."""
+    """Restore autocast and grad mode after the block, also after an error. A recorded graph switches these modes like its model."""
     before = autocast_state()
     with torch.set_grad_enabled(torch.is_grad_enabled()):
         try:
@@ -198,8 +199,8 @@ def _modes_restored() -> Iterator[None]:
 class Times:
     """Timings of each node of the graph and of the model itself.
 
-    ``host_nodes`` are the host's times per node on an accelerator; ``backward_*`` are times of a backward pass, ``compiled``
-    and ``backward_compiled`` times of the compiled model.
+    ``host_nodes`` are, on an accelerator, the host's times of each node. ``backward_*`` are times of a backward pass. ``compiled``
+    and ``backward_compiled`` are times of the compiled model.
     """
 
     nodes: Mapping[str, Timing] = field(default_factory=dict)
@@ -222,14 +223,15 @@ def time_nodes(
     graphs_backward: bool = False,
     compiled: Callable[[], Callable[[], Any]] | None = None,
 ) -> Times:
-    """Time, in turn, the model itself without instruments, the compiled model, and each node of the graph.
+    """Repeatedly time the model itself without instruments, then the compiled model, then each node of the graph.
 
-    ``repeats="auto"`` runs 5 times if there are several processes. Otherwise it runs at least 5 times (3 if a run takes
-    0.1 s) until the times of the model and the sum of the nodes are stable (interquartile range under 5% of the median,
-    without slower first runs), or until 2 s have passed. ``inputs()`` returns fresh inputs; ``model()`` and ``compiled()``
-    return a function that runs the model, or the compiled model, on fresh inputs; ``tick()`` is called before each run.
-    ``backward`` times the model's backward pass too, ``graphs_backward`` the nodes' backward passes. The time of ``compiled``
-    is missing if another thread's run made it run eagerly.
+    ``repeats="auto"`` runs 5 times if there are several processes. Otherwise it runs at least 5 times (3 times if a run takes
+    0.1 s), until the time of the model and the sum of the nodes' times are stable, or until 2 s have passed. Times are stable if their
+    interquartile range is below 5% of the median, without slower first runs.
+
+    ``inputs()`` returns fresh inputs. ``model()`` and ``compiled()`` return a function that runs the model, or the compiled model, on
+    fresh inputs. ``tick()`` is called before each run. ``backward`` also times the model's backward pass, ``graphs_backward`` the
+    nodes' backward passes. The time of ``compiled`` is None if a run in another thread made it run eagerly.
     """
     own_runs, own_backward_runs, compiled_runs, compiled_backward_runs = (list[Usage]() for _ in range(4))
     node_sums, stayed_compiled = list[float](), compiled is not None
@@ -263,9 +265,9 @@ def time_nodes(
         if accelerator is None:
             run_nodes(Clock(), Clock(), nodes, backward_nodes)
             continue
-        # The host's times come first: they say how long to hold the device before each node.
+        # Measure the host's times first: they determine how long to keep the device waiting before each node.
         run_nodes(Clock(), Clock(), host_nodes, host_backward_nodes)
-        node_sums.pop()  # the host's time, not the device's
+        node_sums.pop()  # drop the sum of the host's times; the device's sum follows
         accelerator.synchronize()
         clock = AcceleratorClock(accelerator, queue, _least(host_nodes))
         run_nodes(clock, AcceleratorClock(accelerator, queue, _least(host_backward_nodes)), nodes, backward_nodes)
@@ -293,7 +295,7 @@ def _least(samples: Samples) -> dict[str, float]:
 def _time_model(
     call: Callable[[], Any], device: torch.device, samples: list[Usage], backward: list[Usage] | None
 ) -> None:
-    """Time a run of the model, and its backward pass if there is a list for it. Its output is freed on return."""
+    """Time a run of the model, and its backward pass unless ``backward`` is None. The model's output is freed on return."""
     out = _timed(call, device, samples)
     if backward is not None:
         roots, ones = roots_of(out)
@@ -301,7 +303,7 @@ def _time_model(
 
 
 def _timed(call: Callable[[], Any], device: torch.device, samples: list[Usage]) -> Any:
-    """Return the result of a call, and append its time to the samples."""
+    """Return the result of a call, and append the call's time to the samples."""
     finish = waiter(device)
     finish()
     start = Usage.now()
@@ -313,7 +315,7 @@ def _timed(call: Callable[[], Any], device: torch.device, samples: list[Usage]) 
 
 def _enough(samples: Sequence[list[float]], repeats: int | str, elapsed: float) -> bool:
     runs_done = len(samples[0])
-    if processes() > 1 and repeats == "auto":  # ranks wait for each other's collectives, so all must run equally often
+    if processes() > 1 and repeats == "auto":  # collectives wait for all ranks, so all ranks must run equally often
         repeats = LEAST
     if isinstance(repeats, int):
         return runs_done >= repeats
@@ -323,12 +325,12 @@ def _enough(samples: Sequence[list[float]], repeats: int | str, elapsed: float) 
 
 
 def _least_runs(seconds: Sequence[float]) -> int:
-    """Return the least number of runs for reliable times, given the seconds of the runs."""
+    """Return the smallest number of runs that gives reliable times, from the seconds of the runs so far."""
     return LEAST_LONG if seconds and statistics.median(seconds) >= LONG else LEAST
 
 
 def expected(seconds: float, repeats: int | str, runs: int) -> float:
-    """Return the expected seconds of :func:`time_nodes` if a run takes ``seconds`` and each repeat has ``runs`` runs."""
+    """Return the expected duration of :func:`time_nodes` in seconds, if a run takes ``seconds`` and each repeat consists of ``runs`` runs."""
     if isinstance(repeats, int):
         return repeats * runs * seconds
     least_runs = _least_runs([seconds])
@@ -345,7 +347,7 @@ def _seconds(samples: list[Usage]) -> list[float]:
 
 
 def _timing(samples: list[Usage], device: torch.device) -> Timing | None:
-    """Return the timing of the model's own runs; on an accelerator without the host processor's usage, which says nothing there."""
+    """Return the timing of the model's own runs. On an accelerator, omit the usage of the host's processor, which is irrelevant there."""
     after_warm_up = samples[warm_up(_seconds(samples), _least_runs(_seconds(samples))) :]
     if not after_warm_up:
         return None
@@ -355,7 +357,7 @@ def _timing(samples: list[Usage], device: torch.device) -> Timing | None:
 def run_error(
     at: str, where: str, args: Any, kwargs: Any, error: Exception, more: str = "", node: str = "", advice: str = ""
 ) -> RunError | OutOfMemoryError:
-    """Return the error for a call that raised: ``at`` names it, ``where`` its module; ``args`` and ``kwargs`` are specs."""
+    """Return the error for a call that raised. ``at`` names the call, ``where`` names its module; ``args`` and ``kwargs`` are specs."""
     inputs_text = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
     where = where or "the model's own forward"
     return error_for(

@@ -1,4 +1,4 @@
-"""Give lazy modules' parameters shapes by a first run, and undo this afterwards."""
+"""Initialize lazy modules by a first run, and undo this initialization afterwards."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .uncompiled import uncompiled
 def initialized(
     model: nn.Module, inventory: Inventory, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[Inventory]:
-    """Yield the model's inventory with shapes for all parameters; lazy parameters get shapes from a run on these inputs.
+    """Yield the model's inventory after a run on these inputs has initialized the lazy parameters, so that all parameters have shapes.
 
-    Raises RunError if the model raises in that run, InputError if a parameter still has no shape after it.
+    Raises RunError if the model raises in that run, InputError if a parameter still has no shape after that run.
     """
     if not inventory.shapeless:
         yield inventory
@@ -37,7 +37,7 @@ def initialized(
         except Exception as error:
             raise error_for(
                 error,
-                f"{type(model).__name__} raised in the run that gives its lazy modules their shapes\n"
+                f"{type(model).__name__} raised in the run that initializes its lazy modules\n"
                 f"  {type(error).__name__}: {error}",
             ) from error
         shaped = Snapshot(inventory.shapeless, ())

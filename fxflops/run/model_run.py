@@ -60,19 +60,19 @@ from .uncompiled import uncompiled
 from .watch import Watch, run_from_watch
 
 unoptimized = torch.jit.optimized_execution  # type: ignore[attr-defined]
-"""``unoptimized(False)`` disables TorchScript's optimizer, which computes, too, in a module's first calls."""
+"""``unoptimized(False)`` disables TorchScript's optimizer, since the optimizer runs extra computations in a module's first calls."""
 ON_META, ON_FAKE = "counted on the meta device", "counted on fake tensors"
 
 
 class OwnBackwardError(Exception):
-    """The callable runs a backward pass itself, so it must run with gradients and without another backward pass.
+    """The callable runs a backward pass itself, so it must run with gradients enabled and without another backward pass.
 
-    The user never sees this error: the run starts again.
+    The user never sees this error, since fxflops catches it and starts the run again.
     """
 
 
 OWN_BACKWARD = "does not require grad and does not have a grad_fn|backward through the graph a second time"
-"""Torch's errors for a callable that runs its own backward pass: without gradients, or before a second pass."""
+"""Errors that torch raises if a callable with its own backward pass runs without gradients, or if a second backward pass follows."""
 
 
 def watch_of(
@@ -89,7 +89,7 @@ def watch_of(
     """Return the instruments for a run of the subject, by default on its real tensors. Other arguments are passed to Watch."""
     inventory, snapshot = subject.inventory, subject.snapshot
     known_ids = set(map(id, subject.state))
-    # Tensors in plain attributes, which are not registered buffers, also live during the whole run.
+    # Tensors in plain attributes, which are not registered as buffers, also live during the whole run.
     attributes = [("", tensor) for tensor in snapshot.other_tensors() if id(tensor) not in known_ids]
     held = {
         "params": [*inventory.params, *inventory.packed],
@@ -115,7 +115,7 @@ def watch_of(
     watch.storages.counts_random_states = subject.count_for.type == "cpu"
     if subject.count_for.type == "cpu" and isinstance(watch.owners, AutogradOwners):
         watch.owners.keep = watch.storages.add
-    # On meta, a step after the callable's own backward pass finds gradients; a step in a hook does not.
+    # On meta, an optimizer step after the callable's own backward pass has gradients, but a step in a hook has no gradients.
     lacks_gradients = watch.world.is_meta and not subject.own_backward
     may_train = isinstance(subject.model, Called) and not subject.own_backward
     watch.observer.phases.on_step = partial(_before_step, snapshot, watch.storages, lacks_gradients, may_train)
@@ -134,21 +134,21 @@ def _before_step(
 ) -> None:
     """Save the state of an optimizer that steps within the run, e.g. from parameter hooks, and add its memory.
 
-    Raises InputError if it would step real parameters in a run that ``lacks_gradients`` for them, on meta.
+    Raises InputError if the optimizer would step real parameters in a run on meta, which ``lacks_gradients`` for these parameters.
     """
     stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if (may_train or not lacks_gradients) and all(map(storages.was_made, stepped)):
-        return  # the forward created it for an inner loop: nothing to restore, and saving it would keep its memory
+        return  # the forward created these parameters for an inner loop: saving them is unnecessary, and would keep their memory
     if may_train:  # code that checks loss.requires_grad skips its backward pass without gradients, and raises nothing
         raise OwnBackwardError
     if lacks_gradients and not all(parameter.is_meta for parameter in stepped):
-        raise InputError(f"{type(optimizer).__name__} makes steps within the run, on the model's real parameters")
+        raise InputError(f"{type(optimizer).__name__} steps the model's real parameters inside the run")
     snapshot.before_step(optimizer, holders_in(optimizer))
     storages.add_held(states_of(optimizer), "optimizer")
 
 
 def observe(subject: Subject, watch: Watch) -> Watch:
-    """Run the model under the watch, with its backward pass and optimizer step if any; return the watch."""
+    """Run the model, and its backward pass and optimizer step if requested, with the instruments in ``watch``; return the watch."""
     with noting_live(watch.storages, watch.observer.calls, subject.held["params"]):
         out = _forward_and_backward(subject, watch)  # stays alive until the step is over, as in a training loop
     watch.world.check_origin(out)
@@ -180,13 +180,13 @@ def observed_run(
     cap: int | None = None,
     new_stopwatch: Callable[[], Stopwatch] = Stopwatch,
 ) -> Watch:
-    """Observe a run of the model on its real tensors; raise InputError if the live tensors exceed ``cap`` bytes."""
+    """Observe a run of the model on its real tensors. Raises InputError if the live tensors exceed ``cap`` bytes."""
     return observe(subject, watch_of(subject, registry, recorder=recorder, cap=cap, new_stopwatch=new_stopwatch))
 
 
 @hidden
 def finished_run(subject: Subject, watch: Watch, source: str, trace: str, why: str = "", **measured: Any) -> Run:
-    """Return the record of a finished run and release the watch. A run on meta is recorded for the subject's ``count_for``.
+    """Return the record of a finished run, and release the watch. The device of a run on meta is the subject's ``count_for``.
 
     ``measured`` are further fields of the record.
     """
@@ -194,7 +194,7 @@ def finished_run(subject: Subject, watch: Watch, source: str, trace: str, why: s
     if loaded_weights(subject, watch):  # the weights on meta were only placeholders
         watch.storages.leave_out_placeholders()
         device = watch.observer.ran_on or device
-    # Name this machine's hardware only if the tensors are on it: a model on meta is counted for any CPU.
+    # Name this machine's hardware only if the tensors are on it: the count of a model on meta is for any CPU.
     environment = environment_of(device, subject.mode, subject.compiled, subject.device.type == device.type)
     run = run_from_watch(
         watch,
@@ -220,31 +220,32 @@ def run_model(
 ) -> Run:
     """Run the model on the meta device, where no kernel computes and nothing is allocated.
 
-    A model that needs values runs on its real tensors instead, and the record has the reason. A model that is itself on
-    meta then runs with all its new tensors on meta too. Fake tensors, or a FakeTensorMode, are used as they are. With
-    ``must_read_masks``, attention masks that have no values on meta also cause a real run. Unless it ``remembers``, every call
-    goes to meta's kernels. ``lessons`` are from other runs of the model for this device. Raises InputError if real tensors
-    exceed the cap, RunError if the model raises on them too.
+    A model that needs values runs on its real tensors instead, and the record has the reason. If such a model is itself on
+    meta, all tensors that it creates are on meta, too. A model on fake tensors, or in a FakeTensorMode, runs on the fake tensors.
+
+    With ``must_read_masks``, attention masks without values on meta also cause a run on real tensors. If ``remembers`` is False,
+    results of repeated calls are not reused: every call runs a meta kernel. ``lessons`` are from other runs of the model for this
+    device. Raises InputError if real tensors exceed the cap, RunError if the model raises on real tensors, too.
     """
     if _is_on_fake(subject):
-        _check_own_device(subject, "its tensors are fake, and have a device")
+        _check_own_device(subject, "its tensors are fake tensors, whose device is fixed")
         return finished_run(subject, observed_run(subject, registry), "predicted", ON_FAKE)
     classes = {*map(type, subject.inventory.paths)}
     if is_sharded(subject.state) or (subject.backward and nn.parallel.DistributedDataParallel in classes):
-        return _on_real(subject, registry, "its parameters are shared with other processes")
+        return _on_real(subject, registry, "its parameters are distributed over several processes")
     if (run := _run_of_loaded_weights(subject, registry)) is not None:
         return run
     lessons = (lessons or Lessons()) if remembers else None
-    # Only dispatch modes see an optimizer's step, which a callable may take.
+    # A callable may step an optimizer, and only dispatch modes observe such a step.
     observe_dispatch = subject.backward or isinstance(subject.model, Called)
     observe_dispatch = observe_dispatch or any(issubclass(cls, torch.jit.ScriptModule) for cls in classes)
-    # On meta, hooks get stand-ins: a hook that looks up its parameter would not step.
+    # On meta, hooks get stand-ins for parameters, so a hook that looks up its parameter's optimizer would not step it.
     if (
         subject.backward
         and not subject.has_meta
         and (optimizer := held_by_hooks(parameters_of(subject.model))) is not None
     ):
-        return _on_real(subject, registry, f"hooks of its parameters hold an optimizer ({type(optimizer).__name__})")
+        return _on_real(subject, registry, f"hooks on its parameters use an optimizer ({type(optimizer).__name__})")
     failed: Exception | None = None
     try:
         try:
@@ -257,14 +258,14 @@ def run_model(
             mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch=True, lessons=lessons)
         if mirror.unknown_origin and not observe_dispatch:
             mirror, watch = meta_run(subject, registry, must_read_masks, observe_dispatch=True, lessons=lessons)
-        why = mirror.needs_values  # raised, but caught by the model
+        why = mirror.needs_values  # an error that the model itself caught
         if subject.has_meta or not why:
             return finished_run(subject, watch, "predicted", ON_META)
     except (RunError, InputError, NotImplementedError) as error:
         failed, why = error, error.problem if isinstance(error, FxflopsError) else str(error)
-    # Outside that handler, so that an error on real tensors is not chained to the error on meta.
+    # This is outside the handler above, so that an error on real tensors is not chained to the error on meta.
     if failed is None or not subject.has_meta:
-        failed = None  # its traceback holds memory that the run on real tensors needs
+        failed = None  # the error's traceback would keep memory that the run on real tensors needs
         return _on_real(subject, registry, why)
     try:
         # Autocast does not apply to tensors that are really on meta.
@@ -285,16 +286,16 @@ def _on_real(subject: Subject, registry: FormulaRegistry, why: str) -> Run:
 
 
 def loaded_weights(subject: Subject, watch: Watch) -> bool:
-    """Return whether a run on real tensors loaded weights that are on meta, so that its result is on another device."""
+    """Return whether a run on real tensors loaded weights that were on meta: if it did, its result is not on meta."""
     ran_on = watch.observer.ran_on
     return subject.has_meta and not watch.world.is_meta and ran_on is not None and ran_on.type != "meta"
 
 
 def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run | None:
-    """Return a run on real tensors of a model whose weights are on meta until its calls load them, e.g. an offloaded model.
+    """Run a model whose weights stay on meta until its calls load them, e.g. an offloaded model, and return the run on real tensors.
 
-    On meta, loaded weights look like their stand-ins. Only a model with real inputs, and with hooks or a replaced forward on
-    a module with such weights, is tried. Return None if its result is on meta, too, or it raises.
+    On meta, loaded weights look like their stand-ins. So try only a model that has real inputs, and hooks or a replaced forward on
+    a module with weights on meta. Return None if the model's result is on meta, or if the model raises.
     """
     if not _awaits_weights(subject):
         return None
@@ -307,13 +308,13 @@ def _run_of_loaded_weights(subject: Subject, registry: FormulaRegistry) -> Run |
         watch.release()
         return None
     return finished_run(
-        subject, watch, "storages", "counted on real tensors", "its weights are on meta until they are loaded"
+        subject, watch, "storages", "counted on real tensors", "its weights stay on meta until its calls load them"
     )
 
 
 @hidden
 def _awaits_weights(subject: Subject) -> bool:
-    """Return whether a hook or a replaced forward may load weights that are on meta, while the inputs are real."""
+    """Return whether the inputs are real, and a hook or a replaced forward may load weights that are on meta."""
     if not subject.has_meta or subject.is_for_another or any(tensor.is_meta for _, tensor in subject.held["inputs"]):
         return False
     waiting = [
@@ -326,27 +327,27 @@ def _awaits_weights(subject: Subject) -> bool:
 
 
 def _check_own_device(subject: Subject, why: str) -> None:
-    """Raise InputError if the model must run on its own device, but is counted for another."""
+    """Raise InputError if the model must run on its own device, but another device was requested."""
     if subject.is_for_another:
         own_type, requested = subject.device.type, subject.count_for.type
         raise InputError(
-            f"the model runs on its real tensors, on {own_type}, and cannot be counted for {requested}: {why}\n"
-            f"  give a model on {requested}, or leave device= out to count it for {own_type}"
+            f"the model must run on its real tensors, which are on {own_type}, so it cannot be counted for {requested}: {why}\n"
+            f"  pass a model on {requested}, or omit device= to count for {own_type}"
         )
 
 
 def _optimizer_step(subject: Subject, requested: OptimizerLike, watch: Watch) -> None:
-    """Observe a step of the optimizer on stand-ins for its tensors; the subject's snapshot restores everything this changes.
+    """Observe an optimizer step on stand-ins for the optimizer's tensors. The subject's snapshot restores everything that changes.
 
-    An optimizer without state first steps once unobserved, since its first step creates the state. Tensors that it creates
-    itself are on the CPU, even if the default device is meta: Adam reads its step count.
+    An optimizer without state first steps once without being observed, since the first step creates the state. Tensors that the
+    optimizer creates are on the CPU, even if the default device is meta, since optimizers such as Adam read their step count.
 
-    The memory of the step begins with the state that remains after a step and ``zero_grad``. All else that the step allocates
-    is temporary, e.g. per-example gradients stored on the parameters, or state that replaces the previous state.
+    The state that remains after a step and ``zero_grad`` is in memory from the beginning of the observed step. All other memory of the
+    step is temporary, e.g. per-example gradients stored on the parameters, or state that replaces the previous state.
     """
     storages, world = watch.storages, watch.world
     optimizer_name = getattr(requested, "__name__", type(requested).__name__)
-    watch.observer.phases.on_step = lambda optimizer: None  # this optimizer is saved already
+    watch.observer.phases.on_step = lambda optimizer: None  # this optimizer has already been saved
     parameters = parameters_of(subject.model)
     mirrors = [(tensor, world.of(tensor)) for tensor in subject.state]
     mirrored = [mirror for _, mirror in mirrors]
@@ -359,7 +360,9 @@ def _optimizer_step(subject: Subject, requested: OptimizerLike, watch: Watch) ->
             optimizer = made_optimizer(requested, stepped)
             states = states_of(optimizer, mirrored)
             if not any(state.ndim and not storages.was_made(state) for _, state in states):
-                subject.snapshot.before_write(parameters)  # the step may reach them in ways we do not search
+                subject.snapshot.before_write(
+                    parameters
+                )  # the step may change them through references that we do not search
                 with gradients_kept(stepped), WithoutKernels():
                     optimizer.step()
                     zero_gradients(optimizer, stepped)
@@ -378,9 +381,9 @@ def _optimizer_step(subject: Subject, requested: OptimizerLike, watch: Watch) ->
         raise
     except Exception as error:
         raise RunError(
-            f"{optimizer_name} raised in its step\n  {type(error).__name__}: {error}\n  {INSTEAD}"
+            f"{optimizer_name}.step() raised an error\n  {type(error).__name__}: {error}\n  {INSTEAD}"
         ) from error
-    # State that the step added and kept belongs to the first step that finds gradients for all parameters.
+    # The first step in which all parameters have gradients adds state. Count state that this step added and kept as part of it.
     added_names = Counter(name for name, _ in states_left) - names_before
     storages.keep(states_after, [state for name, state in states_left if name in added_names])
 
@@ -396,7 +399,7 @@ def cap_of(device: torch.device) -> int:
 def meta_run(
     subject: Subject, registry: FormulaRegistry, must_read_masks: bool, observe_dispatch: bool, lessons: Lessons | None
 ) -> tuple[MetaMirror, Watch]:
-    """Observe a run of the model on meta; return the mirror of its tensors, which records why a run failed, and the watch."""
+    """Observe a run of the model on meta. Return the mirror of the model's tensors, which records why a run failed, and the watch."""
     form_of = None if lessons is None else lessons.form_of
     mirror = MetaMirror(subject.state, subject.snapshot.holds, subject.snapshot.before_write, form_of)
     world = MetaWorld(mirror, subject.count_for, registry, lessons, observe_dispatch=observe_dispatch)
@@ -405,12 +408,12 @@ def meta_run(
 
 
 def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
-    """Observe a run of the model, and its backward pass if any; return the output."""
+    """Observe a run of the model, and its backward pass if requested; return the output."""
     observer, (args, kwargs) = watch.observer, subject.inputs()
     tensors_before = [*subject.state, *subject.snapshot.other_tensors()]
     watch.storages.holders = Holders(subject.inventory.paths, (*args, *kwargs.values()), tensors_before)
     if watch.storages.holders.has_any():
-        # Before the run, since this adds references to tensors whose references are counted.
+        # Call this before references to the tensors are counted, since it adds references.
         subject.snapshot.remember_layouts()
     watch.storages.holders.begin()
     observer.phases.runs_model = _forward_and_backward.__code__
@@ -438,8 +441,10 @@ def _forward_and_backward(subject: Subject, watch: Watch) -> Any:
 
 
 def _has_ended(observer: Observer, out: Any, subject: Subject) -> bool:
-    """Return whether the callable ran the backward pass itself: by ``loss.backward()``, or by computing gradients and returning
-    an output from which no backward pass can start."""
+    """Return whether the callable ran the backward pass itself.
+
+    Return True if it called ``loss.backward()``, or if it computed gradients and its output does not require a gradient.
+    """
     if observer.phases.ran_backward:
         return True
     has_backward_calls = any(call.phase == BACKWARD for call in observer.calls)
@@ -448,6 +453,6 @@ def _has_ended(observer: Observer, out: Any, subject: Subject) -> bool:
 
 def _what_meta_lacks(error: Exception) -> str:
     if "'Meta'" in str(error) or "no fake impl" in str(error):
-        return "\n  it has no kernel on the meta device (torch.library.register_fake gives it one)"
+        return "\n  this operation has no kernel on the meta device: add a kernel with torch.library.register_fake"
     needs_values = "meta tensor" in str(error).lower() or "meta_nonzero" in str(error)
-    return "\n  it needs values, which the meta device does not have" if needs_values else ""
+    return "\n  this operation needs values, which tensors on the meta device do not have" if needs_values else ""

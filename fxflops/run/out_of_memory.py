@@ -18,9 +18,9 @@ from ..records import Call
 
 @contextmanager
 def noting_live(storages: LiveStorages, calls: Sequence[Call], parameters: Named) -> Iterator[None]:
-    """Store the tensors alive when an observed run runs out of memory, as the error's attribute ``live``.
+    """If an observed run runs out of memory, store the tensors that are alive as the error's attribute ``live``.
 
-    The frames in the error's traceback still hold the model's tensors.
+    The frames in the error's traceback keep the model's tensors alive.
     """
     try:
         yield
@@ -37,9 +37,9 @@ def add_memory_note(
     is_observed: bool,
     failed: tuple[str, str, object] | None,
 ) -> None:
-    """Add a note to an error of the user's code: where it was raised, and what holds the memory.
+    """Add a note to an out-of-memory error in the user's code: the call that raised, and the tensors in memory.
 
-    Its type and message stay. ``failed`` has the name and the module of the call that raised, if known.
+    The error's type and message do not change. ``failed`` is the name and the module of the call that raised, or None if unknown.
     """
     accelerator = accelerator_of(device)
     add_note = getattr(error, "add_note", None)  # since Python 3.11

@@ -1,4 +1,4 @@
-"""The record of a run: its calls, memory, nodes and environment, before anything is counted."""
+"""The record of a run before counting: its calls, memory, nodes and environment."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ALWAYS = ("params", "buffers", "inputs", "activations")
 
 
 class Environment(NamedTuple):
-    """The device, modes and versions of a run, its date, and the name the model was requested by.
+    """The device, modes, versions and date of a run, and the requested name of the model.
 
-    ``einsum`` is opt_einsum's strategy for ordering products, "" if it is not used. ``compiled`` says that the model is under
-    ``torch.compile``, although the run executed it as written. ``date`` is in UTC; ``processor`` is the host's; ``threads`` is
-    torch's number of threads; ``asked`` is the name the model was requested by: "timm:resnet18".
+    ``einsum`` is opt_einsum's strategy for ordering products, "" if opt_einsum is not used. ``compiled`` is True for a model under
+    ``torch.compile``, although the run executed the model as written. ``date`` is in UTC; ``processor`` is the host's processor;
+    ``threads`` is torch's number of threads; ``asked`` is the requested name of the model, e.g. "timm:resnet18".
     """
 
     device: str
@@ -39,7 +39,7 @@ class Environment(NamedTuple):
 
     @property
     def provenance(self) -> str:
-        """The origin of the run's figures on one line: the requested name, versions, date and machine."""
+        """A line on the origin of the run's figures: the requested name of the model, versions, date and machine."""
         versions = [
             f"{name} {version}" for name, version in (("fxflops", self.fxflops), ("torch", self.torch)) if version
         ]
@@ -48,10 +48,9 @@ class Environment(NamedTuple):
 
 
 class Memory(dict[str, int]):
-    """Bytes at the peak by category.
+    """Bytes at peak memory by category.
 
-    ``source`` is "allocator", "storages" or "predicted"; ``at`` is the module in which the peak occurred, ``phase`` the
-    phase of the call.
+    ``source`` is "allocator", "storages" or "predicted". ``at`` and ``phase`` are the module and the phase of the call at the peak.
     """
 
     def __init__(self, categories: Mapping[str, int], source: str, place: Place) -> None:
@@ -61,7 +60,7 @@ class Memory(dict[str, int]):
 
 
 class CompiledKernel(NamedTuple):
-    """A kernel call in the compiled model: its name and seconds, and the modules whose operations it computes."""
+    """A kernel call in the compiled model: the kernel's name, its seconds, and the paths of the modules that it computes."""
 
     name: str
     seconds: float
@@ -69,16 +68,16 @@ class CompiledKernel(NamedTuple):
 
 
 class Break(NamedTuple):
-    """A place where the compiler ended a graph, ``file:line``, and torch's reason, "" if torch has no record of it."""
+    """A graph break. ``where`` is its ``file:line``; ``reason`` is torch's reason, or "" if torch has no record of the break."""
 
     reason: str
     where: str
 
 
 class Recompilation(NamedTuple):
-    """A recompilation of code: the guard that failed, and ``file:line`` of the guard or the code.
+    """A recompilation. ``reason`` is the guard that failed, and ``where`` is the ``file:line`` of the guard or the code.
 
-    ``reason`` is "" if torch has no record of it.
+    ``reason`` is "" if torch has no record of the guard.
     """
 
     reason: str
@@ -87,10 +86,11 @@ class Recompilation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A compiled model's own times, with its forward's breaks and recompilations.
+    """The times of a compiled model, and the graph breaks and recompilations of its forward.
 
-    ``graphs`` is the number of graphs that a run calls; ``compiling`` is the seconds of the runs that compiled it, None if it
-    was already compiled for these inputs. ``missing`` says why ``latency`` is missing, ``kernels_missing`` why ``kernels`` are.
+    ``graphs`` is the number of graphs that a run calls. ``compiling`` is the number of seconds of the runs that compiled the model,
+    None if the model was already compiled for these inputs. ``missing`` is the reason why ``latency`` is missing;
+    ``kernels_missing`` is the reason why ``kernels`` are missing.
     """
 
     latency: Timing | None = None
@@ -101,25 +101,26 @@ class Compiled:
     recompilations: tuple[Recompilation, ...] = ()
     missing: str = ""
     kernels: tuple[CompiledKernel, ...] = ()
-    kernels_missing: str = "they were not asked for: analyze(..., kernels=True)"
+    kernels_missing: str = "pass kernels=True to analyze()"
 
 
 @dataclass(frozen=True)
 class Run:
     """The record of one run of a model.
 
-    ``calls``, ``scopes`` and ``history`` (of live storages) come from the model itself, ``nodes`` from its graph, if it has
-    one. ``peak`` is in bytes and includes parameters, buffers and inputs; ``source`` is as in :class:`Memory`.
+    ``calls``, ``scopes`` and ``history`` (of live storages) are from a run of the model itself. ``nodes`` are from the model's graph;
+    they are empty without a graph. ``peak`` is in bytes and includes parameters, buffers and inputs; ``source`` is as in
+    :class:`Memory`. ``compiled`` has the times of a model that is compiled as a whole. ``aliases`` maps a module's other paths to its
+    first path. For a torch.profiler trace, ``peak`` and ``params`` are None.
 
-    For a block under ``profile``: ``steps`` are its steps; ``instruments`` is the seconds spent observing, which no other time
-    includes; ``device_busy`` is the seconds in which its accelerator worked; ``interrupted`` is a note about other processes,
-    empty if there is none to report; ``workers`` are the numbers of workers of the DataLoaders it read; ``lines`` is where the
-    host's time went in the user's code, None if not sampled. ``captured`` is the number of calls that did not run but were
-    captured into a graph of the device.
+    ``trace_reason`` is the reason why the model was not traced symbolically, not traced at all, or not counted on meta. For a
+    profiled block that raised, it is the text of the error.
 
-    ``compiled`` has the times of a model that is compiled as a whole. ``peak`` and ``params`` are None if a trace lacks them.
-    ``trace_reason`` says why the model was not traced symbolically, or not at all, or not counted on meta, or what ended a
-    profiled block. ``aliases`` maps further paths of ``modules`` to their first path.
+    The following fields are for a block under ``profile``. ``steps`` are the block's steps. ``instruments`` is the number of seconds
+    spent on observing; other times do not include these seconds. ``device_busy`` is the number of seconds in which the accelerator
+    worked. ``interrupted`` is a note about other processes, "" if there is nothing to note. ``workers`` are the numbers of workers of
+    the DataLoaders that the block read. ``lines`` are the lines of the user's code in which the host's time was spent, None if not
+    sampled. ``captured`` is the number of calls that did not run but were captured into a device graph.
     """
 
     model: str
@@ -149,7 +150,7 @@ class Run:
 
     @cached_property
     def memory(self) -> Memory:
-        """The bytes alive at the peak by category; "other" are the allocator's bytes beyond the known storages."""
+        """The bytes alive at the peak by category. "other" is the part of the allocator's bytes that is not in known storages."""
         if self.peak is None:
             return Memory({}, self.source, Place())
         bytes_by_category = dict.fromkeys(CATEGORIES, 0)

@@ -1,4 +1,4 @@
-"""Run the passes over a model and its graph: calls, memory, peak, times, kernels. Each starts from the same state."""
+"""Analyze a model in several passes: calls, memory, peak, times, kernels. Every pass starts from the same state of the model."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ TRACERS = ("auto", "symbolic", "record")
 class Traced:
     """A model's graph.
 
-    ``how`` is "symbolic", "recorded", or "no" for an empty graph; ``why`` is the reason not to trace symbolically, or not at
-    all. ``recorded`` has the recorded run, and for each node the range of its calls in that run.
+    ``how`` is "symbolic", "recorded", or "no" for an empty graph. ``why`` is the reason why the graph is not symbolic, or why it is
+    empty. ``recorded`` has the recorded run, and for each node the range of the node's calls in that run.
     """
 
     graph_module: fx.GraphModule
@@ -65,10 +65,11 @@ def analysis(
     tick: Progress,
     kernels: bool = False,
 ) -> tuple[Run, Traced]:
-    """Trace the model as ``how`` says and measure its graph; return the record and the trace.
+    """Trace the model with the tracer ``how`` and measure the model's graph; return the record and the trace.
 
-    If a graph cannot be measured, the model is traced in the next way: a symbolic graph may differ from the model, or lack
-    its gradients, and a recorded graph lacks a ``backward()`` inside. An error of the model gets the author's line of the call.
+    If a symbolic graph cannot be measured, e.g. because it differs from the model or lacks gradients, the model is recorded instead.
+    If a recorded graph cannot be measured, e.g. because the model calls ``backward()``, the model runs without a graph. If the model
+    raises, the line of the call in the author's code is added to the error.
     """
     trace = traced(subject, registry, how)
     try:
@@ -87,13 +88,13 @@ def analysis(
 
 
 def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "") -> Traced:
-    """Trace the model: "symbolic", "record", or "auto", the first of these that succeeds.
+    """Trace the model with the tracer ``how``: "symbolic", "record", or "auto", which tries "symbolic", then "record".
 
-    A run that cannot be recorded has no graph. ``why`` is the reason to record, if known. Raises TraceError if ``how`` is
-    "symbolic" and it fails, RunError if the model itself raises, InputError for an unknown tracer.
+    If the run cannot be recorded, the graph is empty. ``why`` is the reason for recording, if known. Raises TraceError if ``how`` is
+    "symbolic" and the tracer fails, RunError if the model itself raises, InputError for an unknown tracer.
     """
     if how not in TRACERS:
-        raise InputError(f"unknown tracer {how!r}: trace is one of {', '.join(map(repr, TRACERS))}")
+        raise InputError(f"unknown tracer trace={how!r}; expected one of {', '.join(map(repr, TRACERS))}")
     if subject.own_backward:
         return untraced(subject, registry, f"{type(subject.model).__name__} runs a backward pass itself")
     if how != "record" and not (how == "auto" and subject.backward and isinstance(subject.model, Called)):
@@ -108,8 +109,8 @@ def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "")
     except Exception as error:
         if isinstance(error, FxflopsError) and not isinstance(error, RunError):
             raise
-        # Either the model's own error, which the run below raises again, or the recorder's.
-        why = f"it cannot be recorded: {_cause(error)}"
+        # If this is the model's own error, the run below raises it again; otherwise it is an error of the recorder.
+        why = f"the model cannot be recorded: {_cause(error)}"
     return untraced(subject, registry, why)
 
 
@@ -118,12 +119,12 @@ def _recorded(subject: Subject, registry: FormulaRegistry, why: str) -> Traced:
     watch = observed_run(subject, registry, recorder, new_stopwatch=observed_clock_of(subject.device))
     if loaded_weights(subject, watch):
         watch.release()
-        return untraced(subject, registry, "a recorded graph would hold the weights that its calls load")
+        return untraced(subject, registry, "a recorded graph would keep the weights that the model's calls load")
     return Traced(recorder.graph(), "recorded", why, (watch, recorder.calls_of))
 
 
 def untraced(subject: Subject, registry: FormulaRegistry, why: str) -> Traced:
-    """Observe a run of the model; return it with a graph that has no nodes. Raises RunError if the model itself raises."""
+    """Observe a run of the model; return the run with an empty graph. Raises RunError if the model itself raises."""
     watch = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
     return Traced(fx.GraphModule({}, fx.Graph()), "no", why, (watch, {}))
 
@@ -131,14 +132,14 @@ def untraced(subject: Subject, registry: FormulaRegistry, why: str) -> Traced:
 def traced_instead(
     subject: Subject, registry: FormulaRegistry, trace: Traced, error: TraceError | InputError
 ) -> Traced:
-    """Record the model after its symbolic graph failed; after a recorded graph failed, only observe a run.
+    """If a symbolic graph failed, record the model instead. If a recorded graph failed, observe a run without a graph.
 
-    If the model itself raises, raise its error; but if the graph raised the same error, raise the graph's, which names the
-    node.
+    If the model itself raises, raise the model's error. If the graph raised the same error, raise the graph's error instead, since it
+    names the node.
     """
     if trace.how == "recorded":
         at = f" at {error.node!r}" if isinstance(error, RunError) else ""
-        return untraced(subject, registry, f"its recorded graph cannot be run{at}: {_cause(error)}")
+        return untraced(subject, registry, f"the model's recorded graph cannot be run{at}: {_cause(error)}")
     try:
         return traced(subject, registry, "record", str(error).partition("\n")[0])
     except RunError as own_error:
@@ -148,7 +149,7 @@ def traced_instead(
 
 
 def _cause(error: Exception) -> str:
-    """Return the first line of the original error."""
+    """Return the type and the first line of the original error."""
     original = error.__cause__ or error
     return f"{type(original).__name__}: {original}".partition("\n")[0]
 
@@ -166,15 +167,15 @@ def measure(
     tick: Progress,
     kernels: bool = False,
 ) -> Run:
-    """Run the graph node by node, and the model itself, once per quantity; with ``kernels`` also under torch.profiler.
+    """Run the model itself, and its graph node by node, separately for each quantity; with ``kernels`` also under torch.profiler.
 
-    The record has the model's own calls; a run of the graph shows which node each call belongs to.
+    The record has the model's own calls. A run of the graph shows to which node each call belongs.
 
-    Raises RunError if the model raises, TraceError if a symbolic graph makes other calls than the model.
+    Raises RunError if the model raises, TraceError if the calls of a symbolic graph differ from the model's calls.
     """
     tick()
     graph = trace.graph_module
-    # The graph's run only shows each node's calls and bytes. The report has the model's calls, matched to the graph's.
+    # The graph's run only shows each node's calls and bytes. The report has the model's own calls, matched to the graph's calls.
     from_meta = _graph_on_meta(subject, graph, registry)
     graph_calls, bytes_of, graph_ran_backward = from_meta or _watched_graph(
         subject, graph, registry, subject.runs_backward()
@@ -187,24 +188,24 @@ def measure(
         if from_meta is None:
             raise
     if matched is None:
-        # On real tensors the graph may match the model after all; if it raises, the error names the node. Not inside the
-        # handler, since the error's traceback holds memory.
+        # On real tensors the graph may match the model after all; if the graph raises, the error names the node. This is not inside
+        # the handler, since the error's traceback would keep memory in use.
         graph_calls, bytes_of, graph_ran_backward = _watched_graph(subject, graph, registry, subject.runs_backward())
         matched = _matched(subject, registry, graph_calls, with_facts=True)
     watch, calls_of = matched
     source = "predicted" if subject.device.type == "meta" else "storages"
-    # Read now, since the record does not keep the times of the calls.
+    # Read these times now, since the record does not keep the times of the calls.
     observed, captured = with_seconds(watch.calls), captured_calls(watch.calls)
     if subject.device.type != "meta":
         observed_seconds = sum(call.seconds or 0.0 for call in observed)
-        # The model and its nodes; on an accelerator also the nodes on the host; and the compiled model.
+        # Each repeat runs the model and the nodes; on an accelerator, also the nodes on the host; and the compiled model.
         runs_per_repeat = 2 + (accelerator_of(subject.device) is not None) + subject.compiled
         tick.expect(expected(observed_seconds, repeats, runs_per_repeat))
-    # Make the record before the other passes: the watch must not see them change the model's tensors.
+    # Make the record before the other passes, since they change the model's tensors, and the watch must not observe these changes.
     run = finished_run(subject, watch, source, f"{trace.how} trace", trace.why)
     measured: dict[str, Any] = {}
     if subject.is_on_meta():
-        # Meta runs other kernels than any device (plain products for attention); count() predicts a device's kernels.
+        # A run on meta uses kernels that no device uses (plain products for attention). run_model() predicts a device's kernels.
         predicted = run_model(subject, registry)
         measured = {name: getattr(predicted, name) for name in ("history", "peak", "environment")}
     accelerator = accelerator_of(subject.device)
@@ -251,8 +252,10 @@ def measure(
 def _graph_on_meta(
     subject: Subject, graph: fx.GraphModule, registry: FormulaRegistry
 ) -> tuple[Mapping[str, list[Call]], tuple[Spans, Spans], bool] | None:
-    """Do the same as :func:`_watched_graph` without computing, since live storages are the same on meta. Return None if only a
-    real run can show them: for a backward pass, a graph that needs values, or tensors of unknown origin."""
+    """Do the same as :func:`_watched_graph` on meta, without computing, since live storages are the same on meta.
+
+    Return None if a real run is necessary: for a backward pass, a graph that needs values, or tensors of unknown origin.
+    """
     if subject.backward or subject.is_on_meta():
         return None
     constants = [value for value in vars(graph).values() if isinstance(value, torch.Tensor)]
@@ -281,10 +284,10 @@ def _graph_on_meta(
 def _watched_graph(
     subject: Subject, graph: fx.GraphModule, registry: FormulaRegistry, with_backward: bool
 ) -> tuple[Mapping[str, list[Call]], tuple[Spans, Spans], bool]:
-    """Run the graph; return the calls of each node, its bytes in forward and backward, and whether the backward ran.
+    """Run the graph; return the calls of each node, the bytes of each node in forward and backward, and whether the backward ran.
 
-    The bytes are from live storages. A graph has no gradient checkpointing: if the model overwrites a result that its own
-    backward pass recomputes, the graph's backward pass raises, and the nodes have no backward times and bytes.
+    The bytes are from live storages. A graph has no gradient checkpointing. So if the model overwrites a result that its own
+    backward pass recomputes, the graph's backward pass raises. The nodes then have no backward times and bytes.
     """
     watch = watch_of(subject, registry)
     collector = CallCollector(watch.observer, graph.graph)
@@ -305,12 +308,12 @@ def _watched_graph(
 def _matched(
     subject: Subject, registry: FormulaRegistry, graph_calls: Mapping[str, list[Call]], with_facts: bool
 ) -> tuple[Watch, dict[str, range]]:
-    """Observe a run of the model; return it, and for each node of a symbolic graph the range of its calls in that run.
+    """Observe a run of the model. Return the run, and for each node of a symbolic graph the range of the node's calls in that run.
 
-    ``graph_calls`` are the calls of each node in a run of the graph. The model may make more calls: a call that depends on no
-    input, such as ``self.scale ** 2`` of a buffer, is a constant in the graph. Facts that follow from values, e.g. the pairs
-    that a mask leaves, are compared only ``with_facts``, since fewer are known on meta. Raises TraceError if the graph makes
-    calls that the model does not make, or makes them in another order.
+    ``graph_calls`` are the calls of each node in a run of the graph. The model may make more calls, since a call that depends on no
+    input, such as ``self.scale ** 2`` for a buffer, is a constant in the graph. Facts about values, e.g. the number of pairs
+    that a mask leaves, are compared only ``with_facts``, since some facts are unknown on meta. Raises TraceError if the graph makes
+    calls that the model does not make, or makes the model's calls in another order.
     """
     watch = observed_run(subject, registry, new_stopwatch=observed_clock_of(subject.device))
     own_calls = [_comparable(call, with_facts) for call in watch.observer.calls if call.phase in PARTS[PHASES[0]]]
@@ -323,9 +326,8 @@ def _matched(
         first = next(starts, None) if wanted else end
         if first is None:
             raise TraceError(
-                f"the symbolic graph of {type(subject.model).__name__} does not do what the model does: it calls "
-                f"{calls[0].op} on {', '.join(map(repr, calls[0].inputs()))} in {calls[0].path or 'the root'}, which the "
-                "model does not do there",
+                f"the symbolic graph of {type(subject.model).__name__} differs from the model: only the graph calls "
+                f"{calls[0].op} on {', '.join(map(repr, calls[0].inputs()))} in {calls[0].path or 'the root'}",
                 advice="record",
             )
         end = first + len(wanted)
@@ -334,7 +336,7 @@ def _matched(
 
 
 def _comparable(call: Call, with_facts: bool) -> tuple[Any, ...]:
-    """Return what a call of the graph and one of the model must have in common."""
+    """Return the properties in which a call of the graph must match the model's call."""
     inputs, out = tuple(call.inputs()), call.out
     if with_facts:
         return call.op, call.path, typed(inputs), typed(out)
@@ -343,7 +345,7 @@ def _comparable(call: Call, with_facts: bool) -> tuple[Any, ...]:
 
 
 def author_lines(subject: Subject, registry: FormulaRegistry, trace: Traced) -> dict[str, str]:
-    """Return the innermost ``file:line`` of the model's author for each node. A symbolic graph is traced again for this."""
+    """Return, for each node, the innermost ``file:line`` in the author's code. This traces a symbolic graph again."""
     graph = trace.graph_module
     if trace.how == "symbolic":
         graph = _symbolic(subject, registry, stack_traces=True)
@@ -357,7 +359,7 @@ def author_lines(subject: Subject, registry: FormulaRegistry, trace: Traced) -> 
 
 
 def _with_backward(subject: Subject) -> Callable[[], Any]:
-    """Return a function that runs the compiled model once, with its backward pass if the subject has one."""
+    """Return a function that runs the compiled model once, with its backward pass if a backward pass was requested."""
     call = subject.call(compiled=True)
     return (lambda: backward_from(*roots_of(call()))) if subject.runs_backward() else call
 
@@ -365,7 +367,9 @@ def _with_backward(subject: Subject) -> Callable[[], Any]:
 def _with_kernels(compiled: Compiled, subject: Subject) -> Compiled:
     """Return the record with the compiled model's kernels, or with the reason why they are unknown."""
     if subject.device.type != "cpu":
-        return replace(compiled, kernels_missing=f"they are mapped to modules on a CPU, not on {subject.device.type}")
+        return replace(
+            compiled, kernels_missing=f"kernels are mapped to modules only on CPU, not on {subject.device.type}"
+        )
     mapped_kernels, missing = compiled_kernels(partial(subject.call, compiled=True), subject.inventory.paths)
     return replace(compiled, kernels=mapped_kernels, kernels_missing=missing)
 
@@ -381,7 +385,7 @@ def _kernels(subject: Subject, graph: fx.GraphModule) -> dict[str, tuple[Kernel,
 def _allocated(
     accelerator: Accelerator, subject: Subject, graph: fx.GraphModule, with_backward: bool
 ) -> tuple[tuple[Spans, Spans], int]:
-    """Return the bytes of each node in forward and backward, and the model's own peak, all from the allocator."""
+    """Return the bytes of each node in forward and backward, and the peak of the model itself, all from the allocator."""
     call = subject.call()
     accelerator.reset_peak()
     with uncompiled(graph):

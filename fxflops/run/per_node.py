@@ -1,4 +1,4 @@
-"""Combine the meters' readings by node, and distribute them over calls."""
+"""Combine the meters' readings for each node, and distribute times over the node's calls."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..trace.symbolic import stack_of
 from .graph_run import Times
 
 Spans = Mapping[str, tuple[int, int, int]]
-"""Bytes before a node, after it and at its peak, by the node's name."""
+"""For each node name, the bytes before the node, after the node and at the node's peak."""
 
 
 def node_of(
     node: fx.Node, calls: range, times: Times, bytes_of: tuple[Spans, Spans], kernels: Mapping[str, tuple[Kernel, ...]]
 ) -> Node:
-    """Return the record of a graph's node, with all its measurements."""
+    """Return the record of a graph node, with all measurements of the node."""
     path, cls = stack_of(node)
     before, after, peak = bytes_of[0][node.name]
     _, backward_after, backward_peak = bytes_of[1].get(node.name, (None, None, None))
@@ -47,10 +47,10 @@ def node_of(
 
 
 def with_nodes(calls: Sequence[Call], nodes: Iterable[Node], owner_of: Mapping[int, int]) -> tuple[Call, ...]:
-    """Return the calls with the name of their node and their seconds.
+    """Return the calls, each with the name of its node and its seconds.
 
-    The time of a node with several calls is split in proportion to the observer's times of the calls. A backward call
-    belongs to the node of its owner.
+    If a node has several calls, its time is split in proportion to the times that the observer measured for these calls. A backward
+    call belongs to the node of the forward call that owns it.
     """
     calls_with_nodes = [call._replace(seconds=None) for call in calls]
     forward_of = _forward_of_recomputed(calls)
@@ -67,7 +67,7 @@ def with_nodes(calls: Sequence[Call], nodes: Iterable[Node], owner_of: Mapping[i
 
 
 def _forward_of_recomputed(calls: Sequence[Call]) -> dict[int, int]:
-    """Map the index of each recomputed call to that of the equal forward call; several equal calls are matched in turn."""
+    """Map the index of each recomputed call to the index of the equal forward call. Several equal calls are matched in order."""
     forward_calls = defaultdict[tuple[Operation, str], deque[int]](deque)
     forward_of = {}
     for i, call in enumerate(calls):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def working(label: str) -> Iterator[None]:
-    """Show a label on stderr while the block runs, if it is a terminal."""
+    """Show a label on stderr while the block runs. Show nothing if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield
         return
@@ -22,10 +22,10 @@ def working(label: str) -> Iterator[None]:
 
 @contextmanager
 def counting_bar(label: str, total: int | None) -> Iterator[Callable[[], None]]:
-    """Yield a function that advances a bar of ``total`` steps on stderr; None if the number of steps is unknown.
+    """Yield a function that advances a progress bar on stderr. ``total`` is the number of steps, None if it is unknown.
 
-    The bar is drawn at each step, not by a thread: a process with threads cannot be forked safely. Where stderr is not a terminal,
-    long work prints a few lines instead.
+    The bar is drawn at each step and not by a thread, since a process with threads cannot be forked safely. If stderr is not a
+    terminal, long work prints a few lines instead.
     """
     if not sys.stderr.isatty():
         yield _Lines(label, total)
@@ -42,11 +42,11 @@ def counting_bar(label: str, total: int | None) -> Iterator[Callable[[], None]]:
 
 
 LONG = 5.0
-"""The seconds of remaining work from which an estimate is shown."""
+"""The remaining time is shown if it is at least this many seconds."""
 
 
 class _Lines:
-    """Prints the number of steps done, after 5, 10, 20, 40, ... seconds: each call is a step."""
+    """Print the number of finished steps after 5, 10, 20, 40, ... seconds. Each call is a step."""
 
     def __init__(self, label: str, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._label = label
@@ -65,9 +65,9 @@ class _Lines:
 
 
 class Progress:
-    """A progress bar: each call is a step. ``expect(seconds)`` shows an estimate of the remaining time, if it is long.
+    """A progress bar that advances by a step at each call. ``expect(seconds)`` shows the estimated remaining time if it is long.
 
-    ``step`` advances the bar, ``say`` shows a sentence; by default nothing is shown.
+    ``step`` is a function that advances the bar; ``say`` is a function that shows a text. By default nothing is shown.
     """
 
     def __init__(self, step: Callable[[], None] = lambda: None, say: Callable[[str], None] = lambda text: None) -> None:
@@ -78,16 +78,16 @@ class Progress:
         self._step()
 
     def expect(self, taken: float) -> None:
-        """Show the estimated seconds that remain, if the work is long."""
+        """Show the estimated remaining seconds, ``taken``, if there are many."""
         if taken >= LONG:
-            self._say(f"about {taken:,.0f} s to go")
+            self._say(f"about {taken:,.0f} s left")
 
 
 @contextmanager
 def progress_bar(show: bool | None, label: str) -> Iterator[Progress]:
-    """Yield a progress bar; ``show=None`` shows it if stderr is a terminal.
+    """Yield a progress bar. ``show=None`` shows the bar only if stderr is a terminal.
 
-    If it is shown elsewhere, where a bar cannot move, only the estimate is printed, as a line.
+    If ``show`` is True but stderr is not a terminal, only the estimated remaining time is printed, as a line.
     """
     if not (sys.stderr.isatty() if show is None else show):
         yield Progress()

@@ -26,7 +26,7 @@ from .subject import Subject
 from .unbatched import batch_advice, size_advice
 
 MODES = ("eval", "train", "as_is")
-COUNT_INSTEAD = "fxflops.count(model, args) predicts the peak and needs none of it; or "
+COUNT_INSTEAD = "use fxflops.count(model, args), which predicts the peak without allocating memory, or "
 
 
 @contextmanager
@@ -42,13 +42,15 @@ def prepared_subject(
     autocast: torch.dtype | None = None,
     own_backward: bool = False,
 ) -> Iterator[Subject]:
-    """Prepare the model and its inputs for runs: locked, in its mode, with gradients only for ``backward``.
+    """Prepare the model and its inputs for runs: lock the model, set its mode, and enable gradients only for ``backward``.
 
-    With ``counts_only`` nothing is computed unless the model needs real values. ``count_for`` is the device to count for, if not the model's own; ``autocast`` is the dtype of that device's autocast around
-    the forward; ``own_backward`` says that the callable runs the backward pass itself.
+    With ``counts_only``, nothing is computed unless the model needs real values. ``count_for`` is the device to count for, None for
+    the model's own device. ``autocast`` is the dtype of that device's autocast around the forward. ``own_backward`` is True if the
+    callable runs the backward pass itself.
 
-    The state of model, inputs, optimizer and random generators is restored at the end. Raises InputError for an invalid
-    model, mode or inputs, for an optimizer that has none of the model's parameters, and also for inputs that are shapes if the model raises on them.
+    The state of model, inputs, optimizer and random generators is restored at the end. Raises InputError for an invalid model, mode or
+    inputs, and for an optimizer that has none of the model's parameters. If the model raises on inputs that are shapes instead of
+    tensors, InputError is raised, too.
     """
     users_model = as_module(model)
     if counts_only and isinstance(users_model, torch.jit.ScriptModule):
@@ -60,11 +62,11 @@ def prepared_subject(
         raise InputError(problem)
     mode = mode or ("as_is" if backward else "eval")
     if mode not in MODES:
-        raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}")
+        raise InputError(f"unknown mode {mode!r}; expected one of {', '.join(map(repr, MODES))}")
     with (
         resharded(model) as inventory,
         errors_of_kind(),
-        torch.set_grad_enabled(backward),  # without gradients, the meta world returns known results without kernels
+        torch.set_grad_enabled(backward),  # without gradients, the meta world reuses results instead of running kernels
         holding(inventory.paths, mode) as is_nested,
         unseen() if is_nested or are_observed() else nullcontext(),
     ):
@@ -104,7 +106,7 @@ def prepared_subject(
 
 
 def _out_of_memory(error: torch.OutOfMemoryError | OutOfMemoryError, subject: Subject) -> OutOfMemoryError:
-    """Return the error for a run that ran out of memory, with the tensors that hold it."""
+    """Return the error for a run that ran out of memory, with the tensors that were alive."""
     node, text = error.node if isinstance(error, OutOfMemoryError) else "", str(error)
     if not isinstance(error, OutOfMemoryError):  # raised in an unobserved run of the model itself
         paths = [subject.inventory.paths.get(module, "") for module in modules_that_raised(error)]
@@ -118,4 +120,4 @@ def _out_of_memory(error: torch.OutOfMemoryError | OutOfMemoryError, subject: Su
     accelerator = accelerator_of(subject.device)
     if accelerator is not None and accelerator.has_statistics:
         text += f"\n  {memory_text(accelerator, live, is_observed, subject.bytes_before)}"
-    return OutOfMemoryError(f"{text}\n  {'' if subject.counts_only else COUNT_INSTEAD}give a smaller batch", node, live)
+    return OutOfMemoryError(f"{text}\n  {'' if subject.counts_only else COUNT_INSTEAD}pass a smaller batch", node, live)

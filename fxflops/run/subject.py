@@ -1,4 +1,4 @@
-"""Hold a model with its inputs, to run it any number of times from the same state."""
+"""Run a model on its inputs any number of times, each time from the same state."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ from .environment import modes_in
 class Subject:
     """A model with its inputs, to be run several times from the state in ``snapshot``.
 
-    ``mode`` is the mode of its modules ("eval", "train", "as_is"); ``compiled`` says whether a part of it is under
-    ``torch.compile``; ``compiled_model`` is the user's model if calling it runs compiled code. ``counts_only`` says that nothing is
-    computed unless the model needs real values, so the snapshot copies a tensor only before a call writes to it.
-    ``optimizer`` steps after the backward pass; ``holders`` are the objects that it leads to.
-    ``count_for`` is the device to count for: the requested device, else the model's own, or the CPU for a model on meta;
-    ``is_for_another`` says whether its type differs from the device that the model would run on. ``autocast`` is the dtype of
-    autocast for ``count_for`` around the forward, or None.
-    ``own_backward`` says that the callable runs the backward pass itself, e.g. a training step, so that no other follows.
-    ``has_meta`` says whether a parameter, buffer or input is on meta.
-    ``bytes_before`` are the bytes allocated on its device before any run, 0 if unknown.
+    ``mode`` is the mode of the modules ("eval", "train", "as_is"). ``compiled`` is True if a part of the model is under
+    ``torch.compile``. ``compiled_model`` is the user's model if calling that model runs compiled code, otherwise None.
+    ``counts_only`` is True if nothing is computed unless the model needs real values; the snapshot then copies a tensor only before a
+    call writes to the tensor.
+
+    ``optimizer`` steps after the backward pass; ``holders`` are the objects that are reachable from the optimizer. ``own_backward`` is
+    True if the callable runs the backward pass itself, e.g. in a training step, so that no other backward pass follows.
+
+    ``count_for`` is the requested device; by default, the model's own device, or the CPU for a model on meta. ``is_for_another`` is
+    True if the type of ``count_for`` differs from the type of the device on which the model would run. ``autocast`` is the
+    dtype of ``count_for``'s autocast around the forward, or None. ``bytes_before`` is the number of bytes that were allocated on the
+    model's device before any run, 0 if unknown. ``has_meta`` is True if a parameter, buffer or input is on meta.
     """
 
     @hidden
@@ -90,23 +92,23 @@ class Subject:
         unnamed, reached = state_of(model)
         self.snapshot = Snapshot([*inventory.paths, *unnamed], (args, kwargs), counts_only, self.holders, reached)
         known_ids = {*map(id, self.state)}
-        # Leaves that the model does not hold also get gradients, which must be restored.
+        # Leaves outside the model's modules also get gradients, which must be restored.
         for value in reached if backward else ():
             is_tensor = issubclass(type(value), torch.Tensor) and id(value) not in known_ids
             if is_tensor and value.requires_grad and value.is_leaf:
                 self.snapshot.meet_leaf(value)
 
     def is_on_meta(self) -> bool:
-        """Return whether all of the model's tensors and inputs are on meta, and none of them is a fake tensor."""
+        """Return whether all tensors of the model and its inputs are on meta and are not fake tensors."""
         return bool(self.state) and all(t.is_meta and not is_fake(type(t)) for t in self.state) and not in_fake_mode()
 
     def runs_backward(self) -> bool:
-        """Return whether a backward pass follows the forward, i.e. the callable does not run it itself."""
+        """Return whether to run a backward pass after the forward: one was requested, and the callable does not run it itself."""
         return self.backward and not self.own_backward
 
     @hidden
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return args and kwargs, after restoring the initial state."""
+        """Restore the initial state, and return args and kwargs."""
         if self._has_run:
             self.snapshot.rewind()
         self._has_run = True
@@ -117,28 +119,28 @@ class Subject:
         return self.args, dict(self.kwargs)
 
     def bound(self) -> dict[str, Any]:
-        """Return the inputs by the names of forward's parameters, after restoring the initial state."""
+        """Restore the initial state, and return the inputs by the names of forward's parameters."""
         return bind(self.model, *self.inputs())
 
     def call(self, compiled: bool = False) -> Callable[[], Any]:
-        """Return a function that runs the model (or the compiled model, which must exist) once from the initial state."""
+        """Restore the initial state, and return a function that runs the model once. With ``compiled``, it runs the compiled model."""
         args, kwargs = self.inputs()
         model: Any = self.compiled_model if compiled else self.model
         return lambda: run_to_end(model(*args, **kwargs))
 
     def autocast_region(self) -> AbstractContextManager[None]:
-        """Return the autocast context for the forward; as in a training loop, it does not include the backward."""
+        """Return the autocast context for the forward. As in a training loop, the backward runs outside this context."""
         return nullcontext() if self.autocast is None else autocast_on(self.count_for.type, self.autocast)
 
 
 def run_to_end(out: Any) -> Any:
-    """Return a forward's output; an iterator, whose body runs only when iterated, becomes the list of its items.
+    """Return a forward's output. If the output is an iterator, return the list of its items, since iterating runs its code.
 
     Raises InputError for a coroutine.
     """
     if isinstance(out, Coroutine):
         out.close()
         raise InputError(
-            "the call made a coroutine, which runs when it is awaited: use fxflops.profile around the await"
+            "the call returned a coroutine, which runs only when awaited: await it inside a fxflops.profile block"
         )
     return list(out) if isinstance(out, Iterator) else out

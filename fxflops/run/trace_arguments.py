@@ -1,7 +1,8 @@
-"""Infer arguments that traces of torch before 2.1 lack, as far as the shapes in the rest of the trace allow.
+"""Infer arguments that are missing in traces of torch before 2.1, if the shapes in the rest of the trace are sufficient.
 
 Such a trace shows the shapes and dtypes of tensors, but no numbers. The shape of a convolution's result is inferred from the
-operators inside it, its backward pass or the next operator; stride, padding and dilation are any values that produce it.
+operators inside the convolution, its backward pass or the next operator. Stride, padding and dilation are any values that produce
+this shape.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ FORWARD, BACKWARD = "aten::convolution", "aten::convolution_backward"
 PLAIN, TRANSPOSED = "aten::conv", "aten::conv_transpose"
 NODE = "autograd::engine::evaluate_function"
 ON_RESULT = ("aten::as_strided_", "aten::resize_", "aten::add_")
-"""Operators that a convolution calls on its result: to set its memory layout, to add the bias."""
+"""Operators that a convolution calls on its result, to set the result's memory layout or to add the bias."""
 SEQUENCE, FORWARD_THREAD, TYPES = "Sequence number", "Fwd thread id", "Input type"
 LIST, NUMBER = "ScalarList", "Scalar"
 Shape = Sequence[int]
 
 
 class Geometry(NamedTuple):
-    """Parameters of a convolution that produce its result's shape from its input's."""
+    """Parameters of a convolution that produce the shape of its result from the shape of its input."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -33,7 +34,7 @@ class Geometry(NamedTuple):
     groups: int
 
     def shown(self) -> list[str]:
-        """Return the parameters as text, as in a newer trace."""
+        """Return the parameters as texts, in the format of traces of torch 2.1 and later."""
         return [str(list(parameter)) if isinstance(parameter, tuple) else str(parameter) for parameter in self]
 
 
@@ -41,12 +42,12 @@ TYPES_OF_GEOMETRY = [LIST, LIST, LIST, NUMBER, LIST, NUMBER]
 
 
 def shows_numbers(events: Iterable[Event]) -> bool:
-    """Return whether a trace shows the numbers among the arguments of its operators."""
+    """Return whether a trace shows the numbers that its operators take as arguments."""
     return any(CONCRETE in event.args for event in events if event.is_operator)
 
 
 def with_convolutions(threads: Mapping[Any, list[Event]]) -> dict[Any, list[Event]]:
-    """Return the events of each thread, with the arguments of convolutions whose result's shape can be inferred."""
+    """Return the events of each thread. Add the missing arguments to a convolution if the shape of its result can be inferred."""
     forwards: dict[Any, tuple[Event, str]] = {}
     grads: dict[Any, Shape] = {}
     for events in threads.values():
@@ -77,14 +78,14 @@ def _completed(
 
 
 def _forward(events: list[Event], i: int, grad: Shape | None) -> tuple[list[str], list[str]] | None:
-    """Return the types and texts of a convolution's numbers; None if no shape in the trace can be its result's."""
+    """Return the types and texts of a convolution's numbers; None if no shape in the trace can be the shape of its result."""
     event = events[i]
     input, weight, *_ = event.args[SHAPES]
     caller = _caller(events, i)
     last = max((other.end for other in _around(events, i)), default=event.end)
     inside = (other for other in events[i + 1 :] if other.start < event.end and other.name in ON_RESULT)
     after = next((other for other in events[i + 1 :] if other.start >= last and other.is_operator), None)
-    # Shapes certain to be the result's come first, then the next operator's input, which only may be.
+    # The first shapes are certainly those of the result. The input of the next operator, which may be the result, comes last.
     shapes = [*([] if grad is None else [grad]), *(shape for other in inside for shape in _tensors(other)[:1])]
     if after is not None:
         shapes += _tensors(after)[:1]
@@ -100,7 +101,7 @@ def _forward(events: list[Event], i: int, grad: Shape | None) -> tuple[list[str]
 def _backward(
     events: list[Event], i: int, forwards: Mapping[Any, tuple[Event, str]]
 ) -> tuple[list[str], list[str]] | None:
-    """Return the types and texts of the numbers of a convolution's backward pass, including which gradients it computes."""
+    """Return the types and texts of the numbers of a convolution's backward pass, including the mask of the gradients to compute."""
     grad, input, weight, *_ = events[i].args[SHAPES]
     node = _node_of(events, i)
     forward, caller = forwards.get(_sequence(node), (None, ""))
@@ -115,7 +116,10 @@ def _backward(
 
 
 def _geometry(input: Shape, weight: Shape, out: Shape, caller: str) -> Geometry | None:
-    """Return parameters with which a convolution has this result; None if there are none, or if it may be transposed or not."""
+    """Return convolution parameters that produce a result of shape ``out``.
+
+    Return None if no parameters do, or if both a plain and a transposed convolution could produce this shape.
+    """
     if len(out) != len(input) or len(weight) != len(input) or out[0] != input[0]:
         return None
     plain = input[1] % weight[1] == 0 and out[1] == weight[0]
@@ -136,7 +140,7 @@ def _geometry(input: Shape, weight: Shape, out: Shape, caller: str) -> Geometry 
 
 
 def _window(large: int, small: int, kernel: int, transposed: bool) -> tuple[int, int, int, int] | None:
-    """Return stride, padding, dilation and output padding with which a window takes ``small`` positions over ``large`` elements."""
+    """Return stride, padding, dilation and output padding for which a window has ``small`` positions on ``large`` elements."""
     for dilation, stride in itertools.product(range(1, large + 1), repeat=2):
         width = dilation * (kernel - 1) + 1
         for padding in range(width):
@@ -153,7 +157,7 @@ def _tensors(event: Event) -> list[Shape]:
 
 
 def _around(events: list[Event], i: int) -> list[Event]:
-    """Return the convolution functions that call an event: they began before it and end after it."""
+    """Return the convolution functions that call an event: their events begin before it and end after it."""
     around = []
     for earlier in reversed(events[:i]):
         if earlier.end >= events[i].end and earlier.name.startswith(PLAIN):
@@ -164,12 +168,12 @@ def _around(events: list[Event], i: int) -> list[Event]:
 
 
 def _caller(events: list[Event], i: int) -> str:
-    """Return the name of the function that called a convolution: ``aten::conv2d``, ``aten::conv_transpose2d``."""
+    """Return the name of the function that called a convolution, e.g. ``aten::conv2d`` or ``aten::conv_transpose2d``."""
     return next((function.name for function in _around(events, i) if function.name != FORWARD), "")
 
 
 def _node_of(events: list[Event], i: int) -> Event | None:
-    """Return the autograd node that an operator runs in."""
+    """Return the autograd node in which an operator runs, or None."""
     nodes = (earlier for earlier in reversed(events[:i]) if earlier.name.startswith(NODE))
     node = next(nodes, None)
     return node if node is not None and node.end >= events[i].end else None
@@ -194,7 +198,7 @@ def _taken_later(events: list[Event], node: Event) -> list[list[int]]:
             if "AccumulateGrad" not in later.name and (_sequence(later) is None or _sequence(later) >= own):
                 break
             is_inside = True
-        elif is_inside:  # the node's own event, before the operators that it calls
+        elif is_inside:  # the event of the node itself, which precedes the operators that it calls
             taken += [list(shape) for shape in _tensors(later)]
             is_inside = False
     return taken

@@ -1,6 +1,6 @@
-"""Read a trace file of torch.profiler: the host's events by thread, and the device's.
+"""Read a trace file of torch.profiler: the host's events by thread, and the device's events.
 
-https://github.com/pytorch/kineto/blob/main/libkineto/src/output_json.cpp writes it.
+https://github.com/pytorch/kineto/blob/main/libkineto/src/output_json.cpp writes these files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SHOWN_TWICE = frozenset({"gpu_user_annotation", "Trace"})
 """Categories of ranges that duplicate events of the host."""
 SHAPES, CONCRETE = "Input Dims", "Concrete Inputs"
 GZIP = b"\x1f\x8b"
-HOW = """torch.profiler writes one:
+HOW = """Record a trace with torch.profiler:
   with torch.profiler.profile(record_shapes=True, with_stack=True) as p:
       model(x)
   p.export_chrome_trace("trace.json")"""
@@ -42,16 +42,16 @@ class Event(NamedTuple):
 
     @property
     def is_operator(self) -> bool:
-        """True for an operator such as ``aten::mm``, not for autograd's nodes or named ranges."""
+        """True for an operator such as ``aten::mm``, False for autograd nodes and named ranges."""
         namespace, _, name = self.name.partition("::")
         is_named = namespace.isidentifier() and name.isidentifier() and namespace not in ("autograd", "torch")
         return self.category == "cpu_op" and is_named
 
 
 class TraceFile(NamedTuple):
-    """The events of a trace: the host's by thread, ordered by start, and the device's.
+    """The events of a trace. ``threads`` are the host's events by thread, ordered by start; ``on_device`` are the device's events.
 
-    ``hardware`` is the device as an Environment names it: "cuda:0 (NVIDIA H100 80GB HBM3)".
+    ``hardware`` describes the device as in an Environment, e.g. "cuda:0 (NVIDIA H100 80GB HBM3)".
     """
 
     name: str
@@ -61,7 +61,7 @@ class TraceFile(NamedTuple):
 
 
 def read_file(path: str | os.PathLike[str]) -> TraceFile:
-    """Return the events of a trace. Raises InputError if there is no such file, or it is no trace with shapes."""
+    """Return the events of a trace. Raises InputError if the file does not exist, or if it is not a trace with shapes."""
     name = os.fspath(path)
     try:
         with open(path, "rb") as file:
@@ -77,10 +77,10 @@ def read_file(path: str | os.PathLike[str]) -> TraceFile:
         raise InputError(f"{name} is not a trace: it has no traceEvents. {HOW}")
     events = [_event(entry) for entry in entries if _is_shown_range(entry)]
     if not any(event.is_operator or event.name.startswith(GRAPH_CALL) for event in events):
-        raise InputError(f"{name} shows no operators. {HOW}")
+        raise InputError(f"{name} contains no operators. {HOW}")
     operators = [event for event in events if event.is_operator]
     if operators and not any(SHAPES in event.args for event in operators):
-        raise InputError(f"{name} has no shapes: record_shapes=True was not set. {HOW}")
+        raise InputError(f"{name} has no shapes: it was recorded without record_shapes=True. {HOW}")
     events.sort(key=lambda event: (event.start, -event.end))
     threads = grouped((event.thread, event) for event in events if event.category not in ON_DEVICE)
     on_device = [event for event in events if event.category in ON_DEVICE]
@@ -93,7 +93,7 @@ def _is_shown_range(entry: Any) -> bool:
 
 
 def _event(entry: Mapping[str, Any]) -> Event:
-    # Round to whole nanoseconds, so that times equal in the file stay equal.
+    # Round to whole nanoseconds, so that times that are equal in the file remain equal.
     start = round(float(entry["ts"]) * 1000)
     end = start + round(float(entry.get("dur", 0)) * 1000)
     thread = entry.get("pid"), entry.get("tid")
@@ -101,7 +101,7 @@ def _event(entry: Mapping[str, Any]) -> Event:
 
 
 def _hardware(on_device: list[Event], described: list[Mapping[str, Any]]) -> str:
-    """Return the device of the first kernel; "cpu" if there are no kernels."""
+    """Return the description of the device of the first kernel, "cpu" if the trace has no kernels."""
     if not on_device:
         return "cpu"
     index = on_device[0].args.get("device", 0)

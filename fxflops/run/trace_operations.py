@@ -1,7 +1,7 @@
 """Turn an operator of a trace into an Operation: its overload, its arguments as specs and values, and its result.
 
-A trace has an argument's shape, dtype and strides, or its value as text, in schema order. It lacks strings, devices, and the
-dtypes of tensors in lists.
+A trace contains each argument in the order of the schema: shape, dtype and strides for a tensor, text for a number. It does not
+contain strings, devices, and the dtypes of tensors in lists.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..torch_internals import OpOverload, OpOverloadPacket, is_composite, tree_m
 from .trace_file import CONCRETE, SHAPES, Event, TraceFile
 
 Bound = tuple[Any, tuple[Any, ...], dict[str, Any]]
-"""An overload with its arguments and keyword arguments; the operator's name in its place if none of its schemas fits."""
+"""An overload with its arguments and keyword arguments. If no overload fits the arguments, the operator's name replaces the overload."""
 COLUMNS = ("Input type", SHAPES, "Input Strides", CONCRETE)
 """The entries of an event that describe its arguments."""
 TENSORS = "TensorList"
@@ -40,12 +40,12 @@ CODES = (
     torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64,
     torch.chalf, torch.complex64, torch.complex128, torch.bool, torch.qint8, torch.quint8, torch.qint32, torch.bfloat16,
 )  # fmt: skip
-"""The dtypes by their number in c10::ScalarType."""
+"""The dtypes in the order of their numbers in c10::ScalarType."""
 WORDS = {"True": True, "False": False}
 UNSHOWN = ("Scalar", "Int", "Double", "Bool")
-"""The types that torch before 2.1 writes for a number, without its value."""
+"""The types that torch before 2.1 writes for a number, without the number's value."""
 NOT_READ = {"number": 1, "float": 1.0}
-"""Placeholders by type for numbers that the trace does not show and no formula reads; no shape depends on them."""
+"""Placeholders by type for numbers that are missing in the trace and that no formula reads. No shape depends on such numbers."""
 
 
 class Laid(NamedTuple):
@@ -56,9 +56,9 @@ class Laid(NamedTuple):
 
 
 class Operations:
-    """The operations of a trace; equal operations are one object. ``dtype`` is the dtype of tensors in lists.
+    """The operations of a trace. Equal operations are the same object.
 
-    ``shows_numbers`` is False for traces of torch before 2.1.
+    ``dtype`` is the dtype of tensors in lists. ``shows_numbers`` is False for traces of torch before 2.1.
     """
 
     def __init__(self, registry: FormulaRegistry, dtype: torch.dtype, shows_numbers: bool = True) -> None:
@@ -69,22 +69,25 @@ class Operations:
         self._bindings: dict[Any, Bound] = {}
 
     def sees(self, event: Event) -> bool | None:
-        """Return whether to count an operator: False if it only calls others, None if that depends on whether it calls any."""
+        """Return whether to count an operator: True to count it, False if it only calls other operators.
+
+        Return None to count the operator only if it calls no other operators.
+        """
         overload = self._bound(event)[0]
-        if overload is NO_ARGUMENTS:  # operators that it calls may show more
+        if overload is NO_ARGUMENTS:  # the operators that this operator calls may show their arguments
             overload = next((each for each in self._overloads(event) if is_composite(each)), overload)
         if not isinstance(overload, OpOverload) or not is_composite(overload):
             return True
         entry = self._registry.find(overload)
         if entry is not None and not entry.is_ours:
             return True
-        # A composite operator that called no others ran its own kernel, if it computed anything.
+        # A composite operator that called no other operators ran its own kernel, or computed nothing.
         return False if entry is None else None
 
     def of(self, event: Event) -> Operation:
-        """Return the operation of an event, with the result from its meta kernel.
+        """Return the operation of an event. The operation's result is from its meta kernel.
 
-        For a kernel that no operator launched, the operation has only the kernel's name.
+        If the event is a kernel that no operator launched, the operation has only the kernel's name.
         """
         if not event.is_operator:
             return Operation(event.name, event.name, (), {}, None)
@@ -99,7 +102,7 @@ class Operations:
         return self._operations[key]
 
     def _bound(self, event: Event) -> Bound:
-        """Return the overload whose schema fits an event, with its arguments."""
+        """Return the overload whose schema fits an event, with the event's arguments."""
         key = event.name, *(str(event.args.get(column)) for column in COLUMNS)
         if key not in self._bindings:
             self._bindings[key] = self._bind(event)
@@ -113,14 +116,16 @@ class Operations:
     def _bind(self, event: Event) -> Bound:
         packet, overloads = self._registry.operator(event.name), self._overloads(event)
         number_shown = len(_shown_arguments(event))
-        # Try overloads first for which the trace shows all required numbers, then any.
+        # First try only overloads for which the trace shows all numbers, then all overloads.
         likeliest_first = sorted(overloads, key=lambda each: len(each._schema.arguments) != number_shown)
         for is_strict, overload in itertools.product((True, False), likeliest_first):
             bound = _arguments(overload, event, self._dtype, is_strict, self._not_read(overload, event))
             if bound is not None:
                 return overload, *bound
         tensors = _shown_tensors(event, self._dtype)
-        for overload in overloads:  # from another torch version; an operator that computes nothing needs no arguments
+        for (
+            overload
+        ) in overloads:  # the trace is from another torch version; an operator without FLOPs needs no arguments
             entry = self._registry.find(overload)
             if entry is not None and entry.reason:
                 return overload, tensors, {}
@@ -130,7 +135,7 @@ class Operations:
         return event.name if overloads else packet, tensors, {}
 
     def _not_read(self, overload: Any, event: Event) -> frozenset[str] | None:
-        """Return the names of an event's arguments whose values no formula needs; None if the trace shows the values."""
+        """Return the names of the arguments whose values the operator's formula does not read; None if the trace shows all values."""
         if self._shows_numbers or CONCRETE in event.args:
             return None
         entry = self._registry.find(overload)
@@ -140,7 +145,7 @@ class Operations:
 
 
 def commonest_dtype(trace: TraceFile) -> torch.dtype:
-    """Return the commonest floating dtype of a trace's tensors, used for tensors in lists, whose dtypes a trace lacks."""
+    """Return the most common floating-point dtype of a trace. It is used for tensors in lists, since a trace lacks their dtypes."""
     events = (event for events in trace.threads.values() for event in events if event.is_operator)
     names = Counter(name for event in events for name in event.args.get("Input type") or ())
     dtypes = (tensor_dtype(name) for name, _ in names.most_common())
@@ -148,7 +153,7 @@ def commonest_dtype(trace: TraceFile) -> torch.dtype:
 
 
 def tensor_dtype(name: str) -> torch.dtype | None:
-    """Return the dtype with this C++ name, such as ``"c10::BFloat16"``; None if there is none."""
+    """Return the dtype with this C++ name, such as ``"c10::BFloat16"``; None if no dtype has this name."""
     if name in C_TYPES:
         return C_TYPES[name]
     dtype = getattr(torch, name.removeprefix("c10::").lower(), None) if name.startswith("c10::") else None
@@ -158,10 +163,10 @@ def tensor_dtype(name: str) -> torch.dtype | None:
 def _arguments(
     overload: Any, event: Event, dtype: torch.dtype, is_strict: bool, not_read: frozenset[str] | None = None
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Return the arguments of an event if they fit the schema of an overload.
+    """Return the arguments of an event if they fit the schema of an overload, otherwise None.
 
-    Trailing arguments with default values are dropped, as a dispatch mode does. In a trace without numbers, a number gets
-    its default, or a placeholder if it has none and is ``not_read``.
+    Trailing arguments that have their default values are dropped, as in a dispatch mode. If the trace has no numbers, a number gets
+    its default value. A number without a default value gets a placeholder if it is in ``not_read``.
     """
     schema, shown_arguments = overload._schema.arguments, _shown_arguments(event)
     if len(shown_arguments) > len(schema) or any(
@@ -169,7 +174,7 @@ def _arguments(
     ):
         return None
     lists = [shape for shown, shape, *_ in shown_arguments if shown == TENSORS]
-    if lists and not any(lists):  # the trace lacks their shapes, since these lists cannot all be empty
+    if lists and not any(lists):  # all lists look empty, so the trace lacks the shapes of their tensors
         return None
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
@@ -195,14 +200,14 @@ def _arguments(
 def _unshown(
     argument: Any, kind: str, not_read: frozenset[str], shown: str, shape: Any, strides: Any, _: Any, dtype: torch.dtype
 ) -> Any:
-    """Return an argument from a trace without numbers; NotImplemented if it does not fit or is unknown."""
+    """Return an argument from a trace without numbers; NotImplemented if its type does not fit or its value is unknown."""
     kind = kind.removeprefix("Optional[").removesuffix("]") if kind.startswith("Optional[") else kind
     has_default = argument.has_default_value()
     if kind in NUMBERED and shown in UNSHOWN:
         if has_default and argument.default_value is not None:
             return argument.default_value
         return NOT_READ.get(kind, NotImplemented) if argument.name in not_read else NotImplemented
-    if kind.startswith("List[") and "Tensor" not in kind:  # the trace shows lists of numbers like None
+    if kind.startswith("List[") and "Tensor" not in kind:  # in such a trace, a list of numbers looks like None
         return NotImplemented if tensor_dtype(shown) or shown == TENSORS or not has_default else argument.default_value
     return _value(str(argument.real_type), "" if shown == "None" else shown, shape, strides, None, dtype)
 
@@ -236,7 +241,7 @@ def _value(kind: str, shown: str, shape: Any, strides: Any, text: Any, dtype: to
         return tuple(_laid(each, own, dtype) for each, own in itertools.zip_longest(shape, strides or ()))
     if kind.startswith("List["):
         return _list(text) if shown == "ScalarList" else None if optional and not shown else NotImplemented
-    if kind not in NUMBERED:  # strings, devices and generators are not shown in a trace
+    if kind not in NUMBERED:  # a trace does not show strings, devices and generators
         return NotImplemented if tensor_dtype(shown) or shown in (*LISTS, "ScalarList") else None
     if shown != "Scalar":
         return None if not shown else NotImplemented
@@ -250,7 +255,7 @@ def _laid(shape: list[int], strides: Any, dtype: torch.dtype) -> Laid:
 def _typed_number(kind: str, value: Any) -> Any:
     if kind == "ScalarType":
         return CODES[value] if isinstance(value, int) and value < len(CODES) else None
-    if kind in ("Layout", "MemoryFormat"):  # the result's memory layout shows in the strides of later arguments
+    if kind in ("Layout", "MemoryFormat"):  # the strides of later arguments show the memory layout of the result
         return None
     if kind == "bool" and not isinstance(value, bool):
         return NotImplemented
@@ -258,13 +263,13 @@ def _typed_number(kind: str, value: Any) -> Any:
 
 
 def _list(text: Any) -> Any:
-    """Return the numbers of a list given as text: ``"[2, 2]"``."""
+    """Return the numbers of a list that is written as text, e.g. ``"[2, 2]"``."""
     numbers = tuple(map(_number, re.findall(r"[^\[\],\s]+", str(text))))
     return NotImplemented if None in numbers else numbers
 
 
 def _number(text: Any) -> Any:
-    """Return the value of a number or boolean given as text; None if it is neither."""
+    """Return the value of a number or boolean that is written as text; None for any other text."""
     if text in WORDS:
         return WORDS[text]
     for kind in (int, float, complex):
@@ -308,7 +313,9 @@ def _result(overload: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     try:
         with torch.no_grad():
             return spec_of(overload(*tensors[0], **tensors[1], **factory))
-    except Exception:  # no meta kernel, or it needs values: the result is unknown, as formulas that need it will report
+    except (
+        Exception
+    ):  # no meta kernel, or it needs values: formulas that need the result will report that it is unknown
         return None
 
 

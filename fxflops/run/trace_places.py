@@ -1,7 +1,7 @@
 """Find the operators in a trace, each with its phase, module and kernels.
 
-These are the operators that a dispatch mode would see. Nested operators belong to the outer one, except that an operator
-that only calls others (``aten::linear``) is replaced by its contents.
+These are the operators that a dispatch mode would see. An operator inside another operator is part of the outer operator. But an
+operator that only calls other operators (``aten::linear``) is replaced by the operators that it calls.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ SAVE = "aten::detach"
 """The operator by which checkpoint's hooks save a tensor."""
 
 Sees = Callable[[Event], "bool | None"]
-"""Returns True to count an operator, False to count what it calls, None to count it if it calls nothing."""
+"""A function that returns True to count an operator, False to count the operators that it calls, None to count it if it calls none."""
 
 
 @dataclass(slots=True, eq=False)
 class Seen:
     """An operator in a trace, or a kernel that no operator launched.
 
-    ``inner`` is the number of operators in it, not counting saved-tensor hooks.
+    ``inner`` is the number of operators inside this operator, except operators that saved-tensor hooks call.
     """
 
     event: Event
@@ -40,11 +40,11 @@ class Seen:
 
 @dataclass(slots=True, eq=False)
 class Open:
-    """An event that has begun and not ended, with the state inside it.
+    """An event that has begun but not ended, with the state of the walk inside this event.
 
-    ``seen`` is the enclosing operator that is counted; ``inside`` is an enclosing operator whose contents are counted instead;
-    ``waiting`` is an operator to count if it calls no other, until it does. ``tracked`` says that autograd recorded an
-    enclosing operator; ``node`` is the running autograd node.
+    ``seen`` is the enclosing operator that is counted. ``inside`` is an enclosing operator that is replaced by the operators that it
+    calls. ``waiting`` is an operator that is counted only if it calls no other operator; it is None after such a call. ``tracked``
+    is True if autograd recorded an enclosing operator. ``node`` is the running autograd node.
     """
 
     end: int
@@ -59,15 +59,15 @@ class Open:
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """A running autograd node: the operators in it that autograd recorded, and whether it recorded the last operator (None
-    before the first)."""
+    """A running autograd node. ``recorded`` are the operators in the node that autograd recorded. ``ends_recorded`` is True if
+    autograd recorded the last operator so far, None before the first operator."""
 
     recorded: list[Seen] = field(default_factory=list)
     ends_recorded: bool | None = None
 
 
 class Places:
-    """A walk through the threads of a trace; ``seen`` are its operators in order, ``modules`` maps paths to classes."""
+    """A walk through the threads of a trace. ``seen`` are the trace's operators in order; ``modules`` maps paths to class names."""
 
     def __init__(self, trace: TraceFile, sees: Sees) -> None:
         self.modules: dict[str, str] = {}
@@ -82,10 +82,10 @@ class Places:
         self._forwards: dict[int, str] = {}
         self._seen_so_far: list[Seen] = []
         self._launched = grouped((event.args.get(CORRELATION), event) for event in trace.on_device)
-        # Merge the threads by time, so that a forward comes before its backward. The sort is stable: of a thread's events
-        # that start together, the outer stays first.
+        # Merge the threads by time, so that a forward comes before its backward. The sort is stable: if several events of a thread
+        # start at the same time, the outermost event remains first.
         hosts = sorted((event for events in trace.threads.values() for event in events), key=lambda event: event.start)
-        # Correlation ids increase, so a smaller one belongs to work from before the trace.
+        # Correlation ids increase, so ids smaller than the first id belong to work that was launched before the trace.
         first = min((event.args[CORRELATION] for event in hosts if CORRELATION in event.args), default=0)
         stacks: dict[tuple[object, object], list[Open]] = {thread: [Open(1 << 63)] for thread in trace.threads}
         for event in hosts:
@@ -125,7 +125,7 @@ class Places:
         stack.append(inner)
 
     def _enter(self, name: str, inner: Open) -> None:
-        """Enter a module, which the trace names by class and number. Its path is where it is first called."""
+        """Begin a module call. The trace names the module by class and number; its path is the place of its first call."""
         path = self._paths.setdefault(name, f"{inner.path}.{name}" if inner.path else name)
         self.modules.setdefault(path, name.rpartition("_")[0])
         self.entered.append(path)
@@ -140,7 +140,7 @@ class Places:
             self._forwards[sequence] = inner.path
         if inner.phase == OPTIMIZER and inner.tracked:  # a step runs under no_grad, except its closure
             inner.phase = FORWARD
-        for outer in stack:  # the enclosing operators now have called another
+        for outer in stack:  # the enclosing operators now have called another operator
             outer.waiting = None
         is_seen, seen = self._sees(event), Seen(event, inner.phase, inner.path)
         if is_seen:
@@ -162,19 +162,19 @@ class Places:
             ended = stack.pop()
             if ended.waiting is not None:
                 self._add(ended.waiting, ended)
-            # In a backward pass, autograd records the operators that checkpoint recomputes, but not the node's own operators
-            # after them. If it records these too, the gradient itself is to be differentiated (create_graph=True).
+            # In a backward pass, autograd records the operators that checkpoint recomputes, but not the later operators of the node
+            # itself. If autograd records those, too, the gradient itself will be differentiated (create_graph=True).
             outer = stack[-1].node
             if ended.node is None or ended.node is outer or ended.node.ends_recorded:
                 continue
             for seen in ended.node.recorded:
                 seen.phase = RECOMPUTE
-            # A function that recomputes its forward then runs its own backward pass, and often nothing else.
+            # After recomputing its forward, such a function runs its own backward pass, and often nothing else.
             if outer is not None and ended.node.ends_recorded is False:
                 outer.ends_recorded = False
 
     def _launch(self, kernels: Iterable[Event], place: Open) -> None:
-        """Assign kernels to the operator that launched them; a composite operator that launches a kernel is counted itself."""
+        """Assign kernels to the operator that launched them. A composite operator that launches a kernel is itself counted."""
         for kernel in kernels:
             if place.seen is None and place.inside is not None:
                 place.seen, place.waiting = place.inside, None
@@ -193,7 +193,7 @@ class Places:
 
 
 def events_of(seen: Iterable[Seen], has_device: bool) -> list[Event]:
-    """Return the events that these calls spent time in: their kernels, or on a CPU the calls themselves."""
+    """Return the events whose time is the time of these calls: their kernels on a device, the calls themselves on a CPU."""
     return [event for call in seen for event in (call.kernels if has_device else [call.event])]
 
 

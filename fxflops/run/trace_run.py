@@ -1,4 +1,4 @@
-"""Make a Run from a trace: its operators as calls, each with its phase, module, kernels and time."""
+"""Make a Run from a trace. The run's calls are the trace's operators, each with its phase, module, kernels and time."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from .trace_places import BACKWARD, FORWARD, GRADIENT, RECOMPUTE, Places, Seen, 
 STEP, ONE_STEP = "ProfilerStep#", "step 1"
 UNKNOWN = "unknown"
 COPIES, EARLIER = "copied by no operator", "begun before the trace"
-"""The names of the nodes for device work that belongs to no call."""
+"""The names of the nodes for device work that does not belong to a call."""
 FORWARDS, BACKWARDS = {FORWARD, GRADIENT}, {BACKWARD, RECOMPUTE}
 PART_OF = {GRADIENT: FORWARD, RECOMPUTE: BACKWARD}
-"""The phases whose time is part of another phase's."""
+"""Phases whose time is part of another phase, mapped to this other phase."""
 
 
 def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardware: str | None = None) -> Run:
-    """Return the run in a trace; ``hardware`` is the device's name, if the trace lacks it.
+    """Return the run in a trace. ``hardware`` is the name of the device, which replaces the name in the trace.
 
-    Raises InputError if the file is no trace with shapes.
+    Raises InputError if the file is not a trace with shapes.
     """
     trace = read_file(path)
     has_numbers = shows_numbers(event for events in trace.threads.values() for event in events)
@@ -46,7 +46,7 @@ def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardwa
     places = Places(trace, operations.sees)
     seen_operations = [(seen, operations.of(seen.event)) for seen in places.seen]
     operations_that_ran = {operation for seen, operation in seen_operations if seen.kernels or seen.inner}
-    # Checkpoint stops recomputation early, inside an operator that autograd has recorded but that never runs: drop it.
+    # Checkpoint stops recomputation early, inside an operator that autograd recorded but that never runs. Drop such operators.
     seen_operations = [
         (seen, operation)
         for seen, operation in seen_operations
@@ -54,7 +54,9 @@ def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardwa
     ]
     has_device = bool(trace.on_device)
     if hardware is not None and not has_device:
-        raise InputError(f"device={hardware!r}, but {trace.name} has no kernels: it is of a CPU run; leave out device=")
+        raise InputError(
+            f"device={hardware!r} does not fit {trace.name}, a trace of a CPU run: it has no kernels; omit device="
+        )
     calls_and_nodes = [
         _call_and_node(i, seen, operation, has_device) for i, (seen, operation) in enumerate(seen_operations)
     ]
@@ -64,7 +66,7 @@ def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardwa
         if events:
             kernels = summed((event.name, event.seconds) for event in events)
             nodes += (Node(name, "", "", "", "", "", range(0), kernels=kernels),)
-    # A trace has only the names of the modules' classes, so each is recorded as a plain Module.
+    # A trace has only the names of the modules' classes, so every module is recorded as a plain Module.
     entered = ((path, Operation(places.modules[path], torch.nn.Module, (), {}, None)) for path in places.entered)
     parents = {path.rpartition(".")[0] for path in places.modules}
     scopes = tuple(Scope(path, operation, {}, path in parents) for path, operation in entered)
@@ -87,7 +89,7 @@ def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardwa
 
 
 def _call_and_node(number: int, seen: Seen, operation: Operation, has_device: bool) -> tuple[Call, Node | None]:
-    """Return a call, with a node for its kernels if it has any. Without a device its time is the host's."""
+    """Return a call, and a node for the call's kernels, or None without kernels. In a CPU trace, the call's time is the host's time."""
     event = seen.event
     if not has_device or not seen.kernels:
         seconds = event.seconds if event.is_operator and not has_device else None
@@ -103,9 +105,9 @@ def _call_and_node(number: int, seen: Seen, operation: Operation, has_device: bo
 
 
 def _steps(trace: TraceFile, seen: Sequence[Seen]) -> Iterator[Step]:
-    """Yield the steps marked by the profiler's ``step()``, or one step for the whole trace.
+    """Yield the steps that are marked by the profiler's ``step()``; without marks, yield the whole trace as a single step.
 
-    On a device a step lasts from its first kernel to the next step's first kernel, since the host may be far ahead.
+    On a device, a step lasts from its first kernel to the first kernel of the next step, since the host may be far ahead.
     """
     hosts = [event for events in trace.threads.values() for event in events]
     marks = sorted({(event.start, event.name) for event in hosts if event.name.startswith(STEP)})

@@ -1,4 +1,4 @@
-"""Advise on inputs that lack a batch dimension, or whose sizes do not fit a layer."""
+"""Give advice on inputs that lack a batch dimension, or whose sizes do not fit a layer."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .subject import Subject
 
 CONVS = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 RAISED = {"channel": CONVS, "cannot be multiplied|same reduction dim": (nn.Linear,)}
-"""Layers that may raise for wrong input sizes, by a pattern in the error; Linear's second pattern is for meta."""
+"""Layers that may raise for wrong input sizes, by a pattern in the error. The last pattern is for errors on the meta device."""
 MOST_DIMS = 4
-"""The most dimensions of an input that may lack a batch dimension: a video."""
+"""Inputs with more dimensions are assumed to have a batch dimension. A video without a batch dimension has 4 dimensions."""
 
 
 def batch_advice(subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return the shapes to pass, if the call that raised on these inputs works with one more dimension; "" otherwise.
+    """Return advice to add a batch dimension if the model runs with it but raises without it; "" otherwise.
 
-    The call is retried, with its backward pass and optimizer step if any. If it also works without the dimension, something
-    else raised.
+    The call that raised is repeated with and without the dimension, including its backward pass and optimizer step if requested. If
+    it now works without the dimension, the error had another cause.
     """
     template, tensors = template_of((args, kwargs))
     plain = all(0 < tensor.ndim <= MOST_DIMS and not tensor.is_nested for tensor in tensors)
@@ -34,7 +34,7 @@ def batch_advice(subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]
     batched = [tensor.detach().unsqueeze(0) for tensor in tensors]
     if _works(subject, args, kwargs) or not _works(subject, *fill(template, *batched)):
         return ""
-    return f"\n  it runs with a batch dimension: give {' '.join(repr(spec_of(t)) for t in batched)}"
+    return f"\n  the model runs with a batch dimension: pass {' '.join(repr(spec_of(t)) for t in batched)}"
 
 
 def _works(raised: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -65,9 +65,9 @@ def _works(raised: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bo
 
 
 def size_advice(error: BaseException | None) -> str:
-    """Return the input shapes of a layer that raised for wrong input sizes; "" for another kind of error.
+    """Return advice on the input shape of a layer that raised because of wrong input sizes; "" for other errors.
 
-    On meta, torch's error does not say how many channels a convolution expects.
+    On meta, torch's own error does not contain the number of channels that a convolution expects.
     """
     if error is None:
         return ""

@@ -21,11 +21,12 @@ T = TypeVar("T")
 
 @contextmanager
 def uncompiled(graph: fx.GraphModule | None = None, load: bool = False) -> Iterator[None]:
-    """Run functions and submodules under ``torch.compile`` as written, since counts are of the code as written.
+    """Run functions and submodules under ``torch.compile`` eagerly in this block, since the code is counted as written.
 
-    A ``graph`` with torch's control flow operators is exempt: they compile themselves, and have no gradients otherwise. Torch
-    has one compiler stance for all threads: the first run sets it, and the last run to end restores the previous one. If the
-    compiler is not loaded yet, there is no stance to set; pass ``load`` for code that must not run twice.
+    A ``graph`` with torch's control flow operators is not changed, since these operators compile themselves and otherwise have no
+    gradients. All threads share a single compiler stance in torch. The first run that begins sets this stance, and the last run that
+    ends restores the previous stance. If the compiler is not loaded yet, no stance can be set; pass ``load`` to load the compiler
+    for code that must not run twice.
     """
     if load:
         importlib.import_module(COMPILER)
@@ -45,12 +46,12 @@ def uncompiled(graph: fx.GraphModule | None = None, load: bool = False) -> Itera
 
 _SWITCHING = threading.Lock()
 _STANCES: list[AbstractContextManager[Any]] = []
-"""One context per active run; the first sets and restores the stance."""
+"""A context for each active run. The first context sets the compiler stance and restores it at its exit."""
 _SWITCHES = itertools.count()
 
 
 def ran_compiled(call: Callable[[], T]) -> tuple[T, bool]:
-    """Return a call's result, and whether it ran compiled: False if another thread's run made compiled code run eagerly."""
+    """Return a call's result, and whether the call ran compiled code: False if a run in another thread made that code run eagerly."""
     before = next(_SWITCHES)
     eagerly = bool(_STANCES)
     out = call()
@@ -58,10 +59,11 @@ def ran_compiled(call: Callable[[], T]) -> tuple[T, bool]:
 
 
 def once_loaded(run: Callable[[], T]) -> T:
-    """Return the result of a run; repeat the run if it raised RunError and loaded the compiler.
+    """Return the result of a run. Repeat a run that raised RunError if that run also loaded the compiler.
 
-    Code compiled in that first run includes the observer's modes. In the second run the compiler is loaded, and set to run
-    eagerly. ``reset`` drops the compiler's state from the first run: torch up to 2.13 never retries code that failed to compile.
+    Code that was compiled in the first run includes the observer's modes. In the second run, the compiler is already loaded, so it can
+    be set to run code eagerly. ``reset`` drops the compiler's state from the first run, since torch up to 2.13 never retries code that
+    failed to compile.
     """
     was_loaded = COMPILER in sys.modules
     try:

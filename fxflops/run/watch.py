@@ -1,4 +1,4 @@
-"""Wire together the instruments of one run: an observer, the live storages, and the owners of autograd nodes."""
+"""Connect the instruments of a run: an observer, the live storages, and the owners of autograd nodes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from .outcome import Environment, Run
 
 
 class Watch:
-    """The instruments of one run in a world.
+    """The instruments of a run in a world (real, fake or meta tensors).
 
-    ``held`` are tensors that live before and after the run, by category; ``cap`` is the limit of live bytes. With
-    ``backward``, calls of the backward pass are assigned to the modules whose gradients they compute. The other arguments are
+    ``held`` are tensors that are alive before and after the run, by category. ``cap`` is the limit of live bytes. With
+    ``backward``, each call of the backward pass is assigned to the module whose gradients the call computes. The other arguments are
     passed to :class:`~fxflops.trace.observe.Observer`.
     """
 
@@ -68,11 +68,14 @@ class Watch:
 
     @property
     def calls(self) -> Sequence[Call]:
-        """The calls of the run. Gradients of masked attention have their forward's pairs, which ``observer.calls`` lacks on meta."""
+        """The calls of the run. Backward calls of masked attention have the share of pairs that the mask leaves.
+
+        On meta, ``observer.calls`` lacks this share.
+        """
         return with_shares(self.observer.calls, self.owners.owner_of)
 
     def release(self) -> None:
-        """Break the reference cycles of a finished observer, which otherwise only the garbage collector would free."""
+        """Break the reference cycles of a finished observer. Otherwise, its memory would be kept until garbage collection."""
         self.observer.release()
         self.world.end()
         self.storages.end_run()
@@ -90,9 +93,9 @@ def run_from_watch(
     timed: bool = False,
     **measured: Any,
 ) -> Run:
-    """Return the record of a run, without the times of its calls unless it is ``timed``.
+    """Return the record of a run. The times of the run's calls are included only if ``timed``.
 
-    ``model`` and ``inputs`` are descriptions; ``measured`` are further fields of the record, which override the watch's.
+    ``model`` and ``inputs`` are descriptions. ``measured`` are further fields of the record, which override fields from the watch.
     """
     calls = watch.calls
     history = watch.storages.history(watch.observer.calls)

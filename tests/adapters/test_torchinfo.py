@@ -447,10 +447,10 @@ def test_the_model_and_the_random_numbers_are_left_as_they_were() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"input_size": (0,)}, "sizes of 1 or more"),
-        ({"input_size": ()}, "sizes of 1 or more"),
+        ({"input_size": (0,)}, "sizes of at least 1"),
+        ({"input_size": ()}, "sizes of at least 1"),
         ({"input_size": 3}, "or a list of shapes"),
-        ({"input_size": ("a",)}, "sizes of 1 or more"),
+        ({"input_size": ("a",)}, "sizes of at least 1"),
         ({"input_size": (2, 4), "input_data": X}, "not both"),
         ({"input_data": X, "col_width": 0}, "col_width"),
         ({"input_data": X, "verbose": 3}, "verbose"),
@@ -477,8 +477,8 @@ def test_arguments_that_do_not_fit(settings: dict[str, Any], message: str) -> No
             r"\n  colwidth= goes to forward \(did you mean col_width\?\)$",
         ),
         (nn.Embedding(9, 4), {"input_size": (2, 7)}, r"token ids: give dtypes=\[torch\.long\]"),
-        (nn.Linear(4, 3).bfloat16(), {"input_size": (1, 4)}, r"\n  give dtypes=\[torch\.bfloat16\]"),
-        (SingleInputNet(), {"input_size": (1, 28, 28)}, r"give f32\[1,1,28,28\], with input_size or batch_dim=0$"),
+        (nn.Linear(4, 3).bfloat16(), {"input_size": (1, 4)}, r"\n  pass dtypes=\[torch\.bfloat16\]"),
+        (SingleInputNet(), {"input_size": (1, 28, 28)}, r"pass f32\[1,1,28,28\], with input_size or batch_dim=0$"),
         (
             SingleInputNet(),
             {"input_size": (1, 1, 28, 28), "batch_dim": 0},
@@ -487,7 +487,7 @@ def test_arguments_that_do_not_fit(settings: dict[str, Any], message: str) -> No
         (
             nn.Linear(4, 3),
             {"input_size": (2, 4), "batch_dim": 9},
-            r"batch_dim is the position of the batch in \(2, 4\)",
+            r"batch_dim must be a position in the shape \(2, 4\)",
         ),
     ],
 )

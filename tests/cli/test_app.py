@@ -354,7 +354,7 @@ def test_masks_and_positions_keep_their_values_where_weights_have_none() -> None
     mask = "--input input_ids=1,16:i64 --input attention_mask=1,16:i64"
     result = invoke(f"run hf:llama.json {mask} --counts-only")
     assert result.exit_code == 0
-    assert "architectures name no model of transformers, so this is LlamaModel, without a head" in result.stderr
+    assert "architectures name no transformers model, so this is LlamaModel, without a head" in result.stderr
     assert "cpu · eval" in result.stdout
 
 
@@ -587,7 +587,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run timm:", "timm: lacks the name of a model. A model is one of"),
         (
             "run .",
-            ". is a directory without a config.json: a model's folder has one; give your own model as FILE.py:NAME",
+            ". is a directory without a config.json: pass a model's folder, which has a config.json, or your own model as FILE.py:NAME",
         ),
         ("run model.pt2", "unknown model 'model.pt2': there is no such file"),
         ("run ../data.json", "there is no file '../data.json'"),
@@ -609,7 +609,10 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
             "\n  --dtype sets the dtype of the weights, --input SHAPE:DTYPE",
         ),
         ("summary model.py:make_model --input-size 3,64,a", "write a shape, such as 1,3,224,224"),
-        ("summary timm:resnet18 --input-size 3,64,64", "\n  it runs with a batch dimension: give f32[1,3,64,64]\n"),
+        (
+            "summary timm:resnet18 --input-size 3,64,64",
+            "\n  the model runs with a batch dimension: pass f32[1,3,64,64]\n",
+        ),
         ("run model.py:broken", "model.py:broken() raised ValueError: no such width\n  at "),
         ("run model.py:make_model", "Sequential.forward takes (input)"),
         ("run model.py:make_model --input 1,4,64,64", "to have 3 channels, but got 4"),
@@ -647,7 +650,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ),
         (
             "run model.py:make_model --input 1,3,64,64 --counts-only --backward --optimizer SparseAdam",
-            "fxflops: SparseAdam raised in its step\n  RuntimeError: SparseAdam does not support dense gradients",
+            "fxflops: SparseAdam.step() raised an error\n  RuntimeError: SparseAdam does not support dense gradients",
         ),
         ("run model.py:make_model --input 1,3 --tree --columns cost", "--tree: no column 'cost'"),
         ("run model.py:make_model --input 1,3 --tree --table --sort-by target", "--tree: no column 'target'"),
@@ -721,7 +724,7 @@ def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         (b"[1, 2]", "hf:a.json", "it has no model_type, such as"),
         (b'{"model_type": "llamma"}', "hf:a.json", "transformers has no model_type 'llamma' (did you mean llama"),
         (b'{"model_type": "llama", "hidden_size": "big"}', "hf:a.json", "fxflops: hf:a.json cannot be built: "),
-        (b"weights", "a.pt", "a.pt is a text file, not a model: a model in a file is a .pt2 of torch.export.save"),
+        (b"weights", "a.pt", "a.pt is a text file, not a model: pass a .pt2 file written by torch.export.save"),
     ],
 )
 def test_a_file_that_is_no_model(tmp_path: Path, content: bytes | None, name: str, said: str) -> None:
@@ -1139,8 +1142,8 @@ def test_a_model_in_a_file(files: Path, command: str, batch: int) -> None:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("batch.pt2", "sizes to choose: input float32["),
-        ("fixed.pt2 --batch 3", "size 0 was fixed as 2 in torch.export.export"),
+        ("batch.pt2", "choose sizes for the program's inputs: input float32["),
+        ("fixed.pt2 --batch 3", "torch.export.export fixed size 0 as 2"),
         ("script.pt", "has no default inputs: give --input 1,3,224,224"),
         ("pickled.pt --input 1,3,8,8", "to load a file that you trust, add --unsafe"),
     ],

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import fxflops
 
-ADVICE = "it runs with a batch dimension"
+ADVICE = "the model runs with a batch dimension"
 Make = Callable[[], nn.Module]
 
 

@@ -153,7 +153,7 @@ def kinds() -> dict[str, tuple[Callable[..., Any], str]]:
 
 def test_a_second_input_is_no_mapping_of_names() -> None:
     with pytest.raises(
-        fxflops.InputError, match="kwargs must be a mapping of names to inputs, not Tensor; several inputs"
+        fxflops.InputError, match="kwargs must be a mapping of names to inputs, not Tensor; pass several inputs"
     ):
         fxflops.count(torch.matmul, torch.ones(2, 3), torch.ones(3, 4))  # type: ignore[arg-type]
 
@@ -243,8 +243,8 @@ class _nothing:
         ("net", "must be a torch.nn.Module or a callable, not str"),
         (None, "must be a torch.nn.Module or a callable, not NoneType"),
         (3, "must be a torch.nn.Module or a callable, not int"),
-        (Net, "is the class Net, not an instance: give Net(...)"),
-        (Pipe, "is the class Pipe, not an instance: give Pipe(...)"),
+        (Net, "is the class Net, not an instance: pass Net(...)"),
+        (Pipe, "is the class Pipe, not an instance: pass Pipe(...)"),
     ],
 )
 @pytest.mark.parametrize("function", [fxflops.count, fxflops.analyze, fxflops.summary])
@@ -280,13 +280,13 @@ def test_modules_may_be_given() -> None:
     assert fxflops.count(called, X, models={"back": net})["back"].total.macs == MACS
     listed = fxflops.count(called, X, models=[other, net])
     assert [listed["Linear_0"].total.macs, listed["Net_1"].total.macs] == [4 * 8 * 8, MACS]
-    with pytest.raises(InputError, match="models is a module, a list or a dict of them, not int"):
+    with pytest.raises(InputError, match="models must be a module, a list of modules or a dict of modules, not int"):
         fxflops.count(called, X, models=3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"must be a torch\.nn\.Module, not int"):
         fxflops.count(called, X, models=[3])  # type: ignore[list-item]
     with pytest.raises(InputError, match=r"no torch\.nn\.Module in models="):
         fxflops.count(called, X, models={"a": 3})  # type: ignore[dict-item]
-    with pytest.raises(InputError, match="only for functions"):
+    with pytest.raises(InputError, match="only for callables"):
         fxflops.count(net, X, models=net)
 
 
@@ -335,7 +335,7 @@ def test_generators_give_all_items_and_coroutines_are_refused() -> None:
         return out
 
     assert fxflops.count(items, X).total_macs == 3 * MACS
-    with pytest.raises(InputError, match="coroutine, which runs when it is awaited"):
+    with pytest.raises(InputError, match="coroutine, which runs only when awaited"):
         fxflops.count(later, X)
 
 
@@ -481,7 +481,7 @@ def test_own_backward_passes_are_not_followed_by_another() -> None:
             report = fxflops.count(called, X, backward=backward)
             assert report.total_backward_flops == alone.total_backward_flops, called
             assert report.total_flops == alone.total_flops
-    with pytest.raises(InputError, match="runs a backward pass itself, so optimizer= has no place"):
+    with pytest.raises(InputError, match="runs a backward pass itself, so optimizer= cannot be used"):
         fxflops.count(returns_loss, X, backward=True, optimizer=torch.optim.SGD)
 
 

@@ -138,7 +138,7 @@ def pipeline(path: Path) -> None:
 
 
 NOT_MODELS: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "a state dict": (lambda path: torch.save(model().state_dict(), path), r"a state dict \(4 tensors, 212 numbers, .*: weights without"),
+    "a state dict": (lambda path: torch.save(model().state_dict(), path), r"a state dict \(4 tensors, 212 numbers, .*: it has weights, but no code"),
     "an old state dict": (
         lambda path: torch.save(model().state_dict(), path, _use_new_zipfile_serialization=False),
         "a state dict",
@@ -147,28 +147,28 @@ NOT_MODELS: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda path: torch.save({"epoch": 1, "state_dict": model().state_dict(), "optimizer": {}}, path),
         r"a checkpoint \(epoch, state_dict, optimizer\)",
     ),
-    "a tensor": (lambda path: torch.save(X, path), "a tensor of the shape"),
+    "a tensor": (lambda path: torch.save(X, path), "a tensor of shape"),
     "nothing": (lambda path: path.write_bytes(b""), "an empty file"),
-    "noise": (lambda path: path.write_bytes(bytes(range(255, 0, -1)) * 9), "a file of unknown kind"),
-    "safetensors": (safetensors, "a safetensors file: weights without"),
-    "GGUF": (lambda path: path.write_bytes(b"GGUF\x03" + bytes(99)), "a GGUF file"),
+    "noise": (lambda path: path.write_bytes(bytes(range(255, 0, -1)) * 9), "of unknown type"),
+    "safetensors": (safetensors, "a safetensors file: it has weights, but no code"),
+    "GGUF": (lambda path: path.write_bytes(b"GGUF\x03" + bytes(99)), "a llama.cpp GGUF file"),
     "ONNX": (lambda path: path.write_bytes(b"\x08\x08\x12\x07pytorch\x1a\x032.1:" + bytes(99)), "an ONNX model"),
     "a library": (lambda path: path.write_bytes(b"\x7fELF" + bytes(99)), "a compiled library"),
     "git-lfs": (lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\n"), "git lfs pull"),
-    "a page": (lambda path: path.write_text("<!DOCTYPE html><html>"), "a page of text"),
+    "a page": (lambda path: path.write_text("<!DOCTYPE html><html>"), "a text file that begins"),
     "a text": (lambda path: path.write_text("hello"), "a text file"),
     "an archive": (lambda path: zipped(path, "a.txt"), "a zip archive that torch did not write"),
     "compiled": (lambda path: zipped(path, "m/archive_format", "m/data/aotinductor/model/a.so"), "compiled by AOTInductor"),
     "half a program": (lambda path: cut(path, exported), "a damaged zip archive"),
     "half a script": (lambda path: cut(path, SAFE["scripted"]), "a damaged zip archive"),
-    "a broken program": (lambda path: zipped(path, "m/archive_format", "m/models/model.json"), "this program of torch.export cannot be loaded"),
-    "a broken script": (lambda path: zipped(path, "m/constants.pkl", "m/data.pkl", "m/version"), "this model of TorchScript cannot be loaded"),
+    "a broken program": (lambda path: zipped(path, "m/archive_format", "m/models/model.json"), "this torch.export program cannot be loaded"),
+    "a broken script": (lambda path: zipped(path, "m/constants.pkl", "m/data.pkl", "m/version"), "this TorchScript model cannot be loaded"),
     "a folder": (folder, "a directory without a config.json"),
     "an adapter": (
         lambda path: folder(path, adapter_config={"base_model_name_or_path": "gpt2"}),
-        "an adapter of PEFT for gpt2",
+        "a PEFT adapter for gpt2",
     ),
-    "a pipeline": (pipeline, r"a pipeline of diffusers, FluxPipeline: count one of its models, \w+/vae \(AutoencoderKL\)"),
+    "a pipeline": (pipeline, r"a diffusers pipeline, FluxPipeline: count one of its models, \w+/vae \(AutoencoderKL\)"),
     "custom code": (
         lambda path: folder(path, config={"model_type": "mine", "architectures": ["Mine"], "auto_map": {"AutoModel": "m.Mine"}}),
         r"names custom code \(auto_map\): transformers has no model_type 'mine'; custom code is not run",
@@ -179,7 +179,7 @@ NOT_MODELS: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "timm's": (
         lambda path: folder(path, config={"architecture": "resnet18", "pretrained_cfg": {}}),
-        "a config of timm: give timm:resnet18",
+        "is a timm config: use timm:resnet18",
     ),
 }  # fmt: skip
 
@@ -196,7 +196,7 @@ def test_what_is_no_model_is_said_in_a_line(name: str, tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(TypeError, match="and no file has that name"):
+    with pytest.raises(TypeError, match="and no file has this path"):
         fxflops.count("resnet50", X)
 
 

@@ -221,8 +221,8 @@ def test_what_the_compiler_raises_is_told() -> None:
     assert report.compiled is not None
     assert report.compiled.latency is None
     assert report.compiled.speedup is None
-    assert report.compiled.missing.startswith("it raised Unsupported")
-    assert "not timed: it raised Unsupported" in str(report)
+    assert report.compiled.missing.startswith("the compiled model raised Unsupported")
+    assert "not timed: the compiled model raised Unsupported" in str(report)
     assert report.latency is not None
 
 

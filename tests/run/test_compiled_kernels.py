@@ -61,7 +61,7 @@ def test_a_backend_without_kernels() -> None:
     model = torch.compile(nn.Linear(8, 8).eval(), backend="eager")
     view = fxflops.analyze(model, X, repeats=2, kernels=True, progress=False).compiled
     assert view is not None
-    assert view.run.kernels_missing == "its backend generates no inductor kernels"
+    assert view.run.kernels_missing == "the model's backend generates no inductor kernels"
     with pytest.raises(fxflops.FxflopsError, match="no inductor kernels"):
         view.by_module()
 
@@ -72,19 +72,19 @@ def raises() -> Any:
 
 def test_the_other_process_raises() -> None:
     torch._dynamo.reset()
-    assert compiled_kernels(lambda: raises, {}) == ((), "compiling it again raised ValueError: so it is")
+    assert compiled_kernels(lambda: raises, {}) == ((), "compiling the model again raised ValueError: so it is")
 
 
 def test_the_other_process_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "LIMIT", 0.2)
     found, why = compiled_kernels(lambda: threading.Event().wait, {})
     assert not found
-    assert why.startswith("compiling it in a process of its own took longer than")
+    assert why.startswith("compiling the model again in a forked process took longer than")
 
 
 def test_a_system_that_cannot_copy_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(kernels.os, "fork")
-    assert compiled_kernels(lambda: raises, {}) == ((), "the system cannot copy a process")
+    assert compiled_kernels(lambda: raises, {}) == ((), "this system cannot fork a process")
 
 
 def event(name: str, *children: Any) -> Any:
@@ -113,5 +113,5 @@ def test_calls_are_matched_in_the_order_in_which_they_were_written() -> None:
 
 
 def test_calls_that_do_not_match_are_not_guessed() -> None:
-    with pytest.raises(LookupError, match="a run calls aten::mm where inductor wrote torch"):
+    with pytest.raises(LookupError, match="a run calls aten::mm, but inductor's code calls torch"):
         [*called([event("## Call CompiledFxGraph y ##", event("aten::mm"))], EMITTED)]

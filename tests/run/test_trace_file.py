@@ -18,7 +18,7 @@ from .traces import event, kernel, mm, written
     [
         ("not JSON", "is not JSON"),
         ("{}", "has no traceEvents"),
-        ('{"traceEvents": []}', "shows no operators"),
+        ('{"traceEvents": []}', "contains no operators"),
         (
             '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 1}]}',
             "record_shapes=True",

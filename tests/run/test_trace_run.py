@@ -160,7 +160,7 @@ def test_the_device_may_be_given(tmp_path: Path) -> None:
 
 
 def test_a_device_that_a_trace_has_nothing_of_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="has no kernels: it is of a CPU run"):
+    with pytest.raises(InputError, match="a trace of a CPU run: it has no kernels"):
         fxflops.read_trace(written(tmp_path, [mm(0)]), device="H100")
 
 

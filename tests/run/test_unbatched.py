@@ -34,7 +34,7 @@ def test_an_image(device: str) -> None:
         with pytest.raises(RunError, match="in module '1'") as error:
             ask(model, image, mode="train")
         assert str(error.value).endswith(
-            "\n  it runs with a batch dimension: give f32[1,3,8,8], e.g. with x.unsqueeze(0)"
+            "\n  the model runs with a batch dimension: pass f32[1,3,8,8], e.g. with x.unsqueeze(0)"
         )
         assert isinstance(error.value, ValueError)  # as batch norm's own error is
     assert fxflops.count(model, image.unsqueeze(0)).complete
@@ -44,7 +44,7 @@ def test_an_image(device: str) -> None:
 
 def test_token_ids() -> None:
     batch = {"input_ids": torch.arange(6), "mask": torch.ones(6)}
-    with pytest.raises(RunError, match=r"give i64\[1,6\] f32\[1,6\], e.g. with x"):
+    with pytest.raises(RunError, match=r"pass i64\[1,6\] f32\[1,6\], e.g. with x"):
         fxflops.count(Tokens(), kwargs=batch)
 
 
