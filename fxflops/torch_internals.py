@@ -148,7 +148,7 @@ def outside_transforms() -> Iterator[None]:
 # The open level of forward-mode AD; -1 if no level is open. In an open level, calls also compute tangents. Necessary.
 dual_level: Callable[[], int] = partial(getattr, torch.autograd.forward_ad, "_current_level")
 # Whether autograd's own vmap (is_grads_batched, vectorize=True) is active. It is older than functorch's vmap. Necessary.
-_VMAP: Any = torch._C._parse_dispatch_key("VmapMode")  # looking it up by name takes 2 us
+_VMAP: Any = torch._C._parse_dispatch_key("VmapMode")  # looking up the key by name takes 2 us
 in_autograds_vmap: Callable[[], bool] = partial(torch._C._dispatch_tls_is_dispatch_key_included, _VMAP)
 # Whether autocast is on for any device. Without this name, autocast is always assumed to be on, and counting is slower.
 is_any_autocast_enabled: Callable[[], bool] = _optional("torch._C._is_any_autocast_enabled", lambda: True)
@@ -275,7 +275,7 @@ below_autograd = torch._C._AutoDispatchBelowAutograd
 flash_attention_for_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 # The kernel of recurrent layers on CUDA. It distinguishes a program that calls the kernel by name from a recurrent layer. Necessary.
 cudnn_rnn = torch.ops.aten._cudnn_rnn
-# Functions with their own formulas. If torch lacks one, no model can call it.
+# Functions that have formulas. If torch does not have such a function, no model can call it.
 int_mm = _optional("torch._int_mm", Nobody)
 convolution_with_flags = _optional("torch._convolution", Nobody)
 
@@ -311,7 +311,7 @@ COMPILER_CALLS_FUNCTIONS = TorchVersion(torch.__version__) < "2.9"
 # The prefixes of the names that the compiler uses in rewritten functions: for its graphs, and for functions that resume after a graph
 # break. If these names change, no graph break is found.
 COMPILED_CODE, RESUMED_CODE = "__compiled_fn_", "__resume_at_"
-# The prefix of the profiler's name for a call of a graph that inductor compiled. Without it no kernel is found.
+# The prefix of the name that the profiler gives to a call of a graph compiled by inductor. If it changes, no kernel is found.
 GRAPH_CALL = "## Call CompiledFxGraph"
 # The __module__ of torch's classes written in C++. Users cannot set attributes on objects of these classes.
 C_MODULE = "torch._C"
@@ -382,7 +382,7 @@ def fake_group(rank: int, size: int) -> Iterator[None]:
     finally:
         torch.distributed.destroy_process_group()
         debug._clear_sharding_prop_cache()
-        getattr(_redistribute, "_planner_cache", {}).clear()  # not in older versions
+        getattr(_redistribute, "_planner_cache", {}).clear()  # older versions have no such cache
         for held in vars(_redistribute).values():
             getattr(held, "cache_clear", int)()
 

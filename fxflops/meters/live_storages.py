@@ -99,9 +99,9 @@ class LiveStorages:
         self._held: dict[int, int] = {}
         # Entries of storages that existed before the run, but were first seen during it: see hold_earlier.
         self._entries_from_before: set[int] = set()
-        self._bytes_met = 0  # the bytes of these storages
+        self._bytes_met = 0  # the bytes of the storages in _entries_from_before
         self._met_categories: dict[int, str] = {}  # categories of call arguments, by entry, until a label replaces them
-        # A reference to checkpoint's hook for the function that it is running.
+        # A weak reference to the hook of the function that checkpoint is running.
         self._random_state_hook: Callable[[], Any] = lambda: None
         self._placeholders: set[int] | None = None  # entries on meta: see note_placeholders
         self._held_on_meta: set[int] = set()
@@ -142,7 +142,7 @@ class LiveStorages:
 
         ``spec`` is the tensor's spec; by default it is read from the tensor.
 
-        Raises InputError above the cap.
+        Raises InputError if the live storages exceed the cap.
         """
         if (tensor if spec is None else spec).layout is not torch.strided:
             return
@@ -229,7 +229,7 @@ class LiveStorages:
             if not aliases or storage_uses(cdata) > aliases:
                 continue
             entry, tensor = self._held[cdata], reference()
-            if tensor is not None and tensor.is_meta:  # it needs no stand-in any more
+            if tensor is not None and tensor.is_meta:  # the tensor needs no stand-in any more
                 self.stand_in_of(tensor)
             # A view or autograd may still use the memory of a stand-in; the stand-in then survives although its reference is dropped.
             addresses = [

@@ -88,7 +88,7 @@ class QueueStopwatch(LapseStopwatch):
     def __init__(self, queue: FullQueue) -> None:
         super().__init__()
         self._queue = queue
-        self._marks_and_work = list[HostMark | Work]()  # in order, since the last reading
+        self._marks_and_work = list[HostMark | Work]()  # in order; all since the last reading
         self._unread = deque[Work]()  # work whose events have not been read
         self._events = list[torch.Event]()  # events that can be used again
         self._least_seconds = dict[Any, float]()  # the least seconds of the host for work of each kind

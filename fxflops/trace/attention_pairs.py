@@ -50,7 +50,7 @@ class Masks:
         storage = mask.untyped_storage()
         key = storage._cdata, mask.storage_offset(), mask.shape, mask.stride(), mask.dtype, mask._version
         reference, count = self._read.get(key, (None, 0))
-        if reference is None or reference() is None:  # a new storage may reuse a freed one's address
+        if reference is None or reference() is None:  # a new storage may reuse a freed address
             count = kept_by(mask)
             self._read[key] = weakref.ref(storage), count
         return count

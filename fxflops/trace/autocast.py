@@ -21,7 +21,7 @@ ELIGIBLE = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def autocast_state() -> dict[str, tuple[bool, torch.dtype]]:
-    """Return, for each device, whether autocast is on, and its dtype."""
+    """Return, for each device, whether autocast is on, and the dtype that autocast uses."""
     return {d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES}
 
 

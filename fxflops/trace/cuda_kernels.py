@@ -25,7 +25,7 @@ PREFERS_CUDNN = TorchVersion(torch.__version__) >= "2.10"
 EFFICIENT_TAKES_GROUPS = TorchVersion(torch.__version__) >= "2.14"
 """Whether the memory-efficient kernel accepts fewer key heads than query heads."""
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
-"""cuDNN's mode numbers of recurrent layers."""
+"""The numbers by which cuDNN distinguishes types of recurrent layers."""
 
 
 def takes_plain_products(*args: Any, **kwargs: Any) -> bool:
@@ -223,4 +223,4 @@ STAND_INS: dict[Any, Any] = {
     F.scaled_dot_product_attention: attention,
     **{getattr(torch, name): _layer(mode, name == "lstm") for name, mode in MODES.items()},
 }
-"""The stand-in of each torch function."""
+"""For each torch function, the stand-in that calls the GPU's operators."""

@@ -176,7 +176,7 @@ class DeviceKernels:
         return Decomposition([flash], template_of(query)[0], [out])
 
     def is_absent(self) -> bool:
-        """Return whether the device is a GPU, and this machine has none."""
+        """Return whether the device is a GPU, but this machine has no GPU."""
         return self.device.type == "cuda" and not torch.cuda.is_available()
 
     def _decompose(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> Decomposition | None:

@@ -105,7 +105,7 @@ def _formula_of_class(registry: FormulaRegistry, cls: type) -> tuple[Formula | N
 
 NO_NAMES: frozenset[str] = frozenset()
 GETATTR = ("__getattr__", "__getattribute__")
-"""Methods that can change what any attribute of a module returns."""
+"""Methods by which a class can change the value of any attribute."""
 
 
 def _read_by_forward(cls: Any) -> set[str]:
@@ -176,7 +176,7 @@ PLAIN = frozenset(BASES)
 NUMBERS = PLAIN - {tuple, list}
 LASTING = PLAIN | {FunctionType}
 USUAL = PLAIN | {dict, OrderedDict, set, FunctionType, ObservedModule}
-"""Common classes of module attributes, none of them a tensor."""
+"""Common classes of module attributes that are not tensors."""
 
 
 def _is_setting(value: Any) -> bool:

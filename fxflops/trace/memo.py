@@ -140,7 +140,7 @@ FormOf = Callable[[Any], Any]
 
 
 def key_of(value: Any, form_of: FormOf, tensors: Collection[type] = ORDINARY) -> Any:
-    """Return the key of one argument, with forms in place of tensors. Raises Unknown if it has other values."""
+    """Return the key of one argument, with forms in place of tensors. Raises Unknown if the argument contains any other value."""
     kind = type(value)
     if kind in tensors:
         return form_of(value) or unknown()

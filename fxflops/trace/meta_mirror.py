@@ -47,7 +47,7 @@ def _is_on_meta(tensor: torch.Tensor) -> bool:
 def _view_like(tensor: torch.Tensor, base: torch.Tensor, meta: torch.Tensor) -> torch.Tensor:
     """Return a view of ``meta`` that matches ``tensor``, a view of ``base``; ``meta`` is the meta tensor of ``base``."""
     shape, stride, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
-    with torch.enable_grad():  # as when the original view was made, whatever the mode is now
+    with torch.enable_grad():  # as when the original view was made, even under no_grad
         if base.dtype == tensor.dtype:
             return meta.as_strided(shape, stride, offset - base.storage_offset())
         if base.is_complex():
@@ -116,7 +116,7 @@ class MetaMirror:
         self._state = {id(tensor): tensor for tensor in state}
         self.is_of_meta = any(tensor.is_meta for tensor in self._state.values())
         self._weight_metas: set[int] = set()  # ids of the meta tensors of trainable parameters
-        # For each real tensor, by id: a reference to it, and its meta tensor.
+        # For each real tensor, by id: a weak reference to the real tensor, and its meta tensor.
         self._pairs: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self.registered: dict[int, tuple[weakref.ref[torch.Tensor], Form | None]] = {}
         self.form_of = form_of or cache(Form)

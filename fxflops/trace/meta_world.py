@@ -253,7 +253,7 @@ class MetaWorld(World):
     def may_ask_memo(self, in_handler: bool) -> bool:
         if self._autocast.cast_weights:
             self._autocast.forget()
-        if self._dtype is not get_default_dtype():  # factories and type promotion depend on it
+        if self._dtype is not get_default_dtype():  # factories and type promotion depend on the default dtype
             self._dtype = get_default_dtype()
             if self._lessons is not None:
                 self.memo = self._lessons.memo(self._observe_dispatch)

@@ -155,7 +155,7 @@ def modes_of_others() -> list[TorchFunctionMode]:
 
 
 def is_on_top() -> bool:
-    """Return whether this thread has no dispatch modes but ours."""
+    """Return whether this thread has no dispatch modes except ours."""
     return all(isinstance(mode, AtenMode) for mode in get_current_dispatch_mode_stack())
 
 

@@ -254,7 +254,7 @@ class Observer:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        for open_call in self._stack.open:  # left open by an interrupt
+        for open_call in self._stack.open:  # calls left open by an interrupt
             open_call.let_go()
         self.switch_off(*exception)
         self._hooks.detach()
@@ -615,7 +615,7 @@ class Observer:
         is_own_thread = threading.get_ident() == self._thread
         enter, leave = (self._begin_module, self._end_module) if is_own_thread else (self._pre_hook, self._post_hook)
         enter(module, args, kwargs)
-        out = None  # if the module raises
+        out = None  # stays None if the module raises
         try:
             out = module._call_impl(*args, **kwargs)
         finally:
@@ -676,10 +676,10 @@ class Observer:
             self.steps.append(Step(path, range(number, number + 1)))
         return out
 
-    # Functions, from the function mode
+    # Functions, which the function mode sees
 
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one function call that reached the mode, and record it."""
+        """Run one function call that reached the function mode, and record the call."""
         world = self._world
         self._follow_imports()
         if func in world.unrecorded:
@@ -1008,7 +1008,7 @@ class Observer:
         finally:
             self._bodies_under_way.discard(func)
 
-    # Operators, from the dispatch mode: in the backward pass, and in calls without a formula
+    # Operators, which the dispatch mode sees in the backward pass and in calls without a formula
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a dispatched operator; record it unless it is part of a recorded call."""
@@ -1122,7 +1122,7 @@ class Observer:
             self._dispatcher = before
 
     def _run_communication(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run and record an operator that sends or receives, even inside another call."""
+        """Run and record an operator that sends or receives data, even inside another recorded call."""
         args, kwargs = self._world.replace(args, kwargs, func)
         self._announce_writes(func, args, kwargs)
         entry = self._registry.find(func)
@@ -1184,7 +1184,7 @@ class Observer:
         """Cast the arguments as autocast does, run a function or an operator, and track the tensors that it returns."""
         args, kwargs = self._world.cast(func, args, kwargs)
         if isinstance(func, HigherOrderOperator):
-            self._unwritten.clear()  # its writes are not observed in detail
+            self._unwritten.clear()  # the operator's writes are not observed in detail
             with disable_current_modes():
                 out = self._run_higher_order(func, args, kwargs)
         else:
@@ -1340,7 +1340,7 @@ class Observer:
 
     def _check_reads(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """If a function reads memory that no observed call has written, record a call without formula for the unseen write."""
-        if is_between_processes(func):  # neither its schema nor its name shows what it writes to
+        if is_between_processes(func):  # neither schema nor name shows which arguments it writes to
             self._unwritten.wrote((args, kwargs))
         elif self._unwritten.is_read_by(entry, func, args, kwargs):
             self.log.call(
@@ -1442,7 +1442,7 @@ class Observer:
     def _result_of_library(self, entry: Formula | None, func: LibraryFunction, arguments: Arguments, out: Any) -> Any:
         """Return the spec of the result of a library's function, with the facts that depend on its arguments' values."""
         result = spec_of(out)
-        if out is None and func.kernel.writes:  # its result is the tensor that it writes to
+        if out is None and func.kernel.writes:  # the result is the tensor that the function writes to
             result = spec_of(func.arguments(*arguments).get(func.kernel.writes[0]))
         return self._facts_of_library(entry, func, arguments, result)
 

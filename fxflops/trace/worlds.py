@@ -125,7 +125,7 @@ class World:
         return value
 
     def written(self, value: Any) -> Any:
-        """Return the tensors in a value as the run left them."""
+        """Return the tensors in a value; a tensor that the run has written to elsewhere is replaced by its counterpart."""
         return value
 
     def returned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -158,7 +158,7 @@ class World:
     # The memo: these methods are called only if the world has a memo
 
     def may_ask_memo(self, in_handler: bool) -> bool:
-        """Return whether the memo applies in this thread's current state: a call's record depends only on its tensors' metadata.
+        """Return whether the memo may be used in this thread now, because a call's record depends only on its tensors' metadata.
 
         On meta, first switch to the memo for torch's current settings. ``in_handler``: the observer's function mode is off because
         it is handling a call.
