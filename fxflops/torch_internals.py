@@ -154,7 +154,7 @@ in_autograds_vmap: Callable[[], bool] = partial(torch._C._dispatch_tls_is_dispat
 is_any_autocast_enabled: Callable[[], bool] = _optional("torch._C._is_any_autocast_enabled", lambda: True)
 # Return the number of references from C++ to a tensor: autograd, which saves tensors, has such references. Necessary.
 _uses: Callable[[torch.Tensor], int] = torch.Tensor._use_count  # type: ignore[attr-defined]
-# Return the number of references to a storage; views share a storage. Without it, a tensor that a forward replaces is counted to the end.
+# Return the number of references to a storage; views share a storage. Without it, tensors that a forward replaces are counted as alive.
 _storage_uses: Callable[[int], int] = _optional("torch._C._storage_Use_Count", lambda _: sys.maxsize)
 
 

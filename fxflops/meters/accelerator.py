@@ -18,8 +18,8 @@ HOSTS = frozenset({"cpu", "meta"})
 class Accelerator:
     """A device that works asynchronously to the host, with its measurements of time and memory.
 
-    ``has_statistics``: the device's allocator records a peak. The allocator of mps does not, so there the peak of live storages is
-    measured.
+    ``has_statistics``: the device's allocator records a peak. The allocator of mps does not record a peak, so live storages are
+    measured instead.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -39,7 +39,7 @@ class FullQueue:
 
     @classmethod
     def of(cls, accelerator: Accelerator | None) -> FullQueue | None:
-        """Return the queue of a device; None if torch has no function that makes the device's stream wait. It has one for CUDA."""
+        """Return the queue of a device; None if torch has no function that makes the device's stream wait. For CUDA, torch has it."""
         sleep = None if accelerator is None else device_sleep(accelerator.device)
         return None if accelerator is None or sleep is None else cls(accelerator, sleep)
 

@@ -64,7 +64,7 @@ class LiveStorages:
     began. ``stand_in_of(tensor)`` returns the meta tensor that stands for a tensor in the run, and makes the run forget this pair.
     ``counts_meta`` is False in a run on another device, where torch uses meta tensors only to infer shapes, so that they hold no
     memory. ``counts_random_states`` is True in a run for the CPU, where checkpoint saves a CPU random state for each function
-    without an observed call.
+    that it runs, which no observed call shows.
     """
 
     def __init__(

@@ -31,8 +31,9 @@ from .stopwatch import Stopwatch
 FIRST_HOLD = 50e-6
 """The seconds for which the device is made to wait (held) before work of a new kind."""
 NEARLY, CLEARLY = 0.9, 1.2
-"""Factors that decide whether a call waited for the device. It did if it took NEARLY as long as the device was held, if the device
-was held CLEARLY longer than the fastest call of this kind took, and if both were true of the previous call of this kind, too."""
+"""Factors that decide whether a call waited for the device. Its seconds must be at least NEARLY times the seconds for which the device
+was held, and the device must have been held for at least CLEARLY times the seconds of the fastest call of this kind. Both must also be
+true of the previous call of this kind."""
 UNREAD = 1000
 """After each UNREAD pieces of work, the events that the device has passed are read, and can be used again."""
 

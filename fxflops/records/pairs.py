@@ -24,7 +24,7 @@ def pairs_in(out: Any, all_pairs: int | None = None) -> Any:
 
 
 def fact_in(out: Any, name: str, default: Any = None) -> Any:
-    """Return the fact ``name`` of the first tensor in a call's result that has this fact; ``default`` if no tensor has it."""
+    """Return the fact ``name`` of the first tensor in a call's result that has this fact; ``default`` if no tensor has this fact."""
     return next((spec.facts[name] for spec in specs_in(out) if name in spec.facts), default)
 
 

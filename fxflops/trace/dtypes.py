@@ -27,7 +27,7 @@ CHECKED = SAME_DTYPE | SAME_FLOAT_DTYPE | NORMS | {ATTENTION}  # attention also 
 
 
 class MixedDtypesError(RuntimeError):
-    """Raised for a call on meta or fake tensors that would raise on the real device. There torch raises a RuntimeError, too."""
+    """Raised for a call on meta or fake tensors that would raise on the real device. There, torch raises a RuntimeError."""
 
     def __init__(self, op: str, dtypes: Sequence[torch.dtype]) -> None:
         names = ", ".join(dict.fromkeys(str(dtype).removeprefix("torch.") for dtype in dtypes))

@@ -25,7 +25,7 @@ DEPENDS_ON_VALUES = frozenset({*ATTENTIONS, RNN_BACKWARD})
 class FakeWorld(RealWorld):
     """A world of fake tensors under a mode that remembers the ``results`` of operators.
 
-    That mode must be the innermost mode when a run begins. The record of an operator depends only on the operator's key in
+    The mode that remembers the results must be the innermost mode when a run begins. The record of an operator depends only on the operator's key in
     ``results``, except for phase, module and memory.
     """
 

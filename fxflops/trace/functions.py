@@ -24,7 +24,7 @@ GIVES_MEMORY: Any = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 GIVES_STORAGE = frozenset({torch.Tensor.untyped_storage, torch.Tensor.storage})
 """Functions that return a tensor's storage, so that the caller may resize it: ``x.untyped_storage().resize_(0)``."""
 PYTHON_FUNCTIONS = FunctionType, MethodType, functools.partial
-"""Callables that a higher-order operator only calls, so that they can be wrapped. Others, such as modules, it may inspect."""
+"""Types of callables that may be wrapped, since a higher-order operator only calls them. (It may inspect a module.)"""
 Bodies = dict[tuple[Any, ...], FunctionType]
 """Functions by their code and the ids of their closures' values."""
 

@@ -77,7 +77,7 @@ class Recorder(NoRecorder):
     """Adds a node for each call when it is made; :meth:`graph` returns the graph.
 
     ``calls`` is the observer's list of calls. ``calls_of`` maps a node's name to the range of the node's calls. The range is empty
-    for a node that the graph needs, but that is no call of the model. Tensors are identified by ``id`` and a weak reference, so
+    for a node that the graph needs although the model made no such call. Tensors are identified by ``id`` and a weak reference, so
     that recording does not keep tensors alive.
     """
 

@@ -295,7 +295,7 @@ def _reader_of(names: tuple[str | None, ...]) -> tuple[list[str], Reader, dict[A
 
 
 def forms_with_values(tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
-    """Return the shape, the dtype and the contiguity of each tensor. This is the ``forms`` of :class:`Settings` for real tensors."""
+    """Return the shape, the dtype and the contiguity of each tensor. For real tensors, :class:`Settings` uses this as ``forms``."""
     return tuple(map(_form, tensors))
 
 

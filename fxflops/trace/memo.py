@@ -1,4 +1,4 @@
-"""The memo of earlier calls, by which another call like them is recorded and, on meta, gets its result.
+"""The memo of earlier calls: how to record another call like an earlier one and, on meta, how to make its result.
 
 A call is like an earlier one if their keys (:func:`call_key`) are equal. For each key, the memo keeps a :class:`Recipe`.
 ``count``, ``profile`` and simulated ranks all use these keys and recipes. The part of a key that stands for a tensor is the
@@ -84,8 +84,8 @@ Memo = dict[Any, Recipe]
 class Lessons:
     """The memos of one model for one device. They are kept between runs, since a closed form needs counts at many sizes.
 
-    Keys contain forms and module settings. Equal forms must be the same object in all runs, and so must equal settings:
-    ``form_of`` and ``readers`` cache them.
+    Keys contain forms and module settings. Equal forms must be the same object in all runs, and so must equal settings.
+    ``form_of`` caches forms, and ``readers`` caches settings.
     """
 
     def __init__(self) -> None:

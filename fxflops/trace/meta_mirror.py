@@ -106,7 +106,7 @@ class MetaMirror:
         self.unknown_origin = False
         self.needs_values = ""
         self.keeps_lengths = (
-            False  # True for a GPU; a CPU computes packed sequences step by step, as only a real run shows
+            False  # True only for a GPU: a CPU computes packed sequences step by step, as a real run shows
         )
         # Set by the meta world, to update the run's live storages.
         self.on_mirrored: Callable[[torch.Tensor, torch.Tensor], None] = lambda *_: None

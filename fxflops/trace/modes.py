@@ -168,7 +168,7 @@ def are_others_on() -> bool:
 def beneath_others(mode: FunctionMode) -> Iterator[None]:
     """Turn on a function mode of ours beneath the user's function modes, but above a default device and our other modes.
 
-    There, the mode sees the calls that the user's modes make. On top, it would see the calls that the user's modes replace. Our mode
+    Beneath the user's modes, our mode sees the calls that they make; on top of them, it would see the calls that they replace. Our mode
     may be turned off before or after the user's modes: the profile of a script does not begin and end with the script's own blocks.
     """
     modes, default = popped(), default_device_mode()

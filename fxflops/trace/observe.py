@@ -1262,7 +1262,7 @@ class Observer:
     def _observed_inside(self) -> Iterator[None]:
         """Observe the calls inside a function that a higher-order operator calls.
 
-        To differentiate the function, the operator may first trace it, and then run the traced graph. Only the run is observed.
+        To differentiate the function, the operator may first trace it, and then run the traced graph. Only the traced graph is observed.
         """
         if is_tracing():
             yield
@@ -1309,7 +1309,7 @@ class Observer:
     def _node_arguments(self, args: Any, kwargs: Any) -> Any:
         """Return the arguments of a call as nodes of the recorded graph; None if the call is not a separate node.
 
-        If the forward itself computes a gradient, that is one node: hooks and recomputation in its backward pass are part of the node.
+        A gradient that the forward computes is a single node, which includes the hooks and recomputations of its backward pass.
         """
         if self._in_node or current_graph_task_id() != -1:
             return None

@@ -224,7 +224,7 @@ def _is_recomputing() -> bool:
 def _creates_graph(frame: FrameType | None) -> bool:
     """Return whether the backward pass that was started in this frame of the engine has ``create_graph=True``.
 
-    For accelerators, the engine uses its own threads, which have no such frame. The frame is then in the thread that waits for them.
+    For accelerators, the engine uses its own threads, which have no such frame. The frame is then in the thread that waits for the engine.
     """
     if frame is not None:
         return engine_creates_graph(frame)

@@ -125,7 +125,7 @@ class World:
         return value
 
     def written(self, value: Any) -> Any:
-        """Return the tensors in a value; a tensor that the run has written to elsewhere is replaced by its counterpart."""
+        """Return the tensors in a value; a tensor whose values are out of date is replaced by its counterpart."""
         return value
 
     def returned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -260,7 +260,7 @@ class World:
         raise NotImplementedError
 
     def repeat_operator(self, recipe: Recipe, key: Any, func: Any, args: Any, kwargs: Any, tensors: Any) -> Any:
-        """Make the result of an operator call that has a recipe, track its tensors, and return it.
+        """Make the result of an operator call that has a recipe, track the result's tensors, and return the result.
 
         ``tensors`` are the tensors that :meth:`operator_key` returned with the call's key.
         """
