@@ -105,10 +105,11 @@ def _pairs_of(forward: Operation) -> int | None:
 def _is_of_pairs(operation: Operation, previous_op: str) -> bool:
     """Return whether an operation of attention's backward works pair by pair.
 
-    ``previous_op`` is the last op before it that worked pair by pair. Shapes do not show whether an operation does: if a head has as many keys as elements, gradients of queries have the shape of gradients of scores. All
-    products, the softmax and the dropout work pair by pair. A ``mul`` of two tensors belongs to the dropout, since queries and keys
-    are scaled by a number. A sum works pair by pair right after the softmax, where it computes the gradient of a trainable mask.
-    Other sums are over keys or values that several heads share. An add of two gradients of one tensor is not part of attention.
+    ``previous_op`` is the last op before it that worked pair by pair. Shapes do not show whether an operation does: if a head has
+    as many keys as elements, gradients of queries have the shape of gradients of scores. All products, the softmax and the
+    dropout work pair by pair. A ``mul`` of two tensors belongs to the dropout, since queries and keys are scaled by a number. A
+    sum works pair by pair right after the softmax, where it computes the gradient of a trainable mask. Other sums are over keys
+    or values that several heads share. An add of two gradients of one tensor is not part of attention.
     """
     if operation.op == "mul":
         return len([*operation.inputs()]) == 2
