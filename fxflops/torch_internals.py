@@ -1,7 +1,7 @@
-"""All private names of torch that this library uses, each with its purpose, and what happens in a torch without it.
+"""All private names of torch that fxflops uses, with the purpose of each name, and what happens if torch does not have it.
 
-Without a name marked Necessary, the import fails. An optional name has a stand-in; :func:`absent` lists the names that this
-torch lacks. The names here are torch's own, without the leading underscore.
+If torch has no object for a name marked Necessary, importing fxflops fails. An optional name has a stand-in; :func:`absent` lists the
+optional names that this torch does not have. The names here are torch's own names without the leading underscore.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch.utils.data import dataloader as _dataloader
 
 
 class Nobody:
-    """A class without instances: the stand-in for a class or function that torch lacks."""
+    """A class without instances. It stands in for a class or function that this torch does not have."""
 
 
 # The optional names, and whether this torch has them.
@@ -33,21 +33,21 @@ OPTIONAL: dict[str, bool] = {}
 
 
 def _optional(path: str, stand_in: Any) -> Any:
-    """Return torch's object with this dotted name, or ``stand_in``."""
+    """Return torch's object with this dotted name; return ``stand_in`` if torch has no such object."""
     found = reduce(lambda owner, name: getattr(owner, name, stand_in), path.split(".")[1:], torch)
     OPTIONAL[path] = found is not stand_in
     return found
 
 
 def absent() -> list[str]:
-    """Return the optional names that this torch lacks."""
+    """Return the optional names that this torch does not have."""
     return [path for path, found in OPTIONAL.items() if not found]
 
 
 def device_sleep(device: torch.device) -> Callable[[int], None] | None:
     """Return the function that makes a device's current stream wait for a number of cycles, ``torch.cuda._sleep``.
 
-    None if the device has no such function: a node's time then includes the device's waiting for the host.
+    Return None if the device has no such function. A node's time then includes the time in which the device waits for the host.
     """
     module: Any = torch.get_device_module(device)
     sleep = getattr(module, "_sleep", None)
@@ -55,7 +55,7 @@ def device_sleep(device: torch.device) -> Callable[[int], None] | None:
         return None
 
     def on_device(cycles: int) -> None:
-        # It acts on the current device, which need not be the model's. Switching devices takes 4 us.
+        # sleep() acts on the current device, which may not be the model's device. Switching devices takes 4 us.
         if device.index is None or device.index == module.current_device():
             sleep(cycles)
         else:
@@ -68,73 +68,74 @@ def device_sleep(device: torch.device) -> Callable[[int], None] | None:
 # The classes of operators, which dispatch modes see. Necessary.
 OpOverload = torch._ops.OpOverload
 OpOverloadPacket = torch._ops.OpOverloadPacket
-# The class of cond, while_loop, flex_attention ...: the functions that they call are counted. Necessary.
+# The class of operators such as cond, while_loop and flex_attention, which call other functions: these are counted. Necessary.
 HigherOrderOperator = torch._ops.HigherOrderOperator
-# The class that torch.library.custom_op returns. Without it a custom op's formula is registered by the operator's name.
+# The class of the objects that torch.library.custom_op returns. Without it a custom op's formula must be registered by the op's name.
 CustomOpDef = _optional("torch._library.custom_ops.CustomOpDef", Nobody)
 
 
-# The base class of dispatch modes, which observe operators. Necessary.
+# The base class of dispatch modes. fxflops observes operators by dispatch modes. Necessary.
 TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
 
 
 class DispatchMode(TorchDispatchMode):
-    """A dispatch mode whose first operator does not import torch's compiler just to exclude the handler from compilation."""
+    """A dispatch mode that does not import torch's compiler. TorchDispatchMode imports it to exclude the handler from compilation."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
 
 
-# The modes that are on, so that no mode is entered twice. Necessary.
+# Return the modes that are on, so that fxflops enters no mode twice. Necessary.
 get_current_dispatch_mode_stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack
 get_current_function_mode_stack: Callable[[], list[Any]] = torch.overrides._get_current_function_mode_stack
-# The function mode of a default device, which changes only factories; other modes may turn any call into any other. Necessary.
+# The function mode of a default device. This mode changes only factories; other modes may turn any call into another call. Necessary.
 DeviceContext = _device.DeviceContext
 
 
 def default_device_mode() -> Any:
-    """Return the mode of torch.set_default_device in this thread, which torch keeps below all others; None without one. Necessary."""
+    """Return this thread's mode of torch.set_default_device, which torch keeps below all other modes; None if it is not set. Necessary."""
     return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
 
 
-# The number of dispatch modes that are on, read at each call because that is faster than the list. Necessary.
+# Return the number of dispatch modes that are on. It is read at each call, since reading the list of modes is slower. Necessary.
 len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
-# The FakeTensorMode that is on: DTensor turns one on to infer shapes. Necessary.
+# Return the FakeTensorMode that is on, if any: DTensor turns on a FakeTensorMode to infer shapes. Necessary.
 fake_mode: Callable[[], Any] = partial(torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE)
-# Hide this library's own calls from dispatch modes (disable_current_modes) and function modes. Necessary.
+# Hide fxflops's own calls from dispatch modes (disable_current_modes) and from function modes (DisableTorchFunction). Necessary.
 disable_current_modes = torch.utils._python_dispatch._disable_current_modes
-DisableTorchDispatch = torch._C._DisableTorchDispatch  # hides them from dispatch modes much faster
+DisableTorchDispatch = torch._C._DisableTorchDispatch  # like disable_current_modes, but much faster
 DisableTorchFunction = torch._C.DisableTorchFunction
-# Reads a tensor subclass without its __torch_function__, but leaves function modes on. Necessary.
+# Turns off the __torch_function__ of tensor subclasses, to read their attributes, but leaves function modes on. Necessary.
 DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
-# Undoes DisableTorchFunction, for torch functions that must be observed while it is on. Necessary.
+# Undoes DisableTorchFunction, for torch functions that must be observed inside a DisableTorchFunction block. Necessary.
 EnableTorchFunction = torch._C._EnableTorchFunction
 is_torch_function_enabled = torch._C._is_torch_function_enabled
-# Take all function modes off and put them back, for code that is not part of the model. Necessary.
+# Turn all function modes off and on again around code that is not part of the model. Necessary.
 len_torch_function_stack = torch._C._len_torch_function_stack
 pop_torch_function_stack = torch._C._pop_torch_function_stack
 push_on_torch_function_stack = torch._C._push_on_torch_function_stack
-# Make a FakeTensor from a meta tensor in a fifth of its constructor's time. Without them nothing is simulated.
+# Make a FakeTensor from a meta tensor in a fifth of the time that its constructor takes. Without these names no rank is simulated.
 make_subclass, warn_of_address = torch.Tensor._make_subclass, torch._C._set_warn_deprecated_on_mutable_data_ptr
-# The default __torch_dispatch__, to recognize classes that define their own. Necessary.
+# The default __torch_dispatch__, to recognize classes that define their own __torch_dispatch__. Necessary.
 disabled_torch_dispatch_impl = torch._C._disabled_torch_dispatch_impl
-# DTensor's package, and the suffix of its file that infers output shapes. Without them, sharded tensors are counted as unsharded.
+# DTensor's package, and the suffix of its file that infers output shapes. If they change, sharded tensors are counted as unsharded.
 SHARDING, SHARDING_FILE = "torch.distributed.tensor", "_sharding_prop.py"
-# The suffix of FSDP's file that gathers parameters ahead of time. Without it, this communication is charged to whichever module is being called.
+# The suffix of FSDP's file that gathers parameters ahead of time. If it changes, this communication is assigned to the module that
+# is running at that time.
 FSDP_GROUP_FILE = "_fsdp_param_group.py"
-# The suffixes of DeviceMesh's file, which needs real numbers, and of FSDP's file that makes a mesh. Without them, a simulation cannot
-# make or slice a mesh.
+# The suffixes of DeviceMesh's file, which needs tensors with values, and of FSDP's file that makes a mesh. If they change, a simulation
+# cannot make or slice a mesh.
 MESH_FILES = "device_mesh.py", "_fsdp_init.py"
-# Whether a tensor wraps other tensors (DTensor), and so has no memory itself. Necessary.
+# Whether a tensor, such as a DTensor, wraps other tensors, so that it has no memory itself. Necessary.
 is_traceable_wrapper_subclass = torch.utils._python_dispatch.is_traceable_wrapper_subclass
-# The active functorch transform (vmap, grad), under which shapes lack the batch dimension. Necessary.
+# Return the active functorch transform (vmap, grad). Under such a transform, shapes lack the batch dimension. Necessary.
 peek_interpreter_stack = torch._C._functorch.peek_interpreter_stack
 
 
 @contextmanager
 def outside_transforms() -> Iterator[None]:
-    """Leave all functorch transforms in this block, to ask which kernels a call on one example uses. Necessary."""
+    """Leave all functorch transforms in this block, to find the kernels that a call on a single example uses. Necessary."""
     if peek_interpreter_stack() is None:
         yield
         return
@@ -144,34 +145,37 @@ def outside_transforms() -> Iterator[None]:
         yield
 
 
-# The open level of forward-mode AD, -1 for none: calls there also compute tangents. Necessary.
+# The open level of forward-mode AD; -1 if no level is open. In an open level, calls also compute tangents. Necessary.
 dual_level: Callable[[], int] = partial(getattr, torch.autograd.forward_ad, "_current_level")
-# Whether autograd's own vmap (is_grads_batched, vectorize=True), which is older than functorch's, is active. Necessary.
-_VMAP: Any = torch._C._parse_dispatch_key("VmapMode")  # looking it up by name takes 2 us
+# Whether autograd's own vmap (is_grads_batched, vectorize=True) is active. It is older than functorch's vmap. Necessary.
+_VMAP: Any = torch._C._parse_dispatch_key("VmapMode")  # looking up the key by name takes 2 us
 in_autograds_vmap: Callable[[], bool] = partial(torch._C._dispatch_tls_is_dispatch_key_included, _VMAP)
-# Whether autocast is on for any device. Without this name autocast counts as on, and counting is slower.
+# Whether autocast is on for any device. Without this name, autocast is always assumed to be on, and counting is slower.
 is_any_autocast_enabled: Callable[[], bool] = _optional("torch._C._is_any_autocast_enabled", lambda: True)
-# The number of references from C++ to a tensor, e.g. from autograd, which saves tensors. Necessary.
+# Return the number of references from C++ to a tensor: autograd, which saves tensors, has such references. Necessary.
 _uses: Callable[[torch.Tensor], int] = torch.Tensor._use_count  # type: ignore[attr-defined]
-# The number of references to a storage, which views share. Without it a tensor that a forward replaces counts as held to the end.
+# Return the number of references to a storage; views share a storage. Without it, tensors that a forward replaces are counted as alive.
 _storage_uses: Callable[[int], int] = _optional("torch._C._storage_Use_Count", lambda _: sys.maxsize)
 
 
 def storage_uses(cdata: int) -> int:
-    """Return how many C++ tensors use the storage at this address, which must be alive; sys.maxsize if torch cannot count them."""
+    """Return the number of C++ tensors that use the storage at this address; sys.maxsize if torch cannot count them.
+
+    The storage must be alive.
+    """
     uses = _storage_uses(cdata)
     return uses if uses == sys.maxsize else uses - _uses_in_asking()
 
 
 @cache
 def _uses_in_asking() -> int:
-    """Return how many uses torch itself adds while it counts them."""
+    """Return the number of uses of a storage that torch itself adds while it counts the uses."""
     with disable_current_modes():
         tensor = torch.empty(1, device="cpu")
         return _storage_uses(tensor.untyped_storage()._cdata) - 1
 
 
-# Whether a tensor is zeros without memory, as autograd makes for undefined gradients. Necessary.
+# Whether a tensor represents zeros without memory. Autograd makes such tensors for undefined gradients. Necessary.
 is_zerotensor: Callable[[torch.Tensor], bool] = torch.Tensor._is_zerotensor
 
 
@@ -180,15 +184,16 @@ def use_counts(tensor: torch.Tensor) -> tuple[int, int]:
     return _uses(tensor), _storage_uses(tensor.untyped_storage()._cdata)
 
 
-# The weights that parametrize.cached() keeps, which are restored after a count. Necessary.
+# Return the weights that parametrize.cached() keeps. They are restored after a count. Necessary.
 cached_weights: Callable[[], dict[Any, Any]] = partial(getattr, torch.nn.utils.parametrize, "_cache")
-# Autograd's current saved-tensor hooks. Without this name hooks count as set, and profiling is slower.
+# Return autograd's current saved-tensor hooks. Without this name, hooks are always assumed to be set, and profiling is slower.
 saved_tensors_hooks = _optional("torch._C._autograd._top_saved_tensors_default_hooks", lambda _: ())
-# The number of the running backward pass, -1 for none, to distinguish phases. Necessary.
+# Return the number of the running backward pass, or -1 if none is running, to distinguish phases. Necessary.
 current_graph_task_id = torch._C._current_graph_task_id
-# The autograd node that is running. Without it calls of the backward pass belong to no module.
+# Return the autograd node that is running. Without it, calls of the backward pass are not assigned to modules.
 current_autograd_node: Callable[[], Any] = _optional("torch._C._current_autograd_node", lambda: None)
-# The class of an autograd.Function's nodes. Without it their gradients belong to the call after the function.
+# The class of the autograd nodes of an autograd.Function. Without it, the gradients of these nodes are assigned to the call after
+# the function.
 BackwardCFunction = _optional("torch.autograd.function.BackwardCFunction", Nobody)
 
 
@@ -197,14 +202,16 @@ def function_of(node: Any) -> type:
     return node._forward_cls  # type: ignore[no-any-return]
 
 
-# The function that calls the autograd engine: frames above it on the call stack belong to the backward pass. Necessary.
+# The function that calls the autograd engine. The frames of functions called by it belong to the backward pass. Necessary.
 engine_run_backward = torch.autograd.graph._engine_run_backward
 
 
 def engine_creates_graph(frame: FrameType) -> bool:
-    """Return whether a frame of ``engine_run_backward`` has ``create_graph=True``: gradients are then enabled throughout, so a node
-    that runs with gradients enabled need not run a forward. The function's arguments are outputs, gradients, retain_graph and
-    create_graph; False for any others."""
+    """Return whether a frame of ``engine_run_backward`` has ``create_graph=True``; False if the function has unexpected arguments.
+
+    The expected arguments are outputs, gradients, retain_graph and create_graph. With ``create_graph=True``, gradients are enabled in
+    the whole backward pass, so a node that runs with gradients enabled does not always run a forward.
+    """
     given = frame.f_locals.get("args", ())
     return bool(given[2]) if len(given) > 2 else bool(frame.f_locals.get("kwargs", {}).get("create_graph"))
 
@@ -222,68 +229,69 @@ def workers_of(loader: Any) -> int:
     return int(getattr(loader, "num_workers", getattr(loader, "_num_workers", 0)))
 
 
-# The file whose frames show that checkpoint recomputes.
+# The file of checkpoint: a frame in it shows that checkpoint is recomputing.
 CHECKPOINT_FILE = str(Path(torch.utils.__file__).with_name("checkpoint.py"))
-# Checkpoint's function that reads a tensor's shape, dtype and device, to compare recomputed tensors with the originals. Necessary.
+# The function by which checkpoint reads a tensor's shape, dtype and device, to compare recomputed with original tensors. Necessary.
 READS_METADATA = "_default_meta_extractor"
-# Modules with torch's Python kernels for the meta device: their calls are not the model's.
+# The modules with torch's Python kernels for the meta device. Calls made by these modules are not calls of the model.
 META_KERNELS = ("torch._meta_registrations", "torch._prims", "torch._refs", "torch._decomp")
-# The operators that begin and end a range of torch's profiler, such as an optimizer's step. Necessary.
+# The operators that begin and end a range of torch's profiler. An optimizer's step is such a range. Necessary.
 record_function_enter = torch.ops.profiler._record_function_enter_new.default
 record_function_exit = torch.ops.profiler._record_function_exit._RecordFunction
-# The code of torch's wrapper around each optimizer's step. Without it a step belongs to the forward.
+# The code of torch's wrapper around each optimizer's step. Without it, a step is counted in the forward phase.
 STEP_CODE = next(
     (code for code in torch.optim.Optimizer.profile_hook_step.__code__.co_consts if isinstance(code, CodeType)), None
 )
-# The function behind torch.set_grad_enabled and no_grad, which is not counted; recorded graphs call it. Necessary.
+# The function behind torch.set_grad_enabled and no_grad. It is not counted, but recorded graphs call it. Necessary.
 set_grad_enabled = torch._C._set_grad_enabled
 
-# The function behind Module.__call__ that runs hooks and forward: a class that overrides it is called in its own way. Necessary.
+# The function behind Module.__call__ that runs hooks and forward, to recognize module classes that override it. Necessary.
 call_impl = nn.Module._call_impl
-# The global module hooks, by the names of a module's own hooks: a module with any hook is not a leaf. Necessary.
+# The global module hooks, by the names of a module's own hook dicts. A module with hooks of either kind is not a leaf. Necessary.
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS: dict[str, dict[int, Any]] = {name: getattr(nn.modules.module, f"_global{name}") for name in HOOKS}
 
-# Modules with the functions that torch.nn.functional and torch's layers call, to find these functions by name. Necessary.
+# The modules of the functions that torch.nn.functional and torch's layers call, to find these functions by name. Necessary.
 C_nn = torch._C._nn
 FUNCTION_MODULES = {
     "torch._VF": torch._VF,
     C_nn.__name__: C_nn,
     "torch._C._VariableFunctions": torch._C._VariableFunctions,
 }
-# The same for torch.special, torch.linalg and torch.fft. Without one of them its functions are found only by their public names.
+# The modules of the functions of torch.special, torch.linalg and torch.fft. Without such a module, its functions are found only by
+# their public names.
 BINDINGS = [_optional(f"torch._C.{name}", None) for name in ("_special", "_linalg", "_fft")]
-# The base class of torch.Tensor, which has the methods that Tensor overrides. Necessary.
+# The base class of torch.Tensor. It has the original methods that torch.Tensor overrides. Necessary.
 TensorBase = torch._C.TensorBase
-# A function with its own formula. Necessary.
+# The function torch._assert, which has a formula. Necessary.
 assertion = torch._assert
-# Returns which kernel attention uses. Without it the call is run on fake tensors, which is slower.
+# Returns which kernel attention uses. Without it, the attention call runs on fake tensors to find the kernel, which is slower.
 fused_sdp_choice: Callable[..., int] | None = _optional("torch._fused_sdp_choice", None)
 # The operator whose meta kernel makes a gradient that was not requested. Necessary.
 batch_norm_backward = torch.ops.aten.native_batch_norm_backward.default
-# Calls an operator without autograd, so that a dispatch mode sees it even if meta decomposes it. Necessary.
+# In its block, operators run without autograd, so that a dispatch mode sees an operator even if meta decomposes it. Necessary.
 below_autograd = torch._C._AutoDispatchBelowAutograd
 # The fused kernel of attention on the CPU. Necessary.
 flash_attention_for_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-# The kernel of recurrent layers on CUDA. A program that calls it by name is distinguished from the layers. Necessary.
+# The kernel of recurrent layers on CUDA. It distinguishes a program that calls the kernel by name from a recurrent layer. Necessary.
 cudnn_rnn = torch.ops.aten._cudnn_rnn
-# Functions with their own formulas. If torch lacks one, no model can call it.
+# Functions that have formulas. If torch does not have such a function, no model can call it.
 int_mm = _optional("torch._int_mm", Nobody)
 convolution_with_flags = _optional("torch._convolution", Nobody)
 
-# Whether an operator has a kernel for a dispatch key, to recognize composite operators, which only call others. Necessary.
+# Whether an operator has a kernel for a dispatch key, to recognize composite operators, which only call other operators. Necessary.
 has_kernel_for_key: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
 
-# Whether autograd has already handled the call, so that an operator may run by the kernel that composes it of others. Necessary.
+# Whether autograd has already handled the current call, so that an operator may be run as a composition of others. Necessary.
 is_below_autograd: Callable[[], bool] = partial(
     torch._C._dispatch_tls_is_dispatch_key_excluded, torch._C.DispatchKey.ADInplaceOrView
 )
 
 
 def composing_kernels(overload: Any) -> Callable[..., Any] | None:
-    """Return the kernel that composes an operator of others below autograd; None if it has no such kernel.
+    """Return the kernel that composes an operator from other operators below autograd; None if the operator has no such kernel.
 
-    Without torch's ``_op_dk`` the temporaries of such operators are not seen.
+    Without torch's ``_op_dk``, the temporary tensors of such operators are not seen.
     """
     for key in ("CompositeExplicitAutogradNonFunctional", "CompositeExplicitAutograd"):
         if has_kernel_for_key(overload.name(), key) and hasattr(overload, "_op_dk"):
@@ -291,40 +299,42 @@ def composing_kernels(overload: Any) -> Callable[..., Any] | None:
     return None
 
 
-# The name of a function in a graph's code. A recorded graph calls a function without a name by another node. Necessary.
+# Return the name of a function in a graph's code. A recorded graph calls a function without a name by another node. Necessary.
 get_qualified_name = torch.fx.node._get_qualified_name
-# Maps the leaves of nested containers. Necessary.
+# Applies a function to all leaves of nested containers. Necessary.
 tree_map = torch.utils._pytree.tree_map
 
 # The name of the compiler's module, to look it up among imported modules.
 COMPILER = "torch._dynamo"
-# Up to torch 2.8 importing the compiler calls torch functions, and fails if these are disabled.
+# Whether importing the compiler calls torch functions, as it does up to torch 2.8. The import fails if torch functions are disabled.
 COMPILER_CALLS_FUNCTIONS = TorchVersion(torch.__version__) < "2.9"
-# The compiler's names, in the functions that it rewrites, for its graphs and for functions that resume after a graph break.
-# If the names change, no break is found.
+# The prefixes of the names that the compiler uses in rewritten functions: for its graphs, and for functions that resume after a graph
+# break. If these names change, no graph break is found.
 COMPILED_CODE, RESUMED_CODE = "__compiled_fn_", "__resume_at_"
-# The prefix of the profiler's name for a call of a graph that inductor compiled. Without it no kernel is found.
+# The prefix of the name that the profiler gives to a call of a graph compiled by inductor. If it changes, no kernel is found.
 GRAPH_CALL = "## Call CompiledFxGraph"
-# The __module__ of torch's classes written in C++, whose objects have no attributes of the user's.
+# The __module__ of torch's classes written in C++. Users cannot set attributes on objects of these classes.
 C_MODULE = "torch._C"
 
-# Sets tensors' version counters, by which autograd notices that a saved tensor was written to.
+# Sets the version counters of tensors. Autograd uses these counters to detect that a saved tensor was written to.
 _set_version_counters = _optional("torch._C._autograd._unsafe_set_version_counter", None)
 
 
 def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
-    """Set the version counters of tensors back, once their values are restored. Otherwise a user's pending backward pass would raise
-    if a count wrote to a tensor that it saved."""
+    """Set the version counters of tensors back after their values have been restored.
+
+    Otherwise a user's pending backward pass would raise an error if a count has written to a tensor that this pass saved.
+    """
     if _set_version_counters is None:
         return
     try:
         _set_version_counters(tuple(tensors), tuple(versions))
-    except TypeError:  # older versions of torch set one at a time
+    except TypeError:  # older versions of torch set one counter at a time
         for tensor, version in zip(tensors, versions, strict=True):
             _set_version_counters(tensor, version)
 
 
-# Private attributes of torch's objects, which are read directly, for speed. Necessary.
+# Private attributes of torch's objects that are read directly, for speed. Necessary.
 ATTRIBUTES: dict[Any, tuple[str, ...]] = {
     nn.Module: (
         *HOOKS, "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs",
@@ -340,8 +350,10 @@ ATTRIBUTES: dict[Any, tuple[str, ...]] = {
 
 
 def process_group_of(given: Any) -> tuple[Any, bool]:
-    """Return the process group passed to an operator, by name or as a C++ object, and whether all processes are in it;
-    (None, False) if none is passed. Without these functions a collective's group is unknown."""
+    """Return the process group passed to an operator, by name or as a C++ object, and whether all processes are in the group.
+
+    Return (None, False) if no group is passed. Without torch's functions used here, a collective's group is unknown.
+    """
     c10d: Any = torch.distributed.distributed_c10d
     if isinstance(given, str):
         given = c10d._resolve_process_group(given)
@@ -351,32 +363,32 @@ def process_group_of(given: Any) -> tuple[Any, bool]:
 
 
 def default_store() -> Any:
-    """Return the store that connects torch.distributed's processes. Without it reports are not gathered."""
+    """Return the store that connects the processes of torch.distributed. Without it, reports of several ranks are not gathered."""
     return torch.distributed.distributed_c10d._get_default_store()
 
 
 @contextmanager
 def fake_group(rank: int, size: int) -> Iterator[None]:
-    """Make this process one of ``size`` simulated processes: its collectives return at once. Without it nothing is simulated.
-    DTensor caches meshes, whose groups have other names for the next rank, so its caches are cleared at the end."""
+    """Make this process one of ``size`` simulated processes: its collectives return at once. Without it, no rank is simulated.
+    DTensor caches meshes. For the next rank the groups of a mesh have other names, so the caches are cleared at the end."""
     from torch.distributed.tensor import _redistribute, debug
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if not hasattr(debug, "_clear_sharding_prop_cache"):
-        raise NotImplementedError(f"torch {torch.__version__} cannot simulate ranks: a newer one can, such as 2.14")
+        raise NotImplementedError(f"torch {torch.__version__} cannot simulate ranks; use a newer version, such as 2.14")
     torch.distributed.init_process_group("fake", rank=rank, world_size=size, store=FakeStore())
     try:
         yield
     finally:
         torch.distributed.destroy_process_group()
         debug._clear_sharding_prop_cache()
-        getattr(_redistribute, "_planner_cache", {}).clear()  # not in older versions
+        getattr(_redistribute, "_planner_cache", {}).clear()  # older versions have no such cache
         for held in vars(_redistribute).values():
             getattr(held, "cache_clear", int)()
 
 
 def done(results: list[torch.Tensor]) -> torch.ScriptObject:
-    """Return the handle of a completed collective, with the results that DistributedDataParallel reads: a fake group's handle has none."""
+    """Return the handle of a completed collective, with the results that DistributedDataParallel reads: a fake group's handle has no results."""
     future = torch.futures.Future[list[torch.Tensor]]()
     future.set_result(results)
     return torch._C._distributed_c10d._create_work_from_future(future).boxed()
@@ -384,8 +396,10 @@ def done(results: list[torch.Tensor]) -> torch.ScriptObject:
 
 @cache
 def fake_tensors() -> tuple[Any, Any]:
-    """Return the classes FakeTensor and FakeTensorMode, imported on first use, which show how a missing device would behave. Without
-    them a count under autocast, or of attention's backward pass, fails."""
+    """Return the classes FakeTensor and FakeTensorMode, which show how a missing device would behave. Import them on first use.
+
+    Without them, a count under autocast, or of attention's backward pass, fails.
+    """
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
     return FakeTensor, FakeTensorMode
@@ -393,7 +407,7 @@ def fake_tensors() -> tuple[Any, Any]:
 
 @contextmanager
 def fake_errors_unlogged() -> Iterator[None]:
-    """Keep fake tensors from logging this thread's errors, with a traceback, on stderr: the code that tries a call handles them.
+    """Keep fake tensors from logging errors of this thread on stderr with a traceback, since the calling code handles these errors.
 
     If torch's logger has another name, the errors are logged.
     """
@@ -413,33 +427,37 @@ STOPS_RECOMPUTING, RETURNS_SAVED = "_StopRecomputationError", "_CachedTorchDispa
 
 
 def of_checkpoint(name: str) -> Any:
-    """Return the exception by which checkpoint stops recomputing, or the mode in which it returns saved results. Without them a stopped
-    call is not counted, and a saved one is. Older versions of torch import checkpoint when it is first used."""
+    """Return a class of torch's checkpoint: the exception by which it stops recomputing, or the mode in which it returns saved results.
+
+    Without the exception, a call that checkpoint stops is not counted. Without the mode, a call whose result was saved is counted again.
+    Older versions of torch import checkpoint only when it is first used.
+    """
     return getattr(sys.modules.get("torch.utils.checkpoint"), name, Nobody)
 
 
-# The hooks that pack autograd's saved tensors: checkpoint's hooks show that it runs a function. Without it random states are not counted.
+# Returns the hooks that pack autograd's saved tensors. If they are checkpoint's hooks, checkpoint is running a function. Without this
+# name, the random states that checkpoint saves are not counted.
 _saved_tensors_hooks: Callable[[bool], Any] = _optional(
     "torch._C._autograd._top_saved_tensors_default_hooks", lambda ignores_tracing: None
 )
 
 
 def saving_hook() -> Any:
-    """Return the hook that now packs autograd's saved tensors; None if tensors are saved as they are."""
+    """Return the hook that currently packs autograd's saved tensors; None if autograd saves tensors unchanged."""
     hooks = _saved_tensors_hooks(True)
     return None if hooks is None else hooks[0]
 
 
 KEEPS_ITS_NUMBER = ("MulBackward0", "DivBackward0")
-"""Nodes that keep a Python number, by which they multiply or divide the gradient, as a CPU tensor."""
+"""Autograd nodes that multiply or divide the gradient by a Python number, and keep this number as a CPU tensor."""
 
 
 def kept_by(node: Any) -> torch.Tensor | None:
     """Return the CPU tensor that an autograd node keeps besides its function's arguments; None for most nodes.
 
-    It is the number in a product or quotient, or the random state that checkpoint keeps with ``use_reentrant=True``. A number is not
-    read while hooks pack saved tensors, since unpacking may compute. Without these attributes of torch, a training step's memory
-    lacks 8 or 5,056 bytes for each such call.
+    The tensor is the number in a product or quotient, or the random state that checkpoint keeps with ``use_reentrant=True``. A number
+    is not read while hooks pack saved tensors, since unpacking may run computations. Without these attributes of torch, the memory of a
+    training step is too low by 8 or 5,056 bytes for each such call.
     """
     if type(node).__name__ in KEEPS_ITS_NUMBER:
         kept = None if saving_hook() is not None else getattr(node, "_saved_other", None)
@@ -453,11 +471,11 @@ def kept_by(node: Any) -> torch.Tensor | None:
 
 
 def random_state_of_checkpoint(hook: Any) -> tuple[torch.Tensor, Any] | None:
-    """Return the CPU's random state that checkpoint keeps, and the object whose end frees its memory.
+    """Return the CPU random state that checkpoint keeps, and the object that must die before the state's memory is freed.
 
-    ``hook`` is a function that packs autograd's saved tensors. When checkpoint first runs a function, it keeps the state to recompute
-    with, until autograd no longer needs the function. While it recomputes, ``fork_rng`` keeps another state until the end. None for
-    hooks that are not checkpoint's, and if checkpoint keeps no state.
+    ``hook`` is a function that packs autograd's saved tensors. When checkpoint first runs a function, it keeps a random state for the
+    recomputation, until autograd no longer needs the function. While checkpoint recomputes, ``fork_rng`` keeps another random state
+    until the end. Return None if the hook is not checkpoint's, or if checkpoint keeps no random state.
     """
     function = unwrap(hook)
     if not isinstance(function, FunctionType) or function.__code__.co_filename != CHECKPOINT_FILE:
@@ -471,7 +489,7 @@ def random_state_of_checkpoint(hook: Any) -> tuple[torch.Tensor, Any] | None:
 
 
 def _cells_of(function: Any) -> dict[str, Any]:
-    """Return the variables in a function's closure that are set, by name."""
+    """Return the values of the variables in a function's closure, by name. Leave out variables that are not set yet."""
     if not isinstance(function, FunctionType):
         return {}
     found = {}
@@ -484,7 +502,7 @@ def _cells_of(function: Any) -> dict[str, Any]:
 
 
 def is_composite(overload: Any) -> bool:
-    """Return whether an operator only calls others, on every device, so that a dispatch mode never sees it."""
+    """Return whether an operator only calls other operators, on every device, so that a dispatch mode never sees it."""
     try:
         return has_kernel_for_key(overload.name(), "CompositeImplicitAutograd")
     except RuntimeError:  # a TorchScript-only overload, which has no kernels
@@ -515,26 +533,26 @@ def is_tracing() -> bool:
 
 
 def dispatched(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return the result of a higher-order operator, run with the function modes on in the kernel that it dispatches to.
+    """Run the kernel that a higher-order operator dispatches to, with the function modes on, and return its result.
 
-    Its ``__call__`` would call these modes once more for the operator itself. Necessary.
+    The operator's ``__call__`` would call the function modes once more, for the operator itself. Necessary.
     """
     keys = torch._ops._compute_keyset(args, kwargs, function.non_fallthrough_keys)
     return function.dispatch(keys.highestPriorityTypeId(), *args, **kwargs)
 
 
 def python_kernel(function: Any) -> Any:
-    """Return the kernel that runs a control flow operator in Python, so that autograd sees its functions' closures.
+    """Return the kernel that runs a control flow operator in Python, so that autograd sees the closures of the operator's functions.
 
-    Without the compiler, which turns parameters into operands, the operator itself differentiates only its operands.
-    Other functions are returned as they are.
+    The operator itself computes gradients only for its operands. Parameters in closures become operands only under the compiler.
+    Any other function is returned unchanged.
     """
     kernels = function.py_kernels if is_control_flow(function) else {}
     return kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd, function)
 
 
 def triton_kernel_of(kwargs: dict[str, Any]) -> Any:
-    """Return the Triton kernel in the arguments of its wrapping operator, without autotuners."""
+    """Return the Triton kernel in the arguments of the operator that wraps it; skip autotuners around the kernel."""
     from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 
     kernel: Any = kernel_side_table.get_kernel(kwargs["kernel_idx"])
@@ -544,14 +562,14 @@ def triton_kernel_of(kwargs: dict[str, Any]) -> Any:
 
 
 def compilations() -> tuple[list[Any], list[Any]]:
-    """Return the compiler's records of all graph breaks and of the last compilations in this process. It must be loaded."""
+    """Return the compiler's records of all graph breaks and of the last compilations in this process. The compiler must be loaded."""
     from torch._dynamo import utils
 
     return utils.graph_break_reasons, utils.get_compilation_metrics()
 
 
 def compilations_begun() -> int:
-    """Return how many functions the compiler has been asked to compile so far. It must be loaded."""
+    """Return the number of functions that the compiler has been asked to compile so far. The compiler must be loaded."""
     from torch._dynamo.utils import counters
 
     return counters["frames"]["total"]
@@ -560,16 +578,16 @@ def compilations_begun() -> int:
 def compile_afresh(write: Callable[[int | None, str, list[Any]], None]) -> None:
     """Clear the compiler's caches, and make it compile for the profiler. Use a separate process, since this is not undone.
 
-    ``write(graph, name, origins)`` is called for each kernel call that inductor writes, with the number of its graph and
-    the nodes that it computes. Raises RuntimeError where this torch's inductor does not tell.
+    ``write(graph, name, origins)`` is called for each kernel call that inductor writes, with the number of the call's graph and
+    the nodes that the kernel computes. Raises RuntimeError if this torch's inductor does not report these nodes.
     """
     from torch._inductor import config, debug
-    from torch._inductor.codegen import cpp  # noqa: F401  it has the function to replace
+    from torch._inductor.codegen import cpp  # noqa: F401  has the function to replace
     from torch._inductor.virtualized import V
 
     told = getattr(debug, "set_kernel_post_grad_provenance_tracing", None)
     if told is None or not hasattr(config.trace, "provenance_tracking_level"):
-        raise RuntimeError(f"inductor of torch {torch.__version__} does not tell which nodes a kernel computes")
+        raise RuntimeError(f"the inductor of torch {torch.__version__} does not report which nodes a kernel computes")
 
     def tell(scheduled: Any, name: str, is_extern: bool = False) -> Any:
         if is_extern:
@@ -589,15 +607,17 @@ def compile_afresh(write: Callable[[int | None, str, list[Any]], None]) -> None:
 
 
 def original_of(model: nn.Module) -> nn.Module:
-    """Return the module that ``torch.compile`` wraps, or the model itself. The wrapper is recognized by name, since importing its
-    class would load the compiler."""
+    """Return the module that ``torch.compile`` has wrapped; return the model itself if it is not such a wrapper.
+
+    The wrapper is recognized by the name of its class, since importing this class would load the compiler.
+    """
     is_wrapper = type(model).__name__ == "OptimizedModule" and "_orig_mod" in model._modules
     return vars(model)["_modules"]["_orig_mod"] if is_wrapper else model
 
 
 @cache
 def quantile_selects() -> bool:
-    """Return whether this torch selects a few quantiles instead of sorting the rows, as a small example's graph shows."""
+    """Return whether ``quantile`` of this torch selects elements instead of sorting rows, by the autograd graph of a small example."""
     with disable_current_modes(), torch.enable_grad():
         out = torch.quantile(torch.zeros(64, device="cpu", requires_grad=True), 0.5)
     nodes = [out.grad_fn]
@@ -607,17 +627,19 @@ def quantile_selects() -> bool:
 
 
 def graphs_of(module: Any) -> list[Any]:
-    """Return the graphs of a scripted module's methods, which hold the tensors that ``torch.jit.freeze`` made constants. Without them
-    a frozen model has no weights."""
+    """Return the graphs of a scripted module's methods.
+
+    The graphs contain the tensors that ``torch.jit.freeze`` has made constants. Without the graphs, a frozen model has no weights.
+    """
     held = getattr(module, "_c", None)
     methods = [] if held is None else [held._get_method(name) for name in held._method_names()]
     return [method.graph for method in methods if hasattr(method, "graph")]
 
 
 def script_module_of(method: Any) -> Any:
-    """Return the module that a scripted method belongs to; None if torch cannot tell.
+    """Return the module that a scripted method belongs to; None if torch has no function for this.
 
-    Purpose: to count ``scripted.encode`` with the parameters of its module. Without it the report lacks them.
+    Purpose: to count ``scripted.encode`` with the parameters of its module. Without it, these parameters are missing in the report.
     """
     wrap = getattr(getattr(torch.jit, "_recursive", None), "wrap_cpp_module", None)
     return None if wrap is None else wrap(method.owner)
@@ -626,7 +648,7 @@ def script_module_of(method: Any) -> Any:
 def graphs_by_name(script: Any) -> dict[str, Any]:
     """Return the graphs of a scripted module's methods by name.
 
-    Purpose: to see its submodules called. Necessary.
+    Purpose: to find the calls of the module's submodules. Necessary.
     """
     compiled = script._c
     methods = {name: compiled._get_method(name) for name in compiled._method_names()}
@@ -636,7 +658,7 @@ def graphs_by_name(script: Any) -> dict[str, Any]:
 def class_of_script(script: Any) -> str:
     """Return the full name of a scripted module's TorchScript class.
 
-    Purpose: to show the class's name, and to find modules that share their graphs. Necessary.
+    Purpose: to show the name of the class, and to find modules that share the same graphs. Necessary.
     """
     compiled = vars(script).get("_c")
     return "" if compiled is None else str(compiled._type().qualified_name())
@@ -651,9 +673,9 @@ def set_in_script(script: Any, name: str, value: Any) -> None:
 
 
 def composite_name(schema: str) -> str | None:
-    """Return the name of torch's operator with this schema, if it is composed of others on every device; else None.
+    """Return the name of torch's operator with this schema if it is composed of other operators on every device; otherwise None.
 
-    Purpose: to call the operator from Python, where it is seen as a whole. Necessary.
+    Purpose: to call the operator from Python, so that it is observed as a whole. Necessary.
     """
     name = schema.partition("(")[0]
     try:
@@ -664,9 +686,9 @@ def composite_name(schema: str) -> str | None:
 
 
 def packed_in_script(script: Any) -> list[Any]:
-    """Return the objects in which a scripted module of quantized layers keeps packed weights.
+    """Return the objects in which a scripted module keeps the packed weights of quantized layers.
 
-    Purpose: to count its parameters. Necessary.
+    Purpose: to count the module's parameters. Necessary.
     """
     compiled = vars(script).get("_c")
     names = ("_packed_params", "_packed_weight")
@@ -676,9 +698,9 @@ def packed_in_script(script: Any) -> list[Any]:
 
 
 def attributes_of_script(script: Any) -> dict[str, Any]:
-    """Return the attributes of a scripted module, which its code may set: tensors, numbers, and copies of lists and dicts.
+    """Return the attributes that the code of a scripted module may set: tensors, numbers, and copies of lists and dicts.
 
-    Purpose: to restore them after a run. Necessary.
+    Purpose: to restore the attributes after a run. Necessary.
     """
     compiled, known = vars(script).get("_c"), vars(script).get("_concrete_type")
     if compiled is None or known is None:
@@ -687,9 +709,9 @@ def attributes_of_script(script: Any) -> dict[str, Any]:
 
 
 def set_attribute_of_script(script: Any, name: str, value: Any) -> None:
-    """Set an attribute of a scripted module, as its code does.
+    """Set an attribute of a scripted module as the module's own code does.
 
-    Purpose: to restore it after a run. Necessary: torch takes no lists from Python.
+    Purpose: to restore the attribute after a run. Necessary: ordinary assignment from Python does not accept lists.
     """
     vars(script)["_c"].setattr(name, value)
 
@@ -697,18 +719,18 @@ def set_attribute_of_script(script: Any, name: str, value: Any) -> None:
 def class_of_script_object(value: torch.ScriptObject) -> str:
     """Return the full name of the class of an object that C++ or TorchScript defines.
 
-    Purpose: to recognize weights that a kernel packs in half precision but unpacks to f32. Necessary.
+    Purpose: to recognize weights that are packed in half precision, although their kernel unpacks them to f32. Necessary.
     """
     return str(value._type().qualified_name())
 
 
 tree_flatten = torch.utils._pytree.tree_flatten
 tree_unflatten = torch.utils._pytree.tree_unflatten
-"""Purpose: to nest inputs and outputs as a torch.export program does, whose ``call_spec`` comes from this module. Necessary."""
+"""Purpose: to nest inputs and outputs as a torch.export program does. The program's ``call_spec`` is made by these functions. Necessary."""
 
 
 def children_of(spec: Any) -> list[Any]:
-    """Return the parts of a tree's spec; torch before 2.10 has no method for them.
+    """Return the child specs of a tree spec; torch before 2.10 has no method for this.
 
     Purpose: to name the inputs of a torch.export program. Necessary.
     """
@@ -726,8 +748,8 @@ def expression_of(size: Any) -> Any:
 def programs_in(path: Path) -> dict[str, Any]:
     """Return the torch.export programs in an archive, by name.
 
-    Purpose: ``torch.export.load`` reads only the program named "model"; archives may use other names. Torch before 2.8 writes
-    no other name.
+    Purpose: to read programs with any name, since ``torch.export.load`` reads only the program named "model". Torch before 2.8 does not
+    write other names.
     """
     from torch.export.pt2_archive import _package
 
@@ -737,7 +759,7 @@ def programs_in(path: Path) -> dict[str, Any]:
 def is_persistent(module: nn.Module, name: str) -> bool:
     """Return whether a buffer is part of a module's state dict.
 
-    Purpose: to register the buffer as the torch.export program does. Necessary.
+    Purpose: to register the buffer as persistent or not, as in the torch.export program. Necessary.
     """
     return name not in module._non_persistent_buffers_set
 
@@ -750,13 +772,14 @@ OF_TENSORS = (
     "torch.device",
     "torch.Size",
 )
-"""The names that a pickle of tensors imports. Purpose: to name the class of a pickled module, which is refused even without them."""
+"""The names that a pickle of tensors imports. Purpose: to find the class of a pickled module among all imported names, for the error
+that refuses the module; without these names the module is refused, too."""
 
 
 def inline(graph: Any) -> None:
-    """Replace calls of methods and functions in a TorchScript graph by their graphs.
+    """Replace each call of a method or function in a TorchScript graph by the graph of that method or function.
 
-    Purpose: to see all operators that a script calls, wherever they are written. Necessary.
+    Purpose: to see all operators that a script calls, in whichever function they are called. Necessary.
     """
     unoptimized: Any = torch.jit.optimized_execution  # type: ignore[attr-defined]
     with unoptimized(False):  # optimized graphs lack operators with unused results

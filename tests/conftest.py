@@ -69,7 +69,7 @@ ATTENTION_VIEWS = "MultiheadAttention is written with other views"
 TAKEN = "it takes on meta what the device's kernel refuses"
 META_AUTOCAST = "torch.autocast('meta') raises, and Llama's rotary embedding enters it"
 NEEDS_VALUES = "where it is given no mask it reads the tokens to warn of padding, which meta cannot"
-NO_ORIGINS = "its inductor does not tell which nodes a kernel computes"
+NO_ORIGINS = "its inductor does not report which nodes a kernel computes"
 TORCH_THROUGH: dict[str, dict[str, str]] = {
     "2.6": {
         "test_a_rule_says_what_the_kernel_does[RMSNorm of rms_norm_shape]": STRIDES,

@@ -1,4 +1,4 @@
-"""The accelerator that a model is on (cuda, xpu, mps ...): its events, allocator and name, by ``torch.accelerator``."""
+"""The accelerator that a model is on (cuda, xpu, mps ...), by ``torch.accelerator``: its events, its allocator and its name."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from ..torch_internals import DisableTorchFunction
 from ..units import size
 
 HOSTS = frozenset({"cpu", "meta"})
-"""Device types that are not accelerators. Asking torch takes longer, since it looks for drivers."""
+"""Device types that are not accelerators. They are listed here because asking torch would take longer: it looks for drivers."""
 
 
 class Accelerator:
     """A device that works asynchronously to the host, with its measurements of time and memory.
 
-    ``has_statistics``: its allocator records a peak. On mps it does not, so live storages are measured there.
+    ``has_statistics``: the device's allocator records a peak. The allocator of mps does not record a peak, so live storages are
+    measured instead.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -28,7 +29,7 @@ class Accelerator:
 
     @property
     def name(self) -> str:
-        """The name of the hardware; "" if the device's module has none."""
+        """The name of the hardware; "" if the device's module has no function for it."""
         return str(self._module.get_device_name(self.device)) if hasattr(self._module, "get_device_name") else ""
 
     @property
@@ -37,24 +38,24 @@ class Accelerator:
         return ProfilerActivity.__members__.get(self.device.type.upper())
 
     def event(self) -> torch.Event:
-        """Return a new timing event, hidden from function modes: the observer would make more events for it."""
+        """Return a new timing event. Making it is hidden from function modes, since the observer would make more events for the call."""
         with DisableTorchFunction():
             return torch.Event(self.device, enable_timing=True)
 
     def record(self, event: torch.Event) -> None:
         """Record the event on the current stream, after the work queued so far."""
         with DisableTorchFunction():
-            # Finding the stream by the device, not by its index, takes 4 us more.
+            # Finding the stream by the device instead of the device's index takes 4 us more.
             event.record(torch.accelerator.current_stream(self.device.index))
 
     @property
     def capturing(self) -> bool:
-        """Whether the current stream is being captured into a graph: its work does not run, and its events cannot be read."""
+        """Whether the current stream is being captured into a graph. Captured work does not run, and captured events cannot be read."""
         ask = getattr(self._module, "is_current_stream_capturing", None)
         return ask is not None and bool(ask())
 
     def synchronize(self) -> None:
-        """Wait until all work is done."""
+        """Wait until the device has done all its work."""
         torch.accelerator.synchronize(self.device)
 
     @property
@@ -64,7 +65,7 @@ class Accelerator:
 
     @property
     def peak(self) -> int:
-        """The most bytes of live tensors since :meth:`reset_peak`."""
+        """The maximum bytes of live tensors since the last :meth:`reset_peak`."""
         return int(self._statistic("max_memory_allocated")(self.device))
 
     def reset_peak(self) -> None:
@@ -82,7 +83,7 @@ class Accelerator:
         return int(self._module.get_device_properties(self.device).total_memory)
 
     def _statistic(self, name: str) -> Any:
-        """Return a function of the allocator; up to torch 2.8 only the device's own module has it."""
+        """Return a function that reads the allocator's statistics. Up to torch 2.8 only the device's own module has such functions."""
         return getattr(torch.accelerator, name, None) or getattr(self._module, name)
 
 
@@ -91,7 +92,7 @@ def accelerator_of(device: torch.device | str) -> Accelerator | None:
     kind, _, index = str(device).partition(":")
     if kind in HOSTS:
         return None
-    # Checked first: current_accelerator() of torch 2.6 raises if there is none.
+    # Check the number of devices first: without a device, current_accelerator() of torch 2.6 raises.
     if int(index or 0) >= torch.accelerator.device_count():
         return None
     current = torch.accelerator.current_accelerator()
@@ -99,6 +100,6 @@ def accelerator_of(device: torch.device | str) -> Accelerator | None:
 
 
 def waiter(device: torch.device | str) -> Callable[[], None]:
-    """Return a function that waits until a device has finished its work; on the CPU work is finished when a call returns."""
+    """Return a function that waits until a device has finished its work. On the CPU it does nothing: each call finishes its work."""
     accelerator = accelerator_of(device)
     return (lambda: None) if accelerator is None else accelerator.synchronize

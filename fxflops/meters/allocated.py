@@ -1,4 +1,4 @@
-"""A description of what holds a device's memory: the live tensors, and the rest that its allocator reports."""
+"""Describe what a device's memory is used for: the live tensors, and the rest that the device's allocator reports."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from .accelerator import Accelerator
 from .history import CATEGORIES, LiveTensor
 
 SHOWN = 3
-"""How many of the largest tensors that the run made are named."""
+"""The number of tensors made by the run that are named, largest first."""
 GIVEN = "params", "buffers", "inputs", "optimizer"
 """The categories of tensors that existed before the run."""
 
 
 def memory_text(accelerator: Accelerator, live: Sequence[LiveTensor], is_observed: bool = True, before: int = 0) -> str:
-    """Return a description of what holds a device's memory: the live tensors by category, and the largest that the run made.
+    """Describe what a device's memory is used for: the live tensors by category, and the largest tensors that the run made.
 
-    ``before`` are the bytes allocated before the run; those outside the live tensors belong to the rest of the program.
-    "other" is everything that the allocator reports beyond the live tensors, including these bytes.
+    ``before`` is the number of bytes allocated before the run. Bytes among them that are not in live tensors belong to the rest of
+    the program. "other" is all memory that the allocator reports besides live tensors, including the bytes of the rest of the program.
     """
     sums = {category: sum(tensor.bytes for tensor in live if tensor.category == category) for category in CATEGORIES}
     other = accelerator.live - sum(sums.values())
     parts = [f"{category} {size(nbytes)}" for category, nbytes in sums.items() if nbytes]
     if other > 0:
-        # Unobserved activations cannot be distinguished from memory of the kernels and the program.
+        # If the run is not observed, activations cannot be distinguished from memory of the kernels and the program.
         parts.append(f"{'other' if is_observed else 'activations and other'} {size(other)}")
     text = f"{accelerator.held}: {' + '.join(parts) or 'nothing known'}"
     foreign = min(other, before - sum(tensor.bytes for tensor in live if tensor.category in GIVEN))
     if foreign > 0:
-        text += f", of which {size(foreign)} were there before fxflops ran"
+        text += f", of which {size(foreign)} were allocated before fxflops ran"
     made_by_run = [tensor for tensor in live if tensor.category not in GIVEN][:SHOWN]
     if made_by_run:
         text += f"\n  largest made by the run: {', '.join(map(_described, made_by_run))}"

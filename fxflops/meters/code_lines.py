@@ -1,4 +1,4 @@
-"""Where the host's time goes, by file and line of the user's code: samples of its stack, taken by pyinstrument."""
+"""Measure the host's time by file and line of the user's code, by samples of the call stack that pyinstrument takes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..errors import PACKAGE, InputError, not_installed
 from ..model.installed import is_installed
 
 INTERVAL = 0.001
-"""Seconds between two samples, as pyinstrument takes them by default."""
+"""Seconds between two samples: pyinstrument's default."""
 NOWHERE = "(libraries)"
-"""The place of time without user code on the stack."""
+"""The place shown for samples without user code on the stack."""
 
 
 class CodeLine(NamedTuple):
-    """The seconds of a line of user code, including the library code that it called: "train.py:31" in ``function``."""
+    """The seconds of a line of user code, including library code that the line called. ``place`` is file and line: "train.py:31"."""
 
     place: str
     function: str
@@ -26,7 +26,7 @@ class CodeLine(NamedTuple):
 
 @contextmanager
 def lines_sampled(lines: dict[tuple[str, str], float]) -> Iterator[None]:
-    """Sample this thread's stack in the block; add seconds to ``lines`` by place and function, without fxflops's own.
+    """Sample this thread's stack in the block; add seconds to ``lines`` by place and function, without the time of fxflops itself.
 
     Raises InputError if pyinstrument is not installed, or already runs in this thread.
     """
@@ -38,7 +38,7 @@ def lines_sampled(lines: dict[tuple[str, str], float]) -> Iterator[None]:
     try:
         profiler.start()
     except RuntimeError as error:
-        raise InputError(f"lines=True samples the code by pyinstrument, which cannot start: {error}") from error
+        raise InputError(f"lines=True needs pyinstrument, which cannot start: {error}") from error
     try:
         yield
     finally:
@@ -56,9 +56,9 @@ def by_time(lines: dict[tuple[str, str], float]) -> tuple[CodeLine, ...]:
 
 
 def _place(stack: Sequence[str]) -> tuple[str, str] | None:
-    """Return the innermost line of the user's code, with its function; None for a sample of fxflops's own work.
+    """Return the innermost line of the user's code, and its function; None for a sample taken while fxflops itself works.
 
-    A frame is ``function\\0file\\0first line``, then attributes that each begin with ``\\1``: ``l31`` if line 31 is running.
+    A frame is ``function\\0file\\0first line``, followed by attributes that each begin with ``\\1``: ``l31`` if line 31 is running.
     """
     is_ours: bool | None = None
     for frame in reversed(stack):

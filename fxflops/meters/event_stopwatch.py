@@ -1,4 +1,4 @@
-"""The time of observed code on an accelerator, by events in stream order, read after the run."""
+"""Time observed code on an accelerator, by events in the device's stream that are read after the run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .stopwatch import Stopwatch
 
 R = TypeVar("R", Call, Scope)
 READY = 2
-"""How many events are made before the clock starts, so that making them is not timed: one to stop it, one to read it."""
+"""The number of events made before the clock starts, so that making them is not timed: one to stop the clock, one to read it."""
 
 
 @dataclass(slots=True, eq=False)
 class Mark:
-    """A reading of a clock; ``seconds`` is nan until the clock has caught up with its device.
+    """A reading of a clock. ``seconds`` is nan until the clock has caught up with its device.
 
-    It is ``captured`` if the device's stream was being captured into a graph: captured work does not run.
+    ``captured``: the device's stream was being captured into a graph, so its work does not run.
     """
 
     clock: Any
@@ -34,10 +34,10 @@ class Mark:
 
 @dataclass(slots=True, eq=False)
 class EventMark(Mark):
-    """A reading by an event. ``ran`` is true if the clock ran since the mark before it.
+    """A reading of a clock by an event. ``ran`` is True if the clock has run since the previous mark.
 
-    While a graph is captured there is no event, since it would become part of the graph and could not be read. The clock
-    stands still then.
+    While a graph is captured, ``event`` is None, since an event would become part of the graph and could not be read. The clock
+    stands still meanwhile.
     """
 
     event: torch.Event | None
@@ -45,9 +45,10 @@ class EventMark(Mark):
 
 
 class Lapse(float):
-    """Seconds between marks, known only when the device is done: :func:`seconds_of` returns them.
+    """The seconds between marks, which are known only when the device is done; :func:`seconds_of` then returns them.
 
-    As a number it is nan, which ``max(lapse, 0.0)`` returns unchanged. Other lapses, and 0.0, can be added and subtracted.
+    As a number, a Lapse is nan, so ``max(lapse, 0.0)`` returns it unchanged. A Lapse can be added to or subtracted from another
+    Lapse or 0.0.
     """
 
     __slots__ = ("ends", "starts")
@@ -74,15 +75,15 @@ class Lapse(float):
 
 
 def clock_of(device: torch.device) -> Callable[[], Stopwatch]:
-    """Return a function that makes stopwatches for a device's work in code that no observer slows."""
+    """Return a function that makes stopwatches for a device's work. The timed code must not be slowed down by an observer."""
     accelerator = accelerator_of(device)
     return Stopwatch if accelerator is None else lambda: EventStopwatch(accelerator)
 
 
 def seconds_of(value: float) -> float | None:
-    """Return the seconds of a Lapse, at least 0 even if streams or threads overlap; return a plain number as it is.
+    """Return the seconds of a Lapse, at least 0 even if streams or threads overlap; return a plain number unchanged.
 
-    A Lapse that was captured from beginning to end has no seconds (None): the work did not run.
+    For a Lapse that was captured from beginning to end, return None, because the work did not run.
     """
     if not isinstance(value, Lapse):
         return value
@@ -96,12 +97,12 @@ def seconds_of(value: float) -> float | None:
 
 
 def captured_calls(calls: Iterable[Call]) -> int:
-    """Return how many calls were captured into a graph, among those whose seconds are still a Lapse."""
+    """Return the number of calls that were captured into a graph; only calls whose seconds are still a Lapse can be counted."""
     return sum(isinstance(call.seconds, Lapse) and seconds_of(call.seconds) is None for call in calls)
 
 
 class LapseStopwatch(Stopwatch):
-    """A stopwatch whose readings are :class:`Lapse`\\ s, with seconds that are known when the device is done."""
+    """A stopwatch whose readings are :class:`Lapse` objects, whose seconds are known when the device is done."""
 
     __slots__ = ()
 
@@ -118,11 +119,11 @@ class LapseStopwatch(Stopwatch):
 
 
 class EventStopwatch(LapseStopwatch):
-    """A stopwatch of the device's time, from an event at its start to an event at its stop.
+    """A stopwatch of the device's time, from an event when the clock starts to an event when it stops.
 
-    It is for code that runs at full speed (:mod:`~fxflops.meters.queue_stopwatch` is for code that an observer slows).
-    If the device waits for the host, the host's time counts. While the device has work queued, the observer's time on the
-    host does not count. ``own`` is the host's time.
+    It is for code that runs at full speed; :mod:`~fxflops.meters.queue_stopwatch` is for code that an observer slows down.
+    If the device waits for the host, the waiting is included. While the device has work queued, the observer's time on the
+    host is not included. ``own`` is the observer's time on the host.
     """
 
     __slots__ = ("_accelerator", "_marks", "_ready")
@@ -153,7 +154,7 @@ class EventStopwatch(LapseStopwatch):
         return Lapse([self._marks[-1]], [])
 
     def catch_up(self) -> None:
-        """Wait for the device, and read the events since the last reading."""
+        """Wait for the device, and read the events recorded since the last call of this method."""
         self._accelerator.synchronize()
         for previous, mark in pairwise(self._marks):
             seconds = 0.0
@@ -171,12 +172,13 @@ class EventStopwatch(LapseStopwatch):
 
 
 def with_seconds(records: Iterable[R], kept: bool = True) -> tuple[R, ...]:
-    """Return calls or scopes with their seconds as plain numbers, or without seconds if these are not ``kept``."""
+    """Return calls or scopes with their seconds as plain numbers or, if ``kept`` is False, without their seconds."""
     kept_types = (float,) if kept else ()
     return tuple(
         [
             record
-            if (seconds := record.seconds) is None or type(seconds) in kept_types  # most are: these are not copied
+            if (seconds := record.seconds) is None
+            or type(seconds) in kept_types  # do not copy these records: they are the majority
             else record._replace(seconds=seconds_of(seconds) if kept else None)
             for record in records
         ]

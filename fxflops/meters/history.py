@@ -1,4 +1,4 @@
-"""The history of a run's storages: the peak, the storages alive at it, and the live bytes after each call."""
+"""The history of a run's storages: the peak, the storages alive at the peak, and the live bytes after each call."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ CATEGORIES = (
     "gathered",
     "cache",
 )
-"""The categories of memory. "gradients" are parameters' gradients and other tensors that the backward pass adds to, "optimizer" is
-optimizer state, "activations" were made by the forward, "gathered" are parameters that FSDP has temporarily gathered, "cache" are
-KV caches, and "temporaries" are all other tensors made by the backward pass and the optimizer."""
+"""The categories of memory. "activations" are tensors made by the forward. "gradients" are gradients of parameters, and other tensors
+to which the backward pass adds. "optimizer" is optimizer state. "gathered" are parameters that FSDP has temporarily gathered. "cache"
+are KV caches. "temporaries" are all other tensors made by the backward pass and the optimizer."""
 
 
 class LiveTensor(NamedTuple):
-    """A live storage: its bytes, the first tensor seen on it, its category, and the module and op that made it.
+    """A live storage: its bytes, the spec of the first tensor seen in it, its category, and the module and op that made it.
 
-    ``name`` is the name of a parameter or buffer, of a gradient's parameter, of a kind of optimizer state ("exp_avg"), or a
-    tensor's place in a KV cache ("layers.0.keys"), otherwise "".
+    ``name`` is the name of a parameter or buffer, of the parameter of a gradient, or of an entry in optimizer state ("exp_avg"). For
+    a tensor in a KV cache it is the place in the cache ("layers.0.keys"). For all other tensors it is "".
     """
 
     bytes: int
@@ -42,7 +42,7 @@ class LiveTensor(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """The live bytes by category after a call, and the module, op and phase of the call."""
+    """The live bytes by category after a call or at the peak within it, and the module, op and phase of the call."""
 
     path: str
     op: str
@@ -62,7 +62,7 @@ class Place(NamedTuple):
 
 
 class Remembered(NamedTuple):
-    """A History's results without its list of changes, as in a saved report."""
+    """The results of a History without the list of changes, as in a saved report."""
 
     peak: int
     peak_in: Place
@@ -72,9 +72,10 @@ class Remembered(NamedTuple):
 
 @dataclass(eq=False)
 class Entries:
-    """The storages seen in a run, by number: the spec of the first tensor on each, the call that made it (-1 for none).
+    """The storages seen in a run, by number. ``specs`` has the spec of the first tensor seen in each storage.
 
-    ``categories`` and ``names`` are the labels that storages were given.
+    ``calls`` has the number of the call that made each storage, or -1 if no call made it. ``categories`` and ``names`` are the labels
+    of storages.
     """
 
     specs: list[Spec] = field(default_factory=list)
@@ -91,7 +92,7 @@ class Entries:
 
 @dataclass(frozen=True)
 class History:
-    """The history of a run's storages: the peak in bytes, and all changes; everything else is computed from them on access."""
+    """The history of a run's storages: the peak in bytes, and all changes. All other properties are computed from the changes on access."""
 
     peak: int
     calls: Sequence[Call]
@@ -118,7 +119,7 @@ class History:
         return self._alive_after(None)
 
     def _alive_after(self, changes: int | None) -> tuple[LiveTensor, ...]:
-        """Return the storages alive after the first ``changes``, after all for None; largest first."""
+        """Return the storages alive after this number of changes (None for all changes), largest first."""
         live: dict[int, int] = {}
         for entry, change, _ in islice(triples(self.changes), changes):
             live[entry] = live.get(entry, 0) + change
@@ -127,13 +128,13 @@ class History:
 
     @cached_property
     def timeline(self) -> tuple[Moment, ...]:
-        """The live bytes by category after each call that changed them."""
+        """The live bytes by category after each call; calls that did not change them are left out."""
         moments = dict(self._live_after_each_change())
         return tuple(moment for number, live in moments.items() if (moment := self._moment(number, live)) is not None)
 
     @cached_property
     def peaks(self) -> tuple[Moment, ...]:
-        """The live bytes by category at the peak within each call that changed them."""
+        """The live bytes by category at the peak within each call; calls that did not change them are left out."""
         highest = dict[int, Mapping[str, int]]()
         for number, live in self._live_after_each_change():
             if number not in highest or sum(live.values()) > sum(highest[number].values()):
@@ -141,7 +142,7 @@ class History:
         return tuple(moment for number, live in highest.items() if (moment := self._moment(number, live)) is not None)
 
     def _live_after_each_change(self) -> Iterator[tuple[int, Mapping[str, int]]]:
-        """Yield after each change the number of its call, and the live bytes by category."""
+        """Yield, after each change, the number of the call that made the change, and the live bytes by category."""
         live = dict.fromkeys(CATEGORIES, 0)
         categories = [self.category(entry) for entry in range(len(self.entries.specs))]
         for entry, change, number in triples(self.changes):
@@ -153,8 +154,10 @@ class History:
         return None if call is None else Moment(call.path, call.op, call.phase, live)
 
     def each_change(self) -> Iterator[tuple[int, LiveTensor]]:
-        """Yield, for each change in order, the storage's number and its tensor, whose bytes are the change: negative if the
-        storage was freed."""
+        """Yield, for each change in order, the storage's number and a LiveTensor whose ``bytes`` is the change.
+
+        The change is negative if the storage was freed.
+        """
         return ((entry, self._tensor(entry, change)) for entry, change, _ in triples(self.changes))
 
     def _tensor(self, entry: int, nbytes: int) -> LiveTensor:
@@ -174,6 +177,6 @@ class History:
 
 
 def triples(changes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield the changes of a flat list as triples."""
+    """Yield the changes in a flat list as triples: the number of the storage, the change in bytes, the number of the call."""
     iterator = iter(changes)
     return zip(iterator, iterator, iterator, strict=True)

@@ -1,4 +1,4 @@
-"""The kernels of each node, from torch.profiler: an accelerator's kernels if the profiler sees them, otherwise operators."""
+"""List the kernels of each node by torch.profiler: an accelerator's kernels if the profiler sees them, otherwise operators."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ MARK = "fxflops node "
 
 
 class KernelMeter(Meter):
-    """A meter that marks each node for torch.profiler, and is used while its ``profile`` is on.
+    """A meter that marks each node for torch.profiler. Its ``profile`` must be on while the nodes run.
 
-    Times are torch.profiler's: a kernel's time if it sees the accelerator's kernels, otherwise an operator's self time.
+    The times are measured by torch.profiler: the time of a kernel if the profiler sees the accelerator's kernels, otherwise the self
+    time of an operator.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -39,7 +40,7 @@ class KernelMeter(Meter):
 
     @property
     def kernels(self) -> dict[str, tuple[Kernel, ...]]:
-        """The kernels by node, when the profile is over."""
+        """The kernels by node, once ``profile`` has ended."""
         kernels_by_node: dict[str, list[tuple[str, float]]] = {name: [] for name in self._names}
         for event in self.profile.events() or ():
             if event.name.startswith(MARK) and event.device_type.name == "CPU":

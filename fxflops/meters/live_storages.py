@@ -21,12 +21,12 @@ from ..units import size
 from .history import Entries, History, triples
 
 Named = Iterable[tuple[str, torch.Tensor]]
-"""Tensors by name, as ``named_parameters()`` gives them."""
+"""Pairs of a name and a tensor, as ``named_parameters()`` yields them."""
 
 
 class Span(NamedTuple):
     """The state when a call began: the length of the list of changes, the live bytes, the peak so far, the number of
-    changes up to that peak, and the bytes of storages from before the run that were entered so far."""
+    changes up to that peak, and the bytes of storages from before the run that were first seen during it."""
 
     changes: int
     live: int
@@ -36,9 +36,9 @@ class Span(NamedTuple):
 
 
 class _StorageRef(weakref.ref[Any]):
-    """A weak reference to a live storage, with its ``id`` (``key``), its number among the entries, and its bytes.
+    """A weak reference to a live storage. ``key`` is the storage's ``id``, ``entry`` its entry's number, ``nbytes`` its bytes.
 
-    Its attributes are set where it is made: a constructor in Python would run for each tensor of each count.
+    The attributes are set after construction: an ``__init__`` in Python would take time for each tensor of each count.
     """
 
     __slots__ = ("entry", "key", "nbytes")
@@ -50,21 +50,22 @@ class _StorageRef(weakref.ref[Any]):
 class LiveStorages:
     """The bytes of live tensor storages, as an allocator would report them.
 
-    Each storage is entered once, however many views share it, and leaves when Python frees it. Temporaries inside one
-    kernel are not seen. ``live`` are the bytes alive now, ``peak`` the most since the last ``reset_peak``, ``most`` the
-    most ever.
+    Each storage counts once, however many views share it, until Python frees the storage. Temporary memory inside a kernel is
+    not seen. ``live`` is the number of bytes alive now, ``peak`` the maximum since the last ``reset_peak``, ``most`` the
+    maximum of the whole run.
 
-    ``current_call`` is the number of the call for which changes are recorded: the call that is running or, between calls, the last
-    one. Whoever runs a call sets it to the number that the call will have (``len(calls)``) before its tensors are entered;
-    :meth:`add_all` does so, given ``call``. It is a plain attribute because a method that sets it would be one more Python call
-    for each call that is counted.
+    ``current_call`` is the number of the call to which changes are assigned: the running call or, between calls, the last
+    call. Before the tensors of a call are tracked, ``current_call`` must be set to the number that the call will have
+    (``len(calls)``); :meth:`add_all` sets it if ``call`` is passed. ``current_call`` is a plain attribute because a method to set
+    it would be one more Python call for each call that is counted.
 
-    ``held`` are the tensors alive from beginning to end, by category and name; ``spec`` returns a tensor's spec. Above
-    ``cap`` bytes InputError is raised, before memory runs out. ``holders`` knows which held tensors the run nevertheless lets
-    go of. ``was_there(tensor)`` returns whether a tensor that no call has made existed when the run began.
-    ``stand_in_of(tensor)`` returns a tensor's stand-in in the run, and forgets it. ``counts_meta`` is False in a run on another
-    device, where tensors on meta hold no memory: torch infers shapes with them. ``counts_random_states`` is True in a run for the
-    CPU: checkpoint keeps a random state of the CPU for each function, without a call that is seen.
+    ``held`` has the tensors that are alive from beginning to end, by category and name. ``spec(tensor)`` returns a tensor's spec.
+    If the live storages exceed ``cap`` bytes, InputError is raised, before memory runs out. ``holders`` finds the held tensors
+    that the run nevertheless drops. ``was_there(tensor)`` returns whether a tensor that no call has made existed when the run
+    began. ``stand_in_of(tensor)`` returns the meta tensor that stands for a tensor in the run, and makes the run forget this pair.
+    ``counts_meta`` is False in a run on another device, where torch uses meta tensors only to infer shapes, so that they hold no
+    memory. ``counts_random_states`` is True in a run for the CPU, where checkpoint saves a CPU random state for each function
+    that it runs, which no observed call shows.
     """
 
     def __init__(
@@ -79,33 +80,33 @@ class LiveStorages:
         self.counts_meta = True
         self.counts_random_states = False
         self.holders: Holders | None = None
-        # Set where a run begins: the first by watch_of in run/model_run.py, the second by the meta world.
+        # Set when a run begins: was_there by watch_of in run/model_run.py, stand_in_of by the meta world.
         self.was_there: Callable[[torch.Tensor], bool] = lambda tensor: True
         self.stand_in_of: Callable[[torch.Tensor], torch.Tensor | None] = lambda tensor: None
-        # Held storages noted by may_leave, by address: the tensor that may have left each, and its bytes.
+        # Held storages noted by may_leave, by address: the tensor that may have lost the storage, and the storage's bytes.
         self._may_leave: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
-        # Storages that the run made, or met and did not hold, by their id.
+        # The tracked storages that are alive, except held ones, by their id.
         self._refs: dict[int, _StorageRef] = {}
-        # Storages, by id, that the model asked for and so may resize: first those since the last _read_sizes, then older ones.
+        # Storages, by id, that the model asked for and so may resize: since the last _read_sizes, and before it.
         self._handed_out: dict[int, _StorageRef] = {}
         self._handed_out_before: OrderedDict[int, _StorageRef] = OrderedDict()
         self._entries = Entries()
         self._changes: list[int] = []
         self.current_call = -1
-        # The number of changes up to the highest peak ever, and up to the peak since the last reset_peak.
+        # most_after and peak_after are the numbers of changes up to the highest peak, and up to the peak since the last reset_peak.
         self.most = self._most_after = self._peak_after = 0
         self._most_in_call = -1  # the call of the highest peak
         # The entries of held storages, and of the meta storages that stand for them, by address.
         self._held: dict[int, int] = {}
-        # Entries of storages that existed before the run, but were entered during it: see hold_earlier.
+        # Entries of storages that existed before the run, but were first seen during it: see hold_earlier.
         self._entries_from_before: set[int] = set()
-        self._bytes_met = 0  # the bytes of these storages
-        self._met_categories: dict[int, str] = {}  # entries of call arguments, with their category if they get no other
-        # A reference to checkpoint's hook for the function that it is running.
+        self._bytes_met = 0  # the bytes of the storages in _entries_from_before
+        self._met_categories: dict[int, str] = {}  # categories of call arguments, by entry, until a label replaces them
+        # A weak reference to the hook of the function that checkpoint is running.
         self._random_state_hook: Callable[[], Any] = lambda: None
         self._placeholders: set[int] | None = None  # entries on meta: see note_placeholders
         self._held_on_meta: set[int] = set()
-        # Meta storages that stand for storages of the run, by id: a reference to each, and the storage that it keeps alive.
+        # Meta storages that stand for storages of the run, by id: a reference to the meta storage, and the storage that it keeps alive.
         self._aliases: dict[int, tuple[weakref.ref[Any], Any]] = {}
         # Meta storages of held tensors: kept alive, so that no other storage gets their address.
         self._kept_stand_ins: dict[int, Any] = {}
@@ -114,7 +115,7 @@ class LiveStorages:
 
     @hidden
     def _hold(self, named: Named, category: str, spec: Callable[[torch.Tensor], Spec]) -> None:
-        """Enter tensors that are alive before and after the run."""
+        """Track tensors that are alive before and after the run."""
         held, entries, changes, strided = self._held, self._entries, self._changes, torch.strided
         names, live = entries.names, self.live
         first = len(entries.specs)
@@ -139,11 +140,11 @@ class LiveStorages:
         self._most_after = len(changes) // 3
 
     def add(self, tensor: torch.Tensor, spec: Spec | None = None) -> None:
-        """Enter a tensor's storage, or update it if it was resized. Tensors without storage (sparse, a vmap's) are skipped.
+        """Track a tensor's storage; if it is tracked already, update its size. Skip tensors without a storage (sparse, or inside vmap).
 
-        ``spec`` is the tensor's, if it is known.
+        ``spec`` is the tensor's spec; by default it is read from the tensor.
 
-        Raises InputError above the cap.
+        Raises InputError if the live storages exceed the cap.
         """
         if (tensor if spec is None else spec).layout is not torch.strided:
             return
@@ -162,18 +163,18 @@ class LiveStorages:
                 self._change(ref.entry, nbytes - ref.nbytes)
                 ref.nbytes = nbytes
             if self._entries.calls[ref.entry] == self.current_call >= 0:
-                # An operator inside this call made it: show the spec of the call's own result.
+                # An operator inside this call made the storage: show the spec of the call's own result.
                 self._entries.specs[ref.entry] = spec or spec_of(tensor)
         else:
             self.enter(storage, 0 if is_zerotensor(tensor) else nbytes, spec or spec_of(tensor))
         if self.cap is not None and self.live > self.cap:
             raise InputError(
-                f"the model needs values, so it ran on real tensors, and these exceed the cap of {size(self.cap)}",
+                f"the model reads tensor values, so it ran on real tensors; they exceed the cap of {size(self.cap)}",
                 advice="cap",
             )
 
     def enter(self, storage: Any, nbytes: int, spec: Spec) -> None:
-        """Enter a new storage with the spec of its tensor."""
+        """Track a new storage; ``spec`` is the spec of its tensor."""
         self._read_sizes()
         if self.counts_random_states and (hook := saving_hook()) is not None:
             self._enter_random_state(hook)
@@ -192,19 +193,19 @@ class LiveStorages:
             self._set_peak()
 
     def _enter_random_state(self, hook: Any) -> None:
-        """Enter the random state that checkpoint keeps for the function that it is running."""
+        """Track the random state that checkpoint saves for the function that checkpoint is running."""
         if self._random_state_hook() is hook:
             return
         try:
             self._random_state_hook = weakref.ref(hook)
-        except TypeError:  # a function in C: not checkpoint's
+        except TypeError:  # a hook written in C is not checkpoint's
             return
         state_and_owner = random_state_of_checkpoint(hook)
         if state_and_owner is None:
             return
         state, owner = state_and_owner
         ref = self._refs.get(id(owner))
-        if ref is not None and ref() is owner:  # the state has been entered already
+        if ref is not None and ref() is owner:  # the state is tracked already
             return
         entry = self._entries.add(spec_of(state), self.current_call)
         self._watch(owner, state.untyped_storage().nbytes(), entry)
@@ -217,22 +218,22 @@ class LiveStorages:
         self._may_leave = {}
 
     def may_leave(self, tensor: torch.Tensor) -> None:
-        """Note that a call may give a tensor other memory (``x.data = y``): its old memory may then be freed."""
+        """Note that a call may give a tensor other memory (``x.data = y``), after which the tensor's old memory may be freed."""
         storage = _storage_of(tensor)
         if storage is not None and storage._cdata in self._held:
             self._may_leave[storage._cdata] = weakref.ref(tensor), storage.nbytes()
 
     def _remove_left(self) -> None:
-        """Remove the memory noted by :meth:`may_leave` that is now kept only to restore it after the run."""
+        """Stop counting memory noted by :meth:`may_leave` if only fxflops still keeps it, to restore the tensor after the run."""
         for cdata, (reference, nbytes) in [*self._may_leave.items()]:
             aliases = aliases_of(cdata)
             # Without aliases the storage may be gone, and its address invalid.
             if not aliases or storage_uses(cdata) > aliases:
                 continue
             entry, tensor = self._held[cdata], reference()
-            if tensor is not None and tensor.is_meta:  # it needs no stand-in any more
+            if tensor is not None and tensor.is_meta:  # the tensor needs no stand-in any more
                 self.stand_in_of(tensor)
-            # A view of it, or autograd, may still need the memory of a stand-in: it then survives being let go here.
+            # A view or autograd may still use the memory of a stand-in; the stand-in then survives although its reference is dropped.
             addresses = [
                 address
                 for address, held_entry in self._held.items()
@@ -252,7 +253,7 @@ class LiveStorages:
                 self._change(entry, -nbytes)
 
     def _remove_replaced(self) -> None:
-        """Remove the storages that the model held when the run began and has since replaced. This matters only for a new peak."""
+        """Stop counting storages that the model held when the run began and has since replaced. Needed only before a new peak."""
         if self._may_leave:
             self._remove_left()
         for tensors in () if self.holders is None else self.holders.let_go():
@@ -265,24 +266,24 @@ class LiveStorages:
             if not stand_ins:
                 self._change(entry, -nbytes)
                 continue
-            # A view of it, or autograd, may still need the memory: it lives as long as the stand-in's storage.
+            # A view or autograd may still use the memory: count it as long as the stand-in's storage lives.
             storage = stand_ins.pop().untyped_storage()
             self._held.pop(storage._cdata, None)
             self._kept_stand_ins.pop(storage._cdata, None)
             self._watch(storage, nbytes, entry)
 
     def _watch(self, storage: Any, nbytes: int, entry: int) -> None:
-        """Keep a weak reference to an entry's storage, which leaves when Python frees it."""
+        """Keep a weak reference to an entry's storage, to subtract its bytes when Python frees it."""
         self._refs[id(storage)] = ref = _StorageRef(storage, self._leave)
         ref.key, ref.nbytes, ref.entry = id(storage), nbytes, entry
 
     @property
     def entered(self) -> int:
-        """The number of storages entered so far."""
+        """The number of storages tracked so far."""
         return len(self._entries.specs)
 
     def bytes_since(self, number: int, value: Any) -> int:
-        """Return the bytes of the tensors in a value whose storages were entered after the first ``number``."""
+        """Return the bytes of those tensors in ``value`` whose storages have an entry number of at least ``number``."""
         parts = [part for tensor in tensors_given(value) for part in stored(tensor) if part.layout is torch.strided]
         refs = {self._refs.get(id(part.untyped_storage())) for part in parts}
         return sum(ref.nbytes for ref in refs if ref is not None and ref.entry >= number)
@@ -297,10 +298,10 @@ class LiveStorages:
         return self._entries.categories.get(self._held.get(storage._cdata, -1)) == "inputs"
 
     def move(self, tensor: torch.Tensor, meta: torch.Tensor) -> None:
-        """Let the storage of the meta tensor ``meta`` represent the tensor's storage, and keep it alive, as a view would.
+        """Let the storage of the meta tensor ``meta`` represent the tensor's storage, and keep that storage alive, as a view would.
 
-        The tensor may be a view whose base outlives it, so its end need not be its storage's. A storage that is not entered yet
-        existed before the run, in a constant held by a closure, a graph or an attribute.
+        If the tensor is a view, its storage may outlive it together with the base. A storage that is not tracked yet existed before
+        the run, e.g. in a constant held by a closure, a graph or an attribute.
         """
         if tensor.layout is not torch.strided or meta.layout is not torch.strided:
             return
@@ -316,8 +317,10 @@ class LiveStorages:
             self.add_held([("", meta)], "buffers")
 
     def share(self, tensor: torch.Tensor, stand_in: torch.Tensor) -> None:
-        """Count a stand-in's storage as its tensor's, if the tensor is held from beginning to end: it is optimizer state kept on a
-        parameter, which was taken for a model attribute."""
+        """Count a stand-in's storage as the tensor's storage, if the tensor is held from beginning to end.
+
+        The tensor is optimizer state stored on a parameter, and was labelled as a model attribute by mistake: correct the label.
+        """
         for part, stand_in_part in zip(stored(tensor), stored(stand_in), strict=True):
             storage, stand_in_storage = _storage_of(part), _storage_of(stand_in_part)
             if storage is not None and stand_in_storage is not None and storage._cdata in self._held:
@@ -326,7 +329,7 @@ class LiveStorages:
                 self._entries.categories[entry] = "optimizer"
 
     def _stand_for(self, stand_in: Any, storage: Any, entry: int) -> None:
-        """Let a meta storage keep ``storage`` alive, as a view does, without counting itself."""
+        """Let a meta storage keep ``storage`` alive, as a view does. The meta storage itself is not counted."""
         held, aliases, key, cdata = self._held, self._aliases, id(stand_in), stand_in._cdata
 
         def drop(_: Any) -> None:
@@ -337,7 +340,7 @@ class LiveStorages:
         aliases[key] = weakref.ref(stand_in, drop), storage
 
     def add_all(self, value: Any, call: int | None = None) -> None:
-        """Enter all tensors in nested tuples, lists and dicts; ``call`` is the number of the call that made them."""
+        """Track all tensors in nested tuples, lists and dicts; ``call`` is the number of the call that made them."""
         if call is not None:
             self.current_call = call
         with DisableTorchFunction():
@@ -346,8 +349,8 @@ class LiveStorages:
                     self.add(part)
 
     def may_resize(self, tensor: torch.Tensor) -> None:
-        """Note that the model asks for a tensor's storage: ``x.untyped_storage().resize_(0)`` frees its memory unseen."""
-        self._read_sizes()  # storages that it got earlier were resized before this call
+        """Note that the model asks for a tensor's storage: it may then resize the storage unseen, as FSDP does to free memory."""
+        self._read_sizes()  # storages that the model got earlier were resized before this call, if at all
         storage = _storage_of(tensor)
         if storage is None or not storage.resizable() or is_zerotensor(tensor):
             return
@@ -362,10 +365,10 @@ class LiveStorages:
             self._handed_out[key] = ref
 
     def _read_sizes(self) -> None:
-        """Find the storages that the model has resized, among those that it asked for.
+        """Record the new sizes of storages that the model has asked for and resized.
 
-        Nearly always it resizes them at once, but it may keep a storage and resize it later: so one of the older storages is read,
-        too, each time. Reading all would be too slow for a model that asks every tensor for its storage.
+        A model usually resizes a storage right after asking for it, but may do so much later. So each call of this method also reads
+        the size of one older storage. Reading all older storages would be too slow for a model that asks for every tensor's storage.
         """
         older = self._handed_out_before
         if not older and not self._handed_out:
@@ -384,7 +387,7 @@ class LiveStorages:
                 ref.nbytes = nbytes
 
     def label(self, named: Named, category: str) -> None:
-        """Give the storages of these tensors a category and names, unless they have them already."""
+        """Set the category and the names of the storages of these tensors; skip storages that have a category already."""
         for name, tensor in named:
             for part in stored(tensor):
                 ref = self._refs.get(id(part.untyped_storage())) if part.layout is torch.strided else None
@@ -392,9 +395,9 @@ class LiveStorages:
                     self._entries.categories[ref.entry], self._entries.names[ref.entry] = category, name
 
     def keep(self, named: Named, earlier: Iterable[torch.Tensor]) -> None:
-        """Keep the storages of tensors to the end of the history, as an optimizer's state outlives the step.
+        """Count the storages of these tensors as alive to the end of the history, e.g. an optimizer's state, which outlives the step.
 
-        Storages of the tensors in ``earlier`` existed when it began.
+        Storages of the tensors in ``earlier`` are moved to the beginning of the history: they existed then.
         """
         kept, existed = self._refs_of(tensor for _, tensor in named), self._refs_of(earlier)
         for ref in kept:
@@ -403,17 +406,17 @@ class LiveStorages:
             self._move_to_beginning({ref.entry for ref in existed})
 
     def _refs_of(self, tensors: Iterable[torch.Tensor]) -> list[_StorageRef]:
-        """Return the references to the storages of these tensors that are entered and alive."""
+        """Return references to the storages of these tensors; skip storages that are not tracked or not alive."""
         refs = [self._ref_of(_storage_of(part)) for tensor in tensors for part in stored(tensor)]
         return [ref for ref in refs if ref is not None]
 
     def _ref_of(self, storage: Any) -> _StorageRef | None:
-        """Return the reference to a storage that is entered and alive; None for any other."""
+        """Return the reference to a tracked live storage; None for any other storage."""
         ref = self._refs.get(id(storage))
         return ref if ref is not None and ref() is storage else None
 
     def add_held(self, named: Named, category: str) -> None:
-        """Enter and label tensors that were alive when the run began but are found only now; skip known storages."""
+        """Track and label tensors that were alive when the run began but are found only now; skip storages that are tracked already."""
         named, first = [*named], self.entered
         self.add_all([tensor for _, tensor in named])
         self.label(named, category)
@@ -423,12 +426,12 @@ class LiveStorages:
     def add_given(
         self, tensors: Iterable[torch.Tensor], category: str = "inputs", device: torch.device | None = None
     ) -> None:
-        """Enter arguments of a call that no observed call made: they existed before the run.
+        """Track call arguments that no observed call has made: they existed before the run.
 
-        Tensors that the user made before a profiled block are entered only here. They get this category ("" for none), unless they
-        are parameters or are labelled later. With ``device``, tensors on other devices are skipped. Memory shared with numpy or
-        another process, or for which ``was_there`` is False, may have been made unseen within the run, so it counts from now on;
-        other storages count from the beginning (:meth:`hold_earlier`).
+        Tensors that the user made before a profiled block are tracked only here. They get ``category`` ("" for none), unless they
+        are parameters or are labelled later. With ``device``, tensors on other devices are skipped. Storages count from the
+        beginning of the run (:meth:`hold_earlier`), unless they may have been made unseen within the run: memory shared with numpy
+        or another process, and tensors for which ``was_there`` is False, count from now on.
         """
         for tensor in tensors:
             for part in stored(tensor) if device is None or tensor.device.type == device.type else ():
@@ -448,7 +451,7 @@ class LiveStorages:
                     self._bytes_met += storage.nbytes()
 
     def has_all(self, values: Iterable[Any]) -> bool:
-        """Return whether all values are numbers, or plain tensors whose storages are entered."""
+        """Return whether all values are numbers, or plain tensors whose storages are tracked."""
         refs, held = self._refs, self._held
         try:
             for value in values:
@@ -460,12 +463,12 @@ class LiveStorages:
                         return False
                 elif kind not in NUMBERS:
                     return False
-        except NotImplementedError:  # a vmap's tensors have no storage
+        except NotImplementedError:  # tensors inside vmap have no storage
             return False
         return True
 
     def maker_of(self, tensor: torch.Tensor) -> int:
-        """Return the number of the call that made a tensor's storage; -1 if no call did, or the storage is unknown."""
+        """Return the number of the call that made a tensor's storage; -1 if no call made it, or it is not tracked."""
         storage = _storage_of(tensor)
         entry = None if storage is None else self._entry_of(storage)
         return -1 if entry is None else self._entries.calls[entry]
@@ -481,13 +484,13 @@ class LiveStorages:
         return None if ref is None else ref.entry
 
     def hold_earlier(self) -> None:
-        """Rewrite the history as if storages that existed before the run had been entered when it began."""
+        """Rewrite the history as if storages that existed before the run had been tracked from its beginning."""
         if self._entries_from_before:
             self._move_to_beginning(self._entries_from_before, only_made=True)
             self._entries_from_before = set()
 
     def note_placeholders(self) -> None:
-        """Note which storages, including held ones, are on meta, for :meth:`leave_out_placeholders`."""
+        """From now on, note which storages are on meta, for :meth:`leave_out_placeholders`. Include held storages on meta."""
         self._placeholders = {*self._held_on_meta}
 
     def leave_out_placeholders(self) -> None:
@@ -503,12 +506,14 @@ class LiveStorages:
         self.current_call = call
 
     def hold_written(self, calls: Sequence[Call]) -> None:
-        """Treat live storages that autograd wrote to but did not make as gradients that existed from the beginning:
-        DistributedDataParallel's buckets, which C++ holds, and gradients of inputs, to which it adds."""
+        """Treat live storages that autograd wrote to but did not make as gradients that existed from the beginning.
+
+        Such storages are DistributedDataParallel's buckets, which C++ holds, and gradients of inputs, to which autograd adds.
+        """
         written: list[int] = []
         for ref in self._refs.values():
             maker = self._entries.calls[ref.entry]
-            # The last tensors that a control flow operator makes belong to no call: their number is too large.
+            # The last tensors that a control flow operator makes belong to no call: their call number is len(calls) or more.
             if 0 <= maker < len(calls) and _is_written(calls[maker]):
                 written.append(ref.entry)
         for entry in written:
@@ -539,7 +544,7 @@ class LiveStorages:
         self.current_call = call
 
     def _reset(self) -> None:
-        """Reset the bytes and peaks, to go through the changes again."""
+        """Reset the live bytes and the peaks, before the changes are applied again."""
         self.live = self.peak = self.most = self._most_after = 0
         self._most_in_call = -1
 
@@ -555,12 +560,12 @@ class LiveStorages:
         return span
 
     def end(self, span: Span, arguments: Any = ()) -> tuple[int, tuple[tuple[Spec, int], ...]]:
-        """Return the bytes that a call leaves behind, and, if more were alive within it, the storages at that peak.
+        """Return the bytes that a call leaves behind and, if more bytes were alive during the call, the storages at that peak.
 
-        The storages are specs and bytes, relative to the state when the call began. Storages of its ``arguments`` are
-        excluded: they may have been entered during the call.
+        Each storage is a spec and its change in bytes since the call began. Storages of ``arguments`` are excluded: they may have
+        been first seen during the call, but the call did not make them.
         """
-        # Storages from before the run that were entered during the call were alive when it began.
+        # Storages that existed before the run, but were first seen during the call, were alive when the call began.
         live_before = span.live + self._bytes_met - span.met
         left, rose = self.live - live_before, self.peak - live_before
         net_bytes = dict[int, int]()
@@ -577,7 +582,7 @@ class LiveStorages:
         return left, tuple((self._entries.specs[entry], nbytes) for entry, nbytes in net_bytes.items() if nbytes)
 
     def add_transients(self, transients: Iterable[tuple[Spec, int]]) -> None:
-        """If they make a new peak, enter storages that live only within the current call, and remove them again."""
+        """Track storages that live only within the current call, and remove them again; skip them if they make no new peak."""
         self._read_sizes()
         if self.live + sum([nbytes for _, nbytes in transients if nbytes > 0]) <= self.peak:
             return
@@ -590,8 +595,8 @@ class LiveStorages:
             self._change(entry, -nbytes)
 
     def history(self, calls: Sequence[Call]) -> History:
-        """Return the history so far; ``calls`` are the calls by their numbers."""
-        self._handed_out |= self._handed_out_before  # read them all
+        """Return the history so far; ``calls[number]`` is the call with that number."""
+        self._handed_out |= self._handed_out_before  # read the sizes of all of them
         self._read_sizes()
         for entry, category in self._met_categories.items():
             self._entries.categories.setdefault(entry, category)
@@ -619,7 +624,7 @@ class LiveStorages:
 
 
 def _storage_of(tensor: torch.Tensor) -> Any:
-    """Return a tensor's storage; None if it has none (sparse, a vmap's)."""
+    """Return a tensor's storage; None for a sparse tensor or a tensor inside vmap."""
     if tensor.layout is not torch.strided:
         return None
     try:

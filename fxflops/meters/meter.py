@@ -1,4 +1,4 @@
-"""Meters: each reads one quantity, time or memory, around each node of a run, in a separate pass."""
+"""Meters: each meter reads either time or memory before and after each node of a run. Each meter needs its own pass."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ Bytes = tuple[int, int, int]
 class Meter(Protocol):
     """Callbacks before and after each node, and once at the end of a pass.
 
-    In a backward pass a node may come in several pieces. With ``frees``, freeing the values that a node was the last to
-    use is part of the node.
+    In a backward pass a node may run in several pieces. With ``frees``, a node includes freeing the values that no later node uses.
     """
 
     frees: bool = False
@@ -35,7 +34,7 @@ class Meter(Protocol):
 
 
 class Clock(Meter):
-    """Seconds per node by the host's clock, for devices whose calls return when the work is done."""
+    """Seconds per node by the host's clock, for a device on which a call returns when its work is done."""
 
     frees = True
 
@@ -52,10 +51,11 @@ class Clock(Meter):
 
 
 class AcceleratorClock(Meter):
-    """Seconds per node by an accelerator's events in stream order. The device is synchronized once, in ``finish``.
+    """Seconds per node by events in an accelerator's stream. The device is synchronized once, in ``finish``.
 
-    With a ``queue`` they are only the device's working time: before each node the device waits until the host has started all
-    of the node's work, which took the host ``host_seconds`` before. Without a queue they include waiting for the host.
+    With a ``queue``, the seconds are only the device's working time: before each node, the device waits until the host has started
+    all work of the node. ``host_seconds`` has the time that this took the host in an earlier pass. Without a queue, the seconds
+    include the device's waiting for the host.
     """
 
     frees = True
@@ -89,7 +89,7 @@ class AcceleratorClock(Meter):
 
 
 class MemoryMeter(Meter):
-    """Bytes before, after and at the peak of each node: from the allocator, or from live storages if it has no statistics."""
+    """Bytes before, after and at the peak of each node, from the allocator or, if the allocator has no statistics, from live storages."""
 
     def __init__(self, memory: Accelerator | LiveStorages) -> None:
         self.memory = memory

@@ -9,7 +9,7 @@ from .timing import Timing
 
 
 class Kernel(NamedTuple):
-    """A kernel that ran for a node: its name (on a CPU the operator's), number of calls, and seconds in all."""
+    """A kernel that ran for a node: its name (on a CPU, the operator's name), its number of calls, and its total seconds."""
 
     name: str
     calls: int
@@ -18,13 +18,13 @@ class Kernel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node of the graph as it ran. ``calls`` is the range of the Calls that it makes.
+    """One node of the graph as it ran. ``calls`` is the range of the Calls that the node makes.
 
-    ``opcode`` is the fx opcode, ``target`` its printable target, ``function`` the name of the function it calls,
-    ``path`` and ``module`` are the path and class name of its module, ``inputs`` the names of its input nodes. Fields that
-    were not measured are None. Bytes are allocated on the device before and after the node, and at the peak within it.
-    ``backward_*`` are for its part of the backward pass. On an accelerator ``timing`` is the device's own time
-    (:mod:`~fxflops.meters.full_queue`), and ``host_timing`` the time that the host took to start the work.
+    ``opcode`` is the fx opcode, ``target`` the node's printable target, and ``function`` the name of the function that the node calls.
+    ``path`` and ``module`` are the path and the class name of the node's module. ``inputs`` has the names of its input nodes.
+    ``bytes_*`` are the bytes allocated on the device before and after the node, and at the peak within it. ``backward_*`` are for the
+    node's part of the backward pass. On an accelerator, ``timing`` is the device's own time (:mod:`~fxflops.meters.full_queue`), and
+    ``host_timing`` is the time that the host took to start the work. Fields that were not measured are None.
     """
 
     name: str
@@ -47,5 +47,5 @@ class Node:
 
     @property
     def launch_bound(self) -> bool:
-        """True if the device waited for the host: its work took no longer than starting it."""
+        """True if the device waited for the host, because starting the work took the host at least as long as the work itself."""
         return self.timing is not None and self.host_timing is not None and self.host_timing[0] >= self.timing.median

@@ -1,14 +1,15 @@
-"""The time that observed code would take unobserved on an accelerator: host and device are timed separately.
+"""Measure the time that observed code would take on an accelerator without the observer: host and device are timed separately.
 
-Observing slows the host, and events on the device include its waiting for the host. So the host is timed by its own clock,
-which excludes the observer, and the device by two events around each piece of work, behind a wait that lasts until the host
-has started that work (:mod:`~fxflops.meters.full_queue`). Together they give the time without the observer::
+Observing slows the host down, and the time between events on the device includes the device's waiting for the host. So the host is
+timed by its own clock, which excludes the observer. The device is timed by two events around each piece of work. Before the first
+event the device waits until the host has started that work (:mod:`~fxflops.meters.full_queue`). Both times together give the time
+without the observer::
 
     host     | starts a | starts b |               | starts c |
     device              |------- a -------|--- b ---|          |--- c ---|
 
-A piece of work begins once the host has started it and the device has finished the work before. All times are differences of
-marks: a mark is reached when the host is there and the device has finished all work started before it.
+A piece of work begins when the host has started it and the device has finished all earlier work. All times are differences between
+marks. A mark is reached when the host has reached it and the device has finished all work started before the mark.
 """
 
 from __future__ import annotations
@@ -28,27 +29,28 @@ from .full_queue import FullQueue
 from .stopwatch import Stopwatch
 
 FIRST_HOLD = 50e-6
-"""The seconds for which the device is held for work of a new kind."""
+"""The seconds for which the device is made to wait (held) before work of a new kind."""
 NEARLY, CLEARLY = 0.9, 1.2
-"""A call waited for the device if it took (nearly) as long as the device was held, which was (clearly) longer than the call
-takes at best, and if the same is true of the last call of its kind."""
+"""Factors that decide whether a call waited for the device. Its seconds must be at least NEARLY times the seconds for which the device
+was held, and the device must have been held for at least CLEARLY times the seconds of the fastest call of this kind. Both must also be
+true of the previous call of this kind."""
 UNREAD = 1000
-"""After this many pieces of work, the events that the device has passed are read and reused."""
+"""After each UNREAD pieces of work, the events that the device has passed are read, and can be used again."""
 
 
 @dataclass(slots=True, eq=False)
 class HostMark(Mark):
-    """A reading of the clock, when the host was at ``host`` seconds."""
+    """A reading of the clock; ``host`` is the reading of the host's clock in seconds."""
 
     host: float
 
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """The device's work between two events; the host had started all of it at ``host`` on its clock.
+    """The device's work between two events. ``host`` is the reading of the host's clock when the host had started all the work.
 
-    ``excess`` is how long the host was still starting it after the device was no longer held. ``waited``: the call returned
-    only when the device was done. ``seconds`` is nan until the events are read.
+    ``excess`` is the time that the host still needed to start the work after the device was no longer held. ``waited``: the call
+    returned only when the device was done. ``seconds`` is nan until the events are read.
     """
 
     start: torch.Event
@@ -60,13 +62,13 @@ class Work:
 
 
 def observed_clock_of(device: torch.device) -> Callable[[], Stopwatch]:
-    """Return a function that makes stopwatches for the work of a device in observed code; they share one queue."""
+    """Return a function that makes stopwatches for the work of a device in observed code. All these stopwatches share one queue."""
     queue = FullQueue.of(accelerator_of(device))
     return clock_of(device) if queue is None else lambda: QueueStopwatch(queue)
 
 
 class QueueStopwatch(LapseStopwatch):
-    """A stopwatch that shows the time that the run would take unobserved."""
+    """A stopwatch that shows the time that the run would take without the observer."""
 
     __slots__ = (
         "_began_at",
@@ -87,16 +89,16 @@ class QueueStopwatch(LapseStopwatch):
     def __init__(self, queue: FullQueue) -> None:
         super().__init__()
         self._queue = queue
-        self._marks_and_work = list[HostMark | Work]()  # in order, since the last reading
+        self._marks_and_work = list[HostMark | Work]()  # in order; all since the last reading
         self._unread = deque[Work]()  # work whose events have not been read
         self._events = list[torch.Event]()  # events that can be used again
-        self._least_seconds = dict[Any, float]()  # the host's seconds for work of each kind, at best
+        self._least_seconds = dict[Any, float]()  # the least seconds of the host for work of each kind
         self._was_long = dict[Any, bool]()  # whether the last call of each kind took as long as the device was held
-        # The work that is being started: its kind, when the host began to start it, and how long the device is held for it.
+        # The work that the host is starting: its kind, when the host began to start it, and how long the device is held for it.
         self._work: Work | None = None
         self._work_kind: Any = None
         self._began_at = self._held_seconds = 0.0
-        # When the device is done, and how long the host has waited for it, on the clock without the observer.
+        # When the device is done, and how long the host has waited for the device: both on the clock without the observer.
         self._device_done_at = self._waited_seconds = 0.0
         self.busy: float = 0.0
 
@@ -109,7 +111,7 @@ class QueueStopwatch(LapseStopwatch):
         return True
 
     def go(self, work: Any = None) -> None:
-        """Start the clock again; ``work`` is the function or module class whose kernels the host starts until it stops."""
+        """Start the clock again; ``work`` is the function or module class whose kernels the host starts until the clock stops."""
         if self._stopped_at is None:
             return
         if work is not None and not self._queue.accelerator.capturing:
@@ -122,7 +124,7 @@ class QueueStopwatch(LapseStopwatch):
         return Lapse([mark], [])
 
     def catch_up(self) -> None:
-        """Wait for the device, and combine its time with the host's since the last reading."""
+        """Wait for the device, and combine the times of device and host since the last call of this method."""
         self._queue.accelerator.synchronize()
         self._read()
         for item in self._marks_and_work:
@@ -137,7 +139,7 @@ class QueueStopwatch(LapseStopwatch):
         self._marks_and_work.clear()
 
     def _begin(self, kind: Any) -> None:
-        """Hold the device, and record the start of its work."""
+        """Make the device wait, and record the event at the start of its work."""
         events, new = self._events, self._queue.accelerator.event
         self._work = Work(events.pop() if events else new(), events.pop() if events else new())
         self._work_kind = kind
@@ -146,9 +148,9 @@ class QueueStopwatch(LapseStopwatch):
         self._began_at = time.perf_counter()
 
     def _end(self, work: Work, ended: float, is_whole: bool) -> None:
-        """Record the end of the device's work, and decide from the host's time whether the host waited for it.
+        """Record the event at the end of the device's work, and decide from the host's time whether the host waited for the work.
 
-        ``is_whole`` is False if it ends because another call begins inside it.
+        ``is_whole`` is False if the work ends because another call begins inside it.
         """
         self._queue.accelerator.record(work.end)
         self._work = None
@@ -161,7 +163,7 @@ class QueueStopwatch(LapseStopwatch):
             self._was_long[kind] = is_long
         if work.waited:
             self.own += held  # the host waited during the hold, too
-        elif work.start.query():  # otherwise the device was busy with earlier work, and did not wait for this
+        elif work.start.query():  # otherwise the device was busy with earlier work, and did not wait for the host
             work.excess = max(seconds - held, 0.0)
         work.host = super().now()
         self._marks_and_work.append(work)
@@ -170,7 +172,7 @@ class QueueStopwatch(LapseStopwatch):
             self._read(only_done=True)
 
     def _read(self, only_done: bool = False) -> None:
-        """Read the events of finished work, in order, and keep them for reuse."""
+        """Read the events of finished work, in order, and keep these events for reuse."""
         while self._unread and not (only_done and not self._unread[0].end.query()):
             work = self._unread.popleft()
             work.seconds = max(self._queue.seconds_between(work.start, work.end) - work.excess, 0.0)

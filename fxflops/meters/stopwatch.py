@@ -1,4 +1,4 @@
-"""The time of observed code, without the observer's, by step and phase."""
+"""Measure the time of observed code by step and phase, without the observer's own time."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 BETWEEN = "between"
-"""The time outside all phases: computing a loss, choosing a token, Python."""
+"""The name of the time outside all phases, e.g. for computing a loss, choosing a token, or Python."""
 LOADING = "loading"
-"""The time in which torch's DataLoader makes the next batch, or waits until its workers have made it."""
+"""The name of the time in which torch's DataLoader makes the next batch, or waits until its workers have made the batch."""
 
 
 class Costs(NamedTuple):
-    """Seconds of unseen overhead inside torch before a handler of the observer starts and after it ends, by kind of call.
+    """The overhead inside torch, in seconds, before a handler of the observer starts and after the handler ends, by kind of call.
 
-    ``builtin`` is for a function written in C, ``python`` for one in Python, ``gradient`` for an operator in a backward pass.
+    ``builtin`` is for a function written in C, ``python`` for a function written in Python, and ``gradient`` for an operator in a
+    backward pass.
     """
 
     builtin: float = 0.0
@@ -27,20 +28,20 @@ class Costs(NamedTuple):
 
 BUILTIN, PYTHON, OPERATOR, MODULE, GRADIENT = range(5)
 LONG = 50e-6
-"""After this many seconds of the model's own work, little of the observer is left in the processor's cache."""
+"""The seconds of the model's own work after which the processor's cache has little of the observer's code and data left."""
 
 
 class Stopwatch:
-    """A clock of one thread that stands still while the observer works; ``own`` is the seconds for which it has stood still.
+    """A thread's clock that stands still while the observer works; ``own`` is the seconds for which it has stood still.
 
-    ``costs`` and ``cold`` are the overheads of a call right after another one, and after other work (with a cold cache). Each
-    handler of the observer first stops the clock and last starts it, and runs model code by :meth:`run`.
+    ``costs`` has the overheads of a call right after another call. ``cold`` has the overheads of a call after other work, when the
+    cache is cold. Each handler of the observer stops the clock first, starts it last, and runs model code by :meth:`run`.
     """
 
     __slots__ = ("_overhead_due", "_started_at", "_stopped_at", "cold", "costs", "own")
     runs = True
     busy: float | None = None
-    """The seconds for which an accelerator was busy, for clocks that measure it."""
+    """The seconds for which an accelerator was busy; None for a clock that does not measure them."""
 
     def __init__(self) -> None:
         self.costs = self.cold = Costs()
@@ -52,9 +53,9 @@ class Stopwatch:
         self.own = 0.0
 
     def stop(self, kind: int | None = None) -> bool:
-        """Stop the clock, excluding the unseen overhead of a call of this kind; return False if it was stopped already.
+        """Stop the clock, and exclude the overhead inside torch of a call of this kind; return False if the clock was stopped already.
 
-        If the overhead is longer than the clock has run, the rest is deducted from its next runs.
+        If the overhead is longer than the time since the clock was last started, the rest is deducted from later times.
         """
         if self._stopped_at is not None:
             return False
@@ -67,7 +68,7 @@ class Stopwatch:
         return True
 
     def go(self, work: Any = None) -> None:
-        """Start the clock again. ``work`` is what runs until the next stop, for clocks that time a device's work by kind."""
+        """Start the clock again. ``work`` is the function that runs until the clock stops; clocks that time a device's work need it."""
         if self._stopped_at is not None:
             self._started_at = time.perf_counter()
             self.own += self._started_at - self._stopped_at
@@ -78,7 +79,7 @@ class Stopwatch:
         return (time.perf_counter() if self._stopped_at is None else self._stopped_at) - self.own
 
     def lap(self) -> float:
-        """Return the time on the clock, in seconds, without the time of this call. The clock must be running."""
+        """Return the time on the clock, in seconds, and exclude the time that this method takes. The clock must be running."""
         called_at = time.perf_counter()
         now = called_at - self.own
         self._started_at = time.perf_counter()
@@ -86,7 +87,7 @@ class Stopwatch:
         return now
 
     def run(self, func: Callable[..., Any], args: Any, kwargs: Any, work: Any = None) -> Any:
-        """Return ``func(*args, **kwargs)``, with the clock running meanwhile; ``work`` is the work's kind, if not ``func``."""
+        """Return ``func(*args, **kwargs)``; the clock runs during this call. ``work`` is the kind of the work, by default ``func``."""
         self.go(func if work is None else work)
         try:
             return func(*args, **kwargs)
@@ -94,7 +95,7 @@ class Stopwatch:
             self.stop()
 
     def timed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, float]:
-        """Return ``func(*args, **kwargs)`` and its seconds, with the clock running meanwhile. The clock must be stopped before."""
+        """Return ``func(*args, **kwargs)`` and the seconds that it took. The clock must be stopped; it runs only during this call."""
         stopped_at: Any = self._stopped_at
         # go() inlined, since this runs for each repeated call of a profile.
         self._stopped_at, self._started_at = None, (started_at := time.perf_counter())
@@ -126,10 +127,10 @@ class StoppedStopwatch(Stopwatch):
 
 
 class PhaseTimes:
-    """The seconds of each phase, step by step; time counts for the innermost open phase.
+    """The seconds of each phase, step by step. Time is added to the innermost open phase.
 
-    ``parts`` are the seconds of the current step, from the beginning of one model call to the beginning of the next. But loading a
-    batch belongs to the step that computes with it, which begins later: until then its time is kept in ``_of_next_step``.
+    ``parts`` has the seconds of the current step, from the beginning of one model call to the beginning of the next. The time of
+    loading a batch belongs to the step that uses the batch. Until that step begins, this time is kept in ``_of_next_step``.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -156,20 +157,20 @@ class PhaseTimes:
                 pass
 
     def next_step(self) -> dict[str, float]:
-        """Begin a step; return its parts, which grow until the next step begins. They include the time of loading its batch."""
+        """Begin a step; return its seconds by phase, which grow until the next step begins. They include loading the step's batch."""
         self.flush()
         self.parts, self._of_next_step = self._of_next_step, {}
         return self.parts
 
     def settle(self) -> None:
-        """Add the loading time of a batch that no step will use to the current step, at the end of a loop or an iteration."""
+        """Add loading time to the current step if no later step will use the batch, at the end of a loop or an iteration."""
         self.flush()
         for phase, seconds in self._of_next_step.items():
             self.parts[phase] = self.parts.get(phase, 0.0) + seconds
         self._of_next_step = {}
 
     def resume(self) -> None:
-        """Continue after an interruption, whose time counts for no phase."""
+        """Continue after an interruption, whose time is not added to any phase."""
         self._flushed_at = self._now()
 
     def flush(self) -> None:

@@ -1,4 +1,4 @@
-"""The records that a run leaves behind, call by call: tensors as specs, operations, calls and their costs."""
+"""The records of a run: specs of tensors, operations, calls, and the costs of calls."""
 
 from .calls import (
     COMMUNICATION,

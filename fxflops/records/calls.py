@@ -18,7 +18,7 @@ class Cost(NamedTuple):
     """The arithmetic of one call, in operations. ``flops`` = muls + adds + others.
 
     ``others`` are all operations except multiply and add (divide, compare, exp ...). ``macs`` are the multiply-accumulates
-    of a contraction: the same work in another unit, not part of ``flops``.
+    of a contraction. They are the same work as ``muls`` and ``adds`` in another unit, and are not added to ``flops``.
     """
 
     macs: int = 0
@@ -37,32 +37,32 @@ class Cost(NamedTuple):
 
 EMPTY_MAPPING: Mapping[str, Any] = {}
 PHASES = ("forward", "backward", "recompute", "optimizer", "gradient")
-"""The phases of calls. "recompute" is forward work repeated in the backward pass by gradient checkpointing. "gradient" is
-work on gradients taken inside the forward, and belongs to the forward."""
+"""The phases of calls. "recompute" is work of the forward that gradient checkpointing repeats in the backward pass. "gradient" is
+the computation of gradients inside the forward; it is part of the forward."""
 PARTS = {phase: (phase,) for phase in PHASES} | {"forward": ("forward", "gradient")}
-"""For each phase, the phases of calls that belong to it."""
+"""For each phase in a report, the phases of the calls that belong to it."""
 COMMUNICATION = "communication"
-"""The reason why an op that sends or receives data between processes costs nothing."""
+"""The reason shown for an op that costs nothing because it sends or receives data between processes."""
 TRITON = "triton:"
-"""The prefix of a Triton kernel's name; its function's name follows."""
+"""The prefix of a Triton kernel's name in a report, which the name of the kernel's function follows."""
 NO_ARGUMENTS = "(arguments not shown)"
-"""The target of an operator in a trace that does not show the arguments on which its cost depends."""
+"""The target of an operator whose cost depends on arguments that the trace does not show."""
 UNSEEN = "(not observed)"
 """The op recorded for a module whose calls were only timed."""
 OPERATOR, SCRIPT = "operator", "script"
-"""The origins of operators that no torch function calls. OPERATOR: the model's own code does (``torch.ops.aten.mm``), as do
-programs of torch.export and make_fx. SCRIPT: compiled code does, TorchScript or an extension."""
+"""The origins of operators that no torch function calls. OPERATOR: the model's own code calls the operator (``torch.ops.aten.mm``), or
+a program of torch.export or make_fx does. SCRIPT: compiled code (TorchScript or an extension) calls the operator."""
 BY_IDENTITY = object.__eq__, object.__ne__, object.__hash__
 
 
 class Operation(NamedTuple):
     """The operation of a call (of a leaf module, function, method or operator), without the place of the call.
 
-    ``op`` is the formula's name, the same for every spelling; ``target`` is the spelling: the class, function, method
-    descriptor or overload that was called. ``args``, ``kwargs`` and ``out`` consist of specs and plain values;
-    ``settings`` are a module's plain attributes and the specs of its own tensors.
+    ``op`` is the name of the formula, however the op is called. ``target`` is the class, function, method descriptor or overload
+    that was called. ``args``, ``kwargs`` and ``out`` consist of specs and plain values. ``settings`` has a module's plain attributes
+    and the specs of the module's own tensors.
 
-    Within a run, equal operations are the same object and compared by identity: results that depend only on the operation
+    Within a run, equal operations are the same object, and are compared by identity. So results that depend only on the operation
     are computed once.
     """
 
@@ -75,12 +75,12 @@ class Operation(NamedTuple):
     __eq__, __ne__, __hash__ = BY_IDENTITY  # type: ignore[misc]
 
     def inputs(self) -> Iterator[Spec]:
-        """Return the specs of its tensor arguments, without a module's own tensors."""
+        """Return the specs of the operation's tensor arguments, without a module's own tensors."""
         return specs_in((self.args, self.kwargs))
 
 
 class _OperationFields:
-    """The fields of a record's ``operation`` as attributes of the record."""
+    """Gives a record the fields of its ``operation`` as attributes."""
 
     __slots__ = ()
     op: Any = property(attrgetter("operation.op"))
@@ -105,10 +105,11 @@ class _Call(NamedTuple):
 class Call(_OperationFields, _Call):
     """One call in a run: an operation, with its place and time.
 
-    ``path`` is the path of the module that made the call (a leaf's own path). ``node`` is the graph node that makes the
-    call, or whose gradient it computes; "" if there is none. ``site`` is the author's ``file:line``, read only for calls
-    without formula. ``phase`` is one of :data:`PHASES`. ``origin`` is :data:`OPERATOR` or :data:`SCRIPT`, and "" for
-    functions, modules and the operators that they call: tools that patch functions, or hook modules, see the caller.
+    ``path`` is the path of the module that made the call; for a call of a leaf module, it is the leaf's own path. ``node`` is the graph
+    node that makes the call, or whose gradient the call computes; "" if there is no such node. ``site`` is the author's ``file:line``;
+    it is read only for calls without a formula. ``phase`` is one of :data:`PHASES`. ``origin`` is :data:`OPERATOR` or :data:`SCRIPT`
+    for an operator that no function calls. It is "" for functions, modules and the operators that they call, since tools that patch
+    functions or hook modules see these callers.
     """
 
     __slots__ = ()
@@ -123,10 +124,11 @@ class _Scope(NamedTuple):
 
 
 class Scope(_OperationFields, _Scope):
-    """One call of one module, for conventions of tools that count by module hooks.
+    """One call of a module, for the conventions of tools that count by module hooks.
 
-    The target of ``operation`` is the module's class; a leaf has the same operation as its Call. ``params`` are the specs
-    of its own parameters by name. ``seconds`` is time in the module's own code, without its calls and the modules that it calls.
+    The target of ``operation`` is the module's class; for a leaf, ``operation`` is the same object as the operation of the leaf's
+    Call. ``params`` has the specs of the module's own parameters by name. ``seconds`` is the time in the module's own code, without
+    the calls that this code makes.
     """
 
     __slots__ = ()
@@ -136,8 +138,8 @@ class Scope(_OperationFields, _Scope):
 class Step(NamedTuple):
     """A call of a model in a run, and everything until the next call.
 
-    ``calls`` is the range of the calls made in the model. ``parts`` are the seconds of each phase from the start of this
-    model call to the start of the next; "between" is the time outside all phases.
+    ``calls`` is the range of the calls that the model made. ``parts`` has the seconds of each phase, from the start of this model
+    call to the start of the next model call. "between" is the time outside all phases.
     """
 
     name: str
@@ -146,12 +148,14 @@ class Step(NamedTuple):
 
 
 class Count(NamedTuple):
-    """The cost of an operation, and the rule that gives it. If it is not counted, ``missing`` says why. The cost is then None,
-    or only MACs if fxflops counts the operation but the tool's convention does not see it.
+    """The cost of an operation, and the rule that gives the cost.
 
-    ``rule`` is a function (a formula, a convention's row) or the reason why the operation costs nothing. ``integer`` is
-    True if the inputs are integers or booleans, so that the operations are not FLOPs. Calls with the same operation and the
-    same count share one object, compared by identity.
+    If the operation is not counted, ``missing`` says why. The cost is then None. If fxflops counts the operation, but the tool whose
+    convention is used does not see it, the cost has only MACs.
+
+    ``rule`` is a function (a formula, or a row of a convention) or the reason why the operation costs nothing. ``integer`` is
+    True if the inputs are integers or booleans, so that the arithmetic is not FLOPs. Calls with the same operation and the same
+    count share one Count object; Counts are compared by identity.
     """
 
     cost: Cost | None
@@ -162,7 +166,7 @@ class Count(NamedTuple):
 
     @property
     def how(self) -> str:
-        """The rule in words: the first line of the formula's docstring without its shapes, or why there is no cost."""
+        """The rule in words: the first line of the formula's docstring without the shapes, or the reason why there is no cost."""
         if self.missing or isinstance(self.rule, str):
             return self.missing.partition("\n")[0] or str(self.rule)
         docstring = str(inspect.getdoc(self.rule) or getattr(self.rule, "__name__", ""))
@@ -186,7 +190,7 @@ class Counted(_Counted):
     missing: Any = property(attrgetter("count.missing"))
     how: Any = property(attrgetter("count.how"))
 
-    # The fields by position, which is faster than by name: every sum of a report reads these for each call.
+    # Read the fields by position, which is faster than by name: every sum in a report reads these properties for each call.
 
     @property
     def flops(self) -> int:
@@ -212,7 +216,7 @@ def prefixes(path: str) -> Iterator[str]:
 
 
 def per_operation(function: Callable[[Any], R]) -> Callable[[Any], R]:
-    """Return the function, cached by operation and count: it may read nothing else of a counted call."""
+    """Return a version of the function that caches results by operation and count. The function must not read other fields of a call."""
     results: dict[Any, R] = {}
 
     def cached(counted: Any) -> R:
@@ -225,7 +229,7 @@ def per_operation(function: Callable[[Any], R]) -> Callable[[Any], R]:
 
 
 def grouped(pairs: Iterable[tuple[K, R]]) -> dict[K, list[R]]:
-    """Return the values of each key, in order."""
+    """Return a dict of the values of each key, in the order of the pairs."""
     groups: dict[K, list[R]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)

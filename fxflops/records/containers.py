@@ -1,4 +1,4 @@
-"""Read the items of Python's containers, and of their subclasses, with Python's own methods."""
+"""Read the items of Python's containers by the methods of Python's own classes, since a subclass may override them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The modules of a model and the sums of its parameters."""
+"""Records of a model's modules, and of the total size of its parameters."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 
 class Params(NamedTuple):
-    """The number of elements of a model's parameters and buffers, and the parameters' bytes; shared tensors count once.
+    """The number of elements of a model's parameters and buffers, and the parameters' bytes. Shared tensors are counted once.
 
-    For parameters spread over processes (DTensors) only this process's elements count; ``sharded`` is how many of these
-    belong to parameters of which it holds only a part.
+    If parameters are distributed over processes (DTensors), only the elements of this process are counted. ``sharded`` is the
+    number of elements that belong to parameters of which this process has only a part.
     """
 
     total: int
@@ -26,8 +26,8 @@ NO_PARAMS = Params(0, 0, 0, 0, 0)
 class Module(NamedTuple):
     """A module of the model: its path, class name, and the number of its own parameters' elements (None if unknown).
 
-    A shared parameter counts in the first module that has it. ``keeps`` are the functions among the module's attributes, such
-    as ``self.act = F.gelu``; ``frozen`` is the number of its parameters' elements that require no gradients.
+    A shared parameter is counted in the first module that has it. ``keeps`` has the functions among the module's attributes, such
+    as ``self.act = F.gelu``. ``frozen`` is the number of elements in the module's own parameters that require no gradient.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""The query-key pairs that an attention mask leaves, as facts of results: shapes do not show their number."""
+"""Record the number of query-key pairs that an attention mask leaves as a fact of the result, since shapes do not show this number."""
 
 from __future__ import annotations
 
@@ -13,28 +13,31 @@ ATTENTIONS = frozenset({ATTENTION, "attention_backward"})
 LOOKUP = "embedding"
 """The op whose result has the fact ``row`` if an index is out of range: the index and the table's number of rows."""
 SHARE = "share"
-"""The fact of calls that compute attention's gradients pair by pair outside a fused kernel: the pairs that the mask left, all
-pairs, and whether the result sums over pairs instead of having elements for each pair."""
+"""The name of a fact of calls that compute attention's gradients pair by pair, outside a fused kernel. The fact has three items: the
+number of pairs that the mask left, the number of all pairs, and whether the result sums over pairs instead of having an element for
+each pair."""
 
 
 def pairs_in(out: Any, all_pairs: int | None = None) -> Any:
-    """Return the number of query-key pairs that an attention call's mask left, from its result; ``all_pairs`` if the mask was not read."""
+    """Return the number of query-key pairs that the mask left, from an attention call's result; ``all_pairs`` if no mask was read."""
     return fact_in(out, "pairs", all_pairs)
 
 
 def fact_in(out: Any, name: str, default: Any = None) -> Any:
-    """Return a fact of the first tensor in a call's result that has it."""
+    """Return the fact ``name`` of the first tensor in a call's result that has this fact; ``default`` if no tensor has this fact."""
     return next((spec.facts[name] for spec in specs_in(out) if name in spec.facts), default)
 
 
 def absent_row(call: Call) -> str:
-    """Return a sentence about an out-of-range table lookup; "" for any other call."""
+    """Return a sentence about a table lookup whose index is out of range; "" for any other call."""
     row = fact_in(call.out, "row") if call.op == LOOKUP else None
-    return "looks up row {:,} of {:,}: the model itself raises an IndexError".format(*row) if row else ""
+    return (
+        "looks up row {:,} of a table with {:,} rows: the model itself raises an IndexError".format(*row) if row else ""
+    )
 
 
 def with_facts(out: Any, **facts: Any) -> Any:
-    """Return a call's result with these facts added to its first tensor; a fact of None is removed."""
+    """Return a call's result with these facts added to its first tensor; a fact whose value is None is removed."""
     if isinstance(out, Spec):
         return out.with_facts(**facts)
     items = list(out)

@@ -1,4 +1,4 @@
-"""Specs: tensors as formulas see them. They are plain data, which does not need torch."""
+"""Specs: plain data that describes tensors for formulas. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 class Spec(tuple[int, ...]):
-    """A tensor as a formula sees it: a tuple of its sizes, with ``dtype``, ``layout`` and ``facts``.
+    """A description of a tensor for formulas: a tuple of its sizes, with ``dtype``, ``layout`` and ``facts``.
 
-    The default is a dense float32. ``facts`` are numbers that the shape does not show, such as the ``nnz`` of a sparse tensor.
+    By default the tensor is dense and float32. ``facts`` are numbers that the shape does not show, such as the ``nnz`` of a sparse
+    tensor.
 
     >>> Spec((2, 3)).numel()
     6
@@ -51,16 +52,16 @@ class Spec(tuple[int, ...]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements, in its dtype."""
+        """The bytes of the tensor's elements."""
         return math.prod(self) * self.dtype.itemsize
 
     @property
     def is_integral(self) -> bool:
-        """True for integers and booleans; False for quantized tensors, which represent real numbers."""
+        """Whether the elements are integers or booleans; False for a quantized tensor, whose elements represent real numbers."""
         return not (self.dtype.is_floating_point or self.dtype.is_complex or str(self.dtype).startswith("torch.q"))
 
     def with_facts(self, **facts: Any) -> Spec:
-        """Return the spec with these facts added to its own; facts of None are removed."""
+        """Return the spec with these facts added to its own facts; a fact whose value is None is removed."""
         all_facts = {name: value for name, value in {**self.facts, **facts}.items() if value is not None}
         return Spec(self, self.dtype, self.layout, all_facts)
 
@@ -69,7 +70,7 @@ class Spec(tuple[int, ...]):
 
     @property
     def dtype_name(self) -> str:
-        """The short name of the dtype: f32."""
+        """The short name of the dtype, e.g. f32."""
         return _short(self.dtype)
 
     def __repr__(self) -> str:
@@ -77,7 +78,7 @@ class Spec(tuple[int, ...]):
 
 
 def _as_ints(shape: Iterable[Any]) -> tuple[int, ...]:
-    """Return sizes as integers. In torch.jit.trace sizes are tensors, and torch warns about any other way to read their values."""
+    """Return sizes as integers. In torch.jit.trace sizes are tensors; they are read in a way about which torch does not warn."""
     sizes_and_storages = [(size, getattr(size, "untyped_storage", None)) for size in shape]
     return tuple(
         [int.from_bytes(bytes(storage()), sys.byteorder) if storage else size for size, storage in sizes_and_storages]
@@ -86,7 +87,7 @@ def _as_ints(shape: Iterable[Any]) -> tuple[int, ...]:
 
 @cache
 def _default(name: str) -> Any:
-    """Return torch's dtype or layout of this name; torch is imported only now."""
+    """Return torch's dtype or layout with this name. Import torch only when it is needed."""
     import torch
 
     return getattr(torch, name)
@@ -107,9 +108,9 @@ DTYPE_NAMES = {
 
 
 def typed(value: Any) -> Any:
-    """Return a key for a nested value of specs and plain values; keys are equal only if types and dtypes are too.
+    """Return a key for a nested value of specs and plain values. Keys are equal only if the types and dtypes are equal, too.
 
-    The values themselves are not enough: 1 == 1.0 == True, and specs of one shape are equal.
+    The values themselves are not enough as keys: 1 == 1.0 == True, and specs of the same shape are equal.
     """
     kind = type(value)
     if kind is Spec:

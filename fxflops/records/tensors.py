@@ -1,4 +1,4 @@
-"""Tensors in the records of a run: how to make their specs, and what kind of tensor they are."""
+"""Make the specs of tensors for the records of a run, and find whether tensors are dense, sparse, nested or wrappers."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ PLAIN = (
 
 
 def number_of(value: Any) -> Any:
-    """Return a numpy scalar, or a number of a subclass of Python's, as a plain Python number; None for any other value.
+    """Return a numpy scalar, or an instance of a subclass of int, float or complex, as a plain Python number; None for other values.
 
-    Otherwise formulas would turn numpy scalars into numpy counts, which JSON does not accept.
+    From numpy scalars, formulas would compute numpy scalars, which JSON does not accept.
     """
     kind = type(value)  # not value.__class__, which an object can fake
     numpy = sys.modules.get("numpy")
     if numpy is not None and issubclass(kind, numpy.generic):
         value = value.item()
         kind = type(value)
-    # Use the conversions of Python's own classes: a subclass may override them.
+    # Use the conversions of Python's own classes, since a subclass may override them.
     if issubclass(kind, int):
         return value if kind is bool else int.__int__(value)
     if issubclass(kind, float):
@@ -58,8 +58,8 @@ def number_of(value: Any) -> Any:
 def spec_of(value: Any) -> Any:
     """Return the value with a :class:`Spec` in place of each tensor in nested tuples, lists and dicts.
 
-    Plain Python values and specs are kept, and numbers of other classes become plain Python numbers. Any other object becomes
-    ``"<its class>"``, so that a Call keeps no object alive.
+    Plain Python values and specs are kept. Numbers of other classes become plain Python numbers. Any other object is replaced by the
+    name of its class, as in ``"<DynamicCache>"``, so that a Call keeps no object alive.
     """
     kind = type(value)
     if kind in NUMBERS:
@@ -93,7 +93,7 @@ def _spec_of_tensor(tensor: torch.Tensor) -> Spec:
 
 
 def _with_facts(tensor: Any) -> Spec:
-    """Return the spec of a sparse tensor, with its ``nnz``, or of a nested one, with the specs of its ``parts``."""
+    """Return the spec of a sparse tensor, with the fact ``nnz``, or of a nested tensor, with the specs of its parts as ``parts``."""
     with disable_current_modes():
         if tensor.layout is torch.jagged and tensor.offsets().device.type == "meta":
             return Spec(tensor.values().shape, tensor.dtype, tensor.layout)
@@ -107,7 +107,7 @@ def _with_facts(tensor: Any) -> Spec:
 
 
 def parts_of_sparse(tensor: Any) -> list[torch.Tensor]:
-    """Return the indices and values of a sparse tensor, which share its memory; for any other tensor, the tensor itself."""
+    """Return the indices and values of a sparse tensor, which share its memory; for any other tensor, return the tensor itself."""
     read = PARTS_OF_SPARSE.get(tensor.layout)
     if read is None:
         return [tensor]
@@ -120,7 +120,7 @@ def is_wrapper(tensor: torch.Tensor) -> bool:
     try:
         with DisableTorchFunction():
             storage = tensor.untyped_storage()
-            if storage.device.type == "meta":  # has no addresses: look for wrapped tensors instead
+            if storage.device.type == "meta":  # memory on meta has no address, so look for wrapped tensors
                 return _dispatches(type(tensor)) and any(
                     isinstance(part, torch.Tensor) for part in vars(tensor).values()
                 )
@@ -130,7 +130,7 @@ def is_wrapper(tensor: torch.Tensor) -> bool:
 
 
 def _dispatches(cls: type[torch.Tensor]) -> bool:
-    """Return whether operators on tensors of this class call its ``__torch_dispatch__``; False for fake tensors, which torch handles."""
+    """Return whether operators call the ``__torch_dispatch__`` of this tensor class; False for fake tensors, which torch handles."""
     return cls.__torch_dispatch__ is not disabled_torch_dispatch_impl and not is_fake(cls)
 
 

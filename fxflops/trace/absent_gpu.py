@@ -1,8 +1,8 @@
 """Answer torch's questions about a GPU that this machine lacks, while a model is counted for it.
 
-Two torch functions query the driver, bypassing all modes: the constructor of ``torch.autocast``, which disables the region without a
-GPU, and ``torch.cuda.get_device_capability``, which raises. During a run both are replaced in all threads; only threads that count for an
-absent GPU get different answers.
+Two torch functions query the driver without passing any mode. Without a GPU, the constructor of ``torch.autocast`` disables its
+region, and ``torch.cuda.get_device_capability`` raises. During a run both functions are replaced in all threads, but only threads
+that count for an absent GPU get different answers.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _replaced: list[tuple[Any, str, Any, Any]] = []
 
 
 def absent_gpu_answered() -> AbstractContextManager[None]:
-    """Answer this thread's questions about an absent GPU: autocast regions stay enabled as requested, the capability is :data:`CAPABILITY`.
+    """Answer this thread's questions about an absent GPU: autocast regions stay enabled, and the capability is :data:`CAPABILITY`.
 
-    Autocast regions created earlier, e.g. by decorators, stay disabled: they no longer know what was requested.
+    Autocast regions created earlier, e.g. by decorators, stay disabled: they do not store whether they were to be enabled.
     """
     return _IS_COUNTED_FOR.on(True, _replace, _restore)
 

@@ -32,7 +32,7 @@ class Masks:
     ) -> Any:
         """Return the spec of an attention result (forward or backward) with the number of unmasked pairs as the fact ``pairs``.
 
-        A meta or fake mask has no values: the fact is then omitted or, with ``must``, NotImplementedError is raised.
+        A mask on meta, or a fake mask, has no values to count. Then the fact is omitted or, with ``must``, NotImplementedError is raised.
         """
         result = spec_of(out)
         try:
@@ -45,19 +45,19 @@ class Masks:
 
     def _count_kept(self, mask: torch.Tensor) -> int:
         """Return :func:`kept_by` of a mask, cached until the mask is written to."""
-        if mask.is_inference():  # has no version counter, so a cached count could be stale
+        if mask.is_inference():  # such a mask has no version counter, so a cached count could be stale
             return kept_by(mask)
         storage = mask.untyped_storage()
         key = storage._cdata, mask.storage_offset(), mask.shape, mask.stride(), mask.dtype, mask._version
         reference, count = self._read.get(key, (None, 0))
-        if reference is None or reference() is None:  # a new storage may reuse a freed one's address
+        if reference is None or reference() is None:  # a new storage may reuse a freed address
             count = kept_by(mask)
             self._read[key] = weakref.ref(storage), count
         return count
 
 
 def kept_by(mask: torch.Tensor) -> int:
-    """Return the number of unmasked elements of a mask: those that are True, or above the dtype's lowest number."""
+    """Return the number of unmasked elements of a mask: elements that are True, or greater than the dtype's lowest number."""
     repeats = [dim for dim, stride in enumerate(mask.stride()) if stride == 0]
     once = mask
     for dim in repeats:  # read each element of an expanded mask once
@@ -67,13 +67,13 @@ def kept_by(mask: torch.Tensor) -> int:
 
 
 def with_shares(calls: Sequence[Call], owner_of: Mapping[int, int]) -> Sequence[Call]:
-    """Return a run's calls; calls that compute gradients of masked attention pair by pair carry the share of pairs that the mask leaves.
+    """Return a run's calls; add the share of pairs that the mask leaves to calls that compute attention's gradients pair by pair.
 
-    ``owner_of`` maps the index of a backward call to the index of its forward call. A fused kernel gets the mask itself; if
-    the mask has no values, the pairs are copied from the forward call.
+    ``owner_of`` maps the index of a backward call to the index of its forward call. A fused backward kernel gets the mask itself. If
+    that mask has no values, the number of pairs is copied from the forward call.
     """
     changed: dict[int, Call] = {}
-    last_by_pairs: dict[int, int] = {}  # by forward call: the last of its backward calls that worked pair by pair
+    last_by_pairs: dict[int, int] = {}  # for each forward call, its last backward call that worked pair by pair
     for index, owner in owner_of.items():
         forward, backward = calls[owner].operation, calls[index].operation
         left = _pairs_of(forward) if forward.op == ATTENTION else None
@@ -88,7 +88,7 @@ def with_shares(calls: Sequence[Call], owner_of: Mapping[int, int]) -> Sequence[
             key = {**dict(zip(("query", "key"), forward.args, strict=False)), **forward.kwargs}["key"]
             all_pairs = math.prod(next(specs_in(forward.out))[:-1]) * key[-2]
             changed[index] = _with_share(calls[index], left, all_pairs, summed=backward.op == PRODUCT)
-            # This product computed the gradients of the attention weights.
+            # The previous product computed the gradients of the attention weights.
             if calls[previous].op == PRODUCT and backward.op != PRODUCT:
                 changed[previous] = _with_share(calls[previous], left, all_pairs, summed=False)
             last_by_pairs[owner] = index
@@ -103,12 +103,13 @@ def _pairs_of(forward: Operation) -> int | None:
 
 
 def _is_of_pairs(operation: Operation, previous_op: str) -> bool:
-    """Return whether an operation of attention's backward works pair by pair; ``previous_op`` is the op of the last one that did.
+    """Return whether an operation of attention's backward works pair by pair.
 
-    Shapes cannot decide: if a head has as many keys as elements, gradients of queries look like gradients of scores. All
-    products, the softmax and the dropout qualify. A ``mul`` of two tensors is the dropout's: queries and keys are scaled by a
-    number. A sum qualifies right after the softmax, where it computes the gradient of a trainable mask; other sums are over
-    keys or values that several heads share. An add of two gradients of one tensor is not part of attention.
+    ``previous_op`` is the last op before it that worked pair by pair. Shapes do not show whether an operation does: if a head has
+    as many keys as elements, gradients of queries have the shape of gradients of scores. All products, the softmax and the
+    dropout work pair by pair. A ``mul`` of two tensors belongs to the dropout, since queries and keys are scaled by a number. A
+    sum works pair by pair right after the softmax, where it computes the gradient of a trainable mask. Other sums are over keys
+    or values that several heads share. An add of two gradients of one tensor is not part of attention.
     """
     if operation.op == "mul":
         return len([*operation.inputs()]) == 2
@@ -121,9 +122,9 @@ def _with_share(call: Call, left: int, all_pairs: int, *, summed: bool) -> Call:
 
 
 def with_learning(args: tuple[Any, ...], specs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the specs with their tensors' ``requires_grad`` as the fact ``learns``.
+    """Return the specs of arguments, each with its tensor's ``requires_grad`` as the fact ``learns``.
 
-    A fused backward kernel has no such argument: it computes all gradients.
+    A fused backward kernel has no argument for the requested gradients: it computes all of them.
     """
     return tuple(
         spec.with_facts(learns=arg.requires_grad) if isinstance(spec, Spec) else spec
@@ -148,7 +149,7 @@ def pairs_left(
     arguments = given_to(entry, target, args, kwargs)
     query = arguments["query"]
     if query.is_nested:
-        raise NotImplementedError("each part of a nested tensor has pairs of its own, which are counted from its shape")
+        raise NotImplementedError("the pairs of a nested tensor are counted from the shapes of its parts")
     batch, n, s = sizes_of(entry, target, arguments, out)
     corner = corner_of(arguments)
     starts = [arguments[name] for name in STARTS if arguments.get(name) is not None and arguments[name].numel()]
@@ -169,7 +170,9 @@ def pairs_left(
 
 def _values(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.device.type == "meta" or is_fake(type(tensor)):
-        raise NotImplementedError("an attention mask on the meta device, or a fake one, has no values to count")
+        raise NotImplementedError(
+            "cannot count the pairs that an attention mask leaves: a mask on the meta device, or a fake mask, has no values"
+        )
     return tensor
 
 

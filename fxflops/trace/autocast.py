@@ -1,7 +1,7 @@
-"""Autocast for tensors on the meta device, where torch has none: apply the casts of the device that is counted for.
+"""Autocast for tensors on the meta device, where torch has no autocast: apply the casts of the device that is counted for.
 
-Torch itself decides which operators cast, and to which dtype: its lists for GPUs (https://pytorch.org/docs/stable/amp.html#autocast-op-reference)
-are in every build, even without CUDA.
+Torch itself decides which operators cast, and to which dtype. Its lists of these operators for GPUs
+(https://pytorch.org/docs/stable/amp.html#autocast-op-reference) are part of every build, even without CUDA.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ELIGIBLE = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def autocast_state() -> dict[str, tuple[bool, torch.dtype]]:
-    """Return, for each device, whether autocast is on, and its dtype."""
+    """Return, for each device, whether autocast is on, and the dtype that autocast uses."""
     return {d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES}
 
 
@@ -35,7 +35,7 @@ def open_regions() -> int:
 def autocast_on(device_type: str, dtype: torch.dtype) -> Iterator[None]:
     """Open an autocast region for a device that this machine may lack.
 
-    It works like ``torch.autocast``, but does not disable itself for an absent GPU.
+    The region works like ``torch.autocast``, but stays enabled if the GPU is absent.
     """
     before = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
     torch.set_autocast_enabled(device_type, True)
@@ -51,11 +51,11 @@ def autocast_on(device_type: str, dtype: torch.dtype) -> Iterator[None]:
 
 
 class Cast(NamedTuple):
-    """How autocast changes a call: it casts the floating tensors to ``dtype`` or, with ``by_argument``, passes ``dtype=``
-    and leaves the tensors uncast.
+    """How autocast changes a call: it casts the floating tensors to ``dtype`` or, with ``by_argument``, passes the argument ``dtype``
+    instead.
 
-    ``of_views`` is True if the function casts views of its tensors, as einsum does: autocast caches casts of weights, but
-    not of their views.
+    ``of_views`` is True if the function casts views of its tensors, as einsum does. Autocast caches casts of weights, but
+    not casts of their views.
     """
 
     dtype: torch.dtype
@@ -68,7 +68,7 @@ class Autocast:
 
     Torch itself chooses the casts: the function runs once on fake tensors of that device, under autocast.
     ``is_weight(tensor)`` returns whether autocast caches the cast of a tensor. ``track(tensor)`` is called with the
-    result of each cast, and returns it.
+    result of each cast, and returns this result.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Autocast:
             self.cast_weights.clear()
 
     def cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of a call, cast as autocast casts them if it is enabled."""
+        """Return the arguments of a call; if autocast is enabled, cast them as autocast would."""
         self.forget()
         if self._device.type not in AUTOCAST_DEVICES or not torch.is_autocast_enabled(self._device.type):
             return args, kwargs
@@ -106,7 +106,7 @@ class Autocast:
         dtype = cast.dtype
         if cast.by_argument:
             return args, {**kwargs, "dtype": dtype}
-        # Last argument first, as in torch: the order of the casts decides the order of their backward.
+        # Cast the last argument first, as torch does: the order of the casts decides the order of their backward calls.
         cast_tensors = [
             self._cast(tensor, dtype, not cast.of_views) if _is_eligible(tensor) else tensor
             for tensor in reversed(tensors)
@@ -125,7 +125,7 @@ class Autocast:
         return self.cast_weights[id(tensor)][1]
 
     def _cast_of(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> Cast | None:
-        """Return how autocast changes such a call; None if it changes nothing."""
+        """Return how autocast changes a call like this one; None if autocast does not change it."""
         FakeTensor, FakeTensorMode = fake_tensors()
         with disable_current_modes(), torch.no_grad():
             plain = [tensor.detach() for tensor in tensors]
@@ -133,31 +133,31 @@ class Autocast:
         with disable_current_modes(), torch.no_grad(), fake_errors_unlogged(), fake as mode:
 
             def run(**more: torch.dtype) -> tuple[_Casts, torch.dtype | None]:
-                """Return the casts of the call, and the dtype of its result; None if it raised."""
+                """Return the casts that the call makes, and the dtype of its result (None if the call raises)."""
                 fakes = [FakeTensor(mode, t, self._device) if t.is_meta else t for t in plain]
                 args, kwargs = fill(template, *fakes)
                 seen = _Casts(fakes)
-                # Without autocast, mixed dtypes may raise. With autocast, the casts precede any error.
+                # Without autocast, a call with mixed dtypes may raise. With autocast, all casts come before an error.
                 with seen, suppress(Exception):
                     out = func(*args, **kwargs, **more)
                     return seen, out.dtype if isinstance(out, torch.Tensor) else None
                 return seen, None
 
             casts, result = run()
-            # A function may cast without autocast too: count only the casts that autocast adds.
+            # A function may also cast without autocast: consider only the casts that autocast adds.
             with torch.autocast(self._device.type, enabled=False):
                 own_casts, own_result = run()
                 if len(casts.dtypes) > len(own_casts.dtypes):
                     return Cast(casts.dtypes[0], of_views=not casts.of_tensors)
                 if result is None or own_result is None or result is own_result:
                     return None
-                # For sums, products and norms autocast passes the dtype to compute in instead of casting. A function
-                # that calls one of them may lack this argument: then its tensors are cast.
+                # For sums, products and norms autocast does not cast, but passes the dtype to compute in. A function that
+                # calls a sum, product or norm may have no argument ``dtype``: then cast its tensors.
                 return Cast(result, by_argument=run(dtype=result)[1] is result)
 
 
 class _Casts(DispatchMode):
-    """Records the dtypes to which tensors are cast, and whether one of the ``tensors`` itself was cast, not only a view of it."""
+    """Records the dtypes to which tensors are cast, and whether any of ``tensors`` was cast itself, and not only a view of it."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -28,7 +28,7 @@ from .whole_kernels import Whole
 
 
 class NoOwners:
-    """Replaces :class:`AutogradOwners` in a run without a backward pass, and records nothing."""
+    """A replacement for :class:`AutogradOwners` in a run without a backward pass: it records nothing."""
 
     follows_backward = False
 
@@ -53,8 +53,8 @@ class AutogradOwners(NoOwners):
     """The owners of autograd nodes. An owner is a call's index, or the name of a node in a traced graph.
 
     An owner is stored in the autograd node's own metadata, so that no node and no saved tensor is kept alive.
-    ``owner_of`` maps the index of each backward call to the index of the forward call whose gradient it computes. It lacks
-    calls made by the ``backward`` of an ``autograd.Function``: no node of a traced graph makes them.
+    ``owner_of`` maps the index of each backward call to the index of the forward call whose gradient the backward call computes.
+    Calls made by the ``backward`` of an ``autograd.Function`` are not in ``owner_of``: no node of a traced graph makes these calls.
     With ``follows``, autograd nodes get the hooks that :meth:`following` needs.
     """
 
@@ -68,13 +68,13 @@ class AutogradOwners(NoOwners):
         self._key = object()
         self._latest_owner: int | None = None
         self.keep: Callable[[torch.Tensor], None] | None = None
-        """Called with each CPU tensor that a node itself saves (see ``kept_by``); None where such tensors do not count as memory."""
+        """Called with each CPU tensor that a node itself saves (see ``kept_by``); None if such tensors are not counted as memory."""
 
     def own(self, owner: Any, value: Any) -> None:
-        """Assign to ``owner`` every node without an owner, from the tensors in ``value`` backwards.
+        """Assign to ``owner`` every autograd node that has no owner yet, going backwards from the tensors in ``value``.
 
-        ``value`` is what the owner returned or wrote to. An ``autograd.Function`` is not a call itself, so its node
-        goes to the last call in its ``forward``: the call before ``owner``.
+        ``value`` has the tensors that the owner returned or wrote to. An ``autograd.Function`` is not recorded as a call, so its
+        node is assigned to the last call in its ``forward``: the call before ``owner``.
         """
         nodes: list[Any] = [node_of(tensor) for tensor in tensors_in(value) if tensor.requires_grad]
         while nodes:
@@ -90,7 +90,7 @@ class AutogradOwners(NoOwners):
             nodes.extend(earlier for earlier, _ in node.next_functions)
 
     def own_nodes(self, owner: int, nodes: Iterable[Any]) -> None:
-        """Assign these nodes, all parts of one call, to ``owner``, including nodes of an ``autograd.Function``."""
+        """Assign all these nodes, which belong to a single call, to ``owner``. Include nodes of an ``autograd.Function``."""
         for node in nodes:
             node.metadata.setdefault(self._key, owner)
             if self._follows:
@@ -109,7 +109,7 @@ class AutogradOwners(NoOwners):
     def own_function(self, owner: int, out: Any) -> None:
         """Assign the ``autograd.Function`` that returned these tensors to ``owner``, the last call in its ``forward``.
 
-        :meth:`own` would be too late: the next call that takes them may be in another module, or they are the model's output.
+        Calling :meth:`own` later would be too late: these tensors may be the model's output, or the next call may be in another module.
         """
         for tensor in items_of(out) if issubclass(type(out), (tuple, list)) else (out,):
             if issubclass(type(tensor), torch.Tensor) and tensor.requires_grad:
@@ -118,13 +118,13 @@ class AutogradOwners(NoOwners):
                     node.metadata.setdefault(self._key, owner)
 
     def owner_path(self, path: str, calls: Sequence[Call], is_gradient: bool = True) -> str:
-        """Return the module path of the backward call that is about to be appended to ``calls``: its owner's path.
+        """Return the module path of the backward call that is about to be appended to ``calls``: the path of its owner.
 
-        A call without an owner gets ``path``. A call that computes no gradient (``is_gradient`` is False) is not part of its
-        owner's backward.
+        A call without an owner gets ``path``. A call that computes no gradient (``is_gradient`` is False) gets its owner's path, but
+        is not recorded in ``owner_of``.
         """
         node = current_autograd_node()
-        # Nodes that add to a parameter's .grad have no owner: they follow the node that computed the gradient.
+        # A node that adds to a parameter's .grad has no owner: use the owner of the node that computed the gradient.
         if node is not None and not _accumulates(node):
             self._latest_owner = node.metadata.get(self._key, self._latest_owner)
         if self._latest_owner is None:
@@ -135,22 +135,22 @@ class AutogradOwners(NoOwners):
 
 
 def _is_of_function(node: Any) -> bool:
-    """Return whether a node belongs to an ``autograd.Function``, except for subclasses of Whole, which are one call each."""
+    """Return whether a node belongs to an ``autograd.Function``. Subclasses of Whole are excluded: each of them is one call."""
     return isinstance(node, BackwardCFunction) and not issubclass(function_of(node), Whole)
 
 
 def requires_gradient(out: Any) -> bool:
     """Return whether an output requires a gradient.
 
-    The output of a recorded graph may not: a sharded layer gathers its weights anew in each run, and the graph holds
-    them as constants.
+    The output of a recorded graph may not require one: a sharded layer gathers its weights anew in each run, and the graph
+    contains the gathered weights as constants.
     """
     return any(tensor.requires_grad for tensor in tensors_in(out))
 
 
 def loss_in(out: Any) -> torch.Tensor | None:
-    """Return the ``loss`` in a model's output, as in transformers; None if there is none that requires a gradient."""
-    kind = type(out)  # read fields without the class's own methods, which a user may have overridden
+    """Return the ``loss`` in a model's output, as in transformers; None if the output has no loss that requires a gradient."""
+    kind = type(out)  # read fields by Python's own methods: a user's class may override them
     if issubclass(kind, dict):
         loss = dict.get(out, "loss")
     elif issubclass(kind, tuple):
@@ -162,10 +162,11 @@ def loss_in(out: Any) -> torch.Tensor | None:
 
 
 def roots_of(out: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the output tensors from which the backward pass starts, and their gradients: ones.
+    """Return the output tensors from which the backward pass starts, and their gradients, which are all ones.
 
-    If the output has a ``loss``, that is the only one. Otherwise they are the distinct outputs that require a gradient,
-    without those from which a scalar output was computed: the scalar is a loss, whose backward pass goes through them.
+    If the output has a ``loss``, the backward pass starts only from the loss. Otherwise it starts from all distinct outputs that
+    require a gradient, except outputs from which a scalar output was computed. Such a scalar is a loss, and its backward pass
+    reaches these outputs anyway.
     Raises InputError if no output requires a gradient.
     """
     with DisableTorchFunction(), disable_current_modes():
@@ -174,14 +175,14 @@ def roots_of(out: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         roots = list({id(tensor): tensor for tensor in tensors if tensor.requires_grad}.values())
         if not roots:
             raise InputError(
-                "there is no backward pass: no output depends on a parameter or input that requires a gradient"
+                "cannot run a backward pass: no output depends on a parameter or input that requires a gradient"
             )
         roots = _without_passed(roots)
         return roots, [*map(_ones_for, roots)]
 
 
 def _without_passed(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the tensors without those that the backward pass of a scalar among them goes through."""
+    """Return the roots, except roots that are reached anyway by the backward pass from a scalar root."""
     scalars = [root for root in roots if not root.ndim and not root.is_leaf] if len(roots) > 1 else []
     passed_roots: set[int] = set()
     leaves: set[int] = set()
@@ -201,7 +202,7 @@ def _without_passed(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _ones_for(root: torch.Tensor) -> torch.Tensor:
-    """Return the gradient that ``root.sum()`` passes on: an expanded 1 in the memory of one element."""
+    """Return the gradient that ``root.sum()`` passes to ``root``: a 1 expanded to its shape, in the memory of one element."""
     is_plain = type(root) in ORDINARY or is_fake(type(root))
     if not is_plain or root.layout is not torch.strided or root.is_nested:
         return torch.ones_like(root)
@@ -217,8 +218,11 @@ def backward_from(roots: Sequence[torch.Tensor], ones: Sequence[torch.Tensor]) -
 
 
 def node_of(tensor: torch.Tensor) -> Any:
-    """Return a tensor's ``grad_fn``; None if reading it raises, as for a view created under no_grad whose base was later written to with
-    gradients: the backward pass does not go through such a view."""
+    """Return a tensor's ``grad_fn``; None if reading it raises.
+
+    It raises for a view made under no_grad if the view's base was later written to with gradients enabled. A backward pass does
+    not go through such a view.
+    """
     try:
         return tensor.grad_fn
     except RuntimeError:

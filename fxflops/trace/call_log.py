@@ -1,4 +1,4 @@
-"""The log of an observed run: its calls, each with its operation, phase and place."""
+"""The log of an observed run: all calls, with the operation, the phase and the module path of each."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ CallSpecs = tuple[Any, Any, Any]
 
 
 class CallLog:
-    """The calls of a run: :meth:`call` records an observed call, :meth:`add` a call whose operation is already known.
+    """The calls of a run. :meth:`call` records an observed call, :meth:`add` records a call whose operation is known already.
 
-    A backward call gets the path of the module whose gradient it computes, according to ``owners``.
+    ``owners`` gives a backward call the path of the module whose gradient the call computes.
     """
 
     def __init__(self, phases: Phases, owners: NoOwners) -> None:
@@ -32,7 +32,7 @@ class CallLog:
     def operation(
         self, op: str, target: Any, call_specs: CallSpecs, settings: ModuleSettings | None = None
     ) -> Operation:
-        """Return the operation; equal operations are the same object. ``settings`` are a leaf module's settings."""
+        """Return the operation with these fields; equal operations are the same object. ``settings`` are a leaf module's settings."""
         fields = op, target, *call_specs, EMPTY_MAPPING if settings is None else settings.by_name
         try:
             return self.shared((op, target, settings, *map(typed, call_specs)), fields)
@@ -40,7 +40,7 @@ class CallLog:
             return Operation(*fields)
 
     def shared(self, key: Any, fields: tuple[Any, ...]) -> Operation:
-        """Return the operation with these fields; the same object for all calls with this key."""
+        """Return the operation with these fields. All calls with the same key get the same object."""
         operation = self._operations.get(key)
         if operation is None:
             operation = self._operations[key] = tuple.__new__(Operation, fields)
@@ -50,9 +50,9 @@ class CallLog:
         self, entry: Formula | None, target: Any, call_specs: CallSpecs, path: str, seconds: float,
         settings: ModuleSettings | None = None, keeps_path: bool = False, origin: str = "",
     ) -> Operation:  # fmt: skip
-        """Record a call made in the module of this path, and return its operation; ``settings`` are a leaf module's settings.
+        """Record a call made in the module at ``path``, and return the call's operation; ``settings`` are a leaf module's settings.
 
-        With ``keeps_path`` the path is kept even in the backward pass.
+        With ``keeps_path``, a call in the backward pass also gets ``path``.
         """
         op = entry.op if entry is not None else qualified_name(target)
         site = author_line() if entry is None else ""
@@ -64,11 +64,11 @@ class CallLog:
     def add(
         self, operation: Operation, path: str, seconds: float | None, phase: str, origin: str = "", site: str = ""
     ) -> None:
-        """Append a call to the run's calls; only this method does."""
+        """Append a call to the run's calls. No other code appends to them."""
         self.calls.append(tuple.__new__(Call, (operation, path, "", site, seconds, phase, origin)))
 
     def phase_and_path(self, path: str) -> tuple[str, str]:
-        """Return the phase and the path of the next call, made in the module of this path.
+        """Return the phase and the path of the next call, which the module at ``path`` makes.
 
         Outside all modules, a call in the backward pass (a gradient or a recomputation) belongs to the module whose autograd
         node is running.

@@ -1,4 +1,4 @@
-"""Hide the import of torch's compiler during a forward: it calls torch functions that are not part of the model."""
+"""Hide the import of torch's compiler during a forward: the import calls torch functions that are not part of the model."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from .source import frames
 def is_importing_compiler() -> bool:
     """Return whether this thread is importing the compiler.
 
-    On import, torch 2.6 finds the functions behind Python's operators by calling them under a mode of its own.
+    While torch 2.6 imports the compiler, it calls Python's operators under its own mode to find the functions behind them.
     """
     spec = getattr(sys.modules.get(COMPILER), "__spec__", None)
     if not getattr(spec, "_initializing", False):
         return False
-    # Another thread may be importing it.
+    # The compiler is being imported, but maybe by another thread.
     return any(frame.f_globals.get("__name__") == COMPILER for frame in frames())
 
 
 def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator that reached a dispatch mode, or a function; functions always come with ``__torch_function__`` enabled.
+    """Run a function, or an operator that reached a dispatch mode. A function is always called with ``__torch_function__`` enabled.
 
-    An operator written in Python, such as another library's or torch's own on meta, can import the compiler, which needs
-    ``__torch_function__`` enabled up to torch 2.8. So until the compiler is loaded, all operators run with it enabled and
-    with all function modes off, as without an observer; afterwards, and in newer versions, only other libraries' operators
-    do.
+    An operator written in Python (by another library, or by torch for meta) may import the compiler. Up to torch 2.8 this import
+    needs ``__torch_function__`` enabled. So until the compiler is loaded, all operators run with ``__torch_function__`` enabled
+    and all function modes off, as without an observer. After that, and in newer versions, only operators of other libraries
+    run this way.
     """
     if is_torch_function_enabled() or (
         func.namespace == "aten" and (COMPILER in sys.modules or not COMPILER_CALLS_FUNCTIONS)
@@ -57,7 +57,7 @@ def unseen() -> Iterator[None]:
 
 @contextmanager
 def _functions_unseen(by: type = TorchFunctionMode) -> Iterator[None]:
-    """Hide functions from the modes of this class."""
+    """Hide functions from all function modes of the class ``by``."""
     modes = popped()
     push(mode for mode in modes if not isinstance(mode, by))
     try:

@@ -1,7 +1,7 @@
-"""Operators that torch composes from others below autograd, where a dispatch mode sees only the composite.
+"""Operators that torch composes from other operators below autograd, where a dispatch mode sees only the composite operator.
 
-Its temporaries, such as the factors of ``pinv`` or the absolute values of ``isinf``, are results of operators inside it. To see
-these, its composing kernel is called directly, with the dispatch mode on.
+The temporaries of a composite, such as the factors of ``pinv`` or the absolute values of ``isinf``, are results of operators
+inside it. To see these operators, the kernel of the composite is called directly, with the dispatch mode on.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ NAMES = frozenset(
     mvlgamma mvlgamma_
     """.split()
 )
-"""Composites with temporaries. Most others have none, and are called whole, which is faster. Convolutions are not
-listed: their composing kernel chooses by device, and would choose for meta instead of the device that is counted for."""
+"""Composite operators with temporaries. Most other composites have no temporaries, and are called whole, which is faster.
+Convolutions are not listed: their kernel chooses other kernels by device, and would choose for meta instead of the device that
+is counted for."""
 
 
 def composing_kernel(func: Any, args: Any, kwargs: Any, device: torch.device | None) -> Callable[..., Any] | None:
-    """Return a function that runs an operator as the operators it is composed of; None to call it whole.
+    """Return a function that runs an operator as the operators that it is composed of; None if the operator must be called whole.
 
-    ``device`` is the device that is counted for, if the tensors are on another. Operators are called whole on subclasses and
-    sparse tensors, which have their own kernels, and if a user's mode is beneath ours, which expects the whole operator.
+    ``device`` is the device that is counted for, if the tensors are on another device. Operators are called whole on subclasses
+    and sparse tensors, which have their own kernels. They are also called whole if a user's mode is beneath ours, since that mode
+    expects the whole operator.
     """
     kernel = _composing_kernel_of(func)
     if kernel is None or len_torch_dispatch_stack():

@@ -1,7 +1,7 @@
-"""The kernels that torch chooses on an NVIDIA GPU, for machines without one, where torch cannot be asked.
+"""The kernels that torch chooses on an NVIDIA GPU, for machines without a GPU, where torch itself cannot choose them.
 
-The GPU is an H100 (compute capability 9.0) with the cuDNN that torch is built with. Each stand-in takes the arguments of a
-torch function, and calls the operators that this function dispatches on the GPU. The rules come from
+The assumed GPU is an H100 (compute capability 9.0) with the cuDNN that torch is built with. Each stand-in takes the arguments of
+a torch function, and calls the operators that the function dispatches on the GPU. The rules come from
 https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/transformers/cuda/sdp_utils.cpp
 """
 
@@ -21,11 +21,11 @@ from ..torch_internals import DisableTorchDispatch, DisableTorchFunction, fused_
 HALVES = (torch.float16, torch.bfloat16)
 LARGEST_HEAD = {"flash": 256, "cudnn": 128}
 PREFERS_CUDNN = TorchVersion(torch.__version__) >= "2.10"
-"""Whether torch tries cuDNN's attention first on this GPU, as it does since its wheels ship a cuDNN above 9.15."""
+"""Whether torch tries cuDNN's attention first on this GPU: it does since its wheels ship a cuDNN newer than 9.15."""
 EFFICIENT_TAKES_GROUPS = TorchVersion(torch.__version__) >= "2.14"
 """Whether the memory-efficient kernel accepts fewer key heads than query heads."""
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
-"""cuDNN's mode numbers of recurrent layers."""
+"""The numbers by which cuDNN distinguishes types of recurrent layers."""
 
 
 def takes_plain_products(*args: Any, **kwargs: Any) -> bool:
@@ -167,9 +167,9 @@ def takes_one_head() -> bool:
 
 
 def _layer(mode: int, cells: bool) -> Any:
-    """Return the stand-in for ``torch.lstm`` (with ``cells``), ``torch.gru`` ...: one cuDNN kernel.
+    """Return the stand-in for a recurrent function such as ``torch.gru`` or, with ``cells``, ``torch.lstm``: one cuDNN kernel.
 
-    For a packed sequence, the batch sizes follow the data as plain numbers (:func:`with_batch_sizes`).
+    For a packed sequence, the argument after the data is a tuple of the batch sizes (see :func:`with_batch_sizes`).
     """
 
     def layer(input: torch.Tensor, *rest: Any, **named: Any) -> Any:
@@ -192,7 +192,7 @@ def _layer(mode: int, cells: bool) -> Any:
         hidden, cell = states if cells else (states, None)
         width = hidden.shape[-1] if cell is None else cell.shape[-1]
         projected = hidden.shape[-1] if hidden.shape[-1] != width else 0
-        # On a GPU the weights already lie in one buffer, so the buffer needs no extra memory.
+        # On a GPU all weights are already in one buffer, so this buffer needs no extra memory.
         buffer = weights[0].new_empty(0)
         out, hidden, cell, *_ = torch.ops.aten._cudnn_rnn.default(
             input, [*weights], len(weights) // (num_layers * (2 if bidirectional else 1)), buffer,
@@ -204,17 +204,17 @@ def _layer(mode: int, cells: bool) -> Any:
 
 
 def _are_batch_sizes(value: Any) -> bool:
-    return type(value) is tuple and all(type(size) is int for size in value)  # a template's hole is a tuple, too
+    return type(value) is tuple and all(type(size) is int for size in value)  # a template's placeholder is a tuple, too
 
 
 def is_packed(args: tuple[Any, ...]) -> bool:
-    """Return whether a recurrent layer is called on a packed sequence: data, then batch sizes."""
+    """Return whether a recurrent layer is called on a packed sequence: its second argument is then the batch sizes."""
     sizes = args[1] if len(args) > 1 else None
     return _are_batch_sizes(sizes) or (isinstance(sizes, torch.Tensor) and sizes.dtype is torch.int64)
 
 
 def with_batch_sizes(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a recurrent layer's arguments for a packed sequence, its batch sizes as plain numbers: cuDNN takes a list."""
+    """Return a recurrent layer's arguments for a packed sequence, with the batch sizes as a tuple of ints, since cuDNN takes a list."""
     with DisableTorchFunction(), DisableTorchDispatch():
         return args[0], tuple(args[1].tolist()), *args[2:]
 
@@ -223,4 +223,4 @@ STAND_INS: dict[Any, Any] = {
     F.scaled_dot_product_attention: attention,
     **{getattr(torch, name): _layer(mode, name == "lstm") for name, mode in MODES.items()},
 }
-"""The stand-in of each torch function."""
+"""For each torch function, the stand-in that calls the GPU's operators."""

@@ -16,9 +16,9 @@ from ..torch_internals import DataLoaderIterator, workers_of
 
 @contextmanager
 def data_loaders_watched(times: PhaseTimes, workers: set[int]) -> Iterator[None]:
-    """Time the work of DataLoaders for this thread in the block: starting workers, and making or waiting for a batch.
+    """Time the work of DataLoaders in the block, in this thread: starting workers, and making a batch or waiting for a batch.
 
-    Each loader's number of workers is added to ``workers``. The patched methods are restored after the block.
+    The number of workers of each loader is added to the set ``workers``. The patched methods are restored after the block.
     """
     thread = threading.get_ident()
 

@@ -1,7 +1,7 @@
 """Let tensors report the model's own device while the model is counted on meta.
 
 ``x.device`` returns the device of the model's tensors, so that the model takes the same branches as without an
-observer. New tensors are created on the CPU with their values, large ones on meta; moved tensors stay where they are.
+observer. A new tensor is created on the CPU, with values, or on meta if it is large. Moving a tensor to a device does nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DTYPES: dict[Any, torch.dtype] = {bool: torch.bool, int: torch.int64, float: tor
 
 
 class DeviceAnswers:
-    """Answers questions about a tensor's device, and redirects new tensors, as if all were on ``device``.
+    """Answers questions about a tensor's device as if all tensors were on ``device``, and decides where new tensors really are.
 
     ``answers`` maps each tensor property that depends only on the device to its value.
     """
@@ -39,7 +39,7 @@ class DeviceAnswers:
             torch.Tensor.is_cpu.__get__: device.type == "cpu",  # type: ignore[attr-defined]
             torch.Tensor.is_meta.__get__: device.type == "meta",  # type: ignore[attr-defined]
         }
-        self.batch_sizes: list[torch.Tensor] = []  # of packed sequences: always on the CPU
+        self.batch_sizes: list[torch.Tensor] = []  # batch sizes of packed sequences, which are always on the CPU
 
     def answer(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] = EMPTY_MAPPING) -> Any:
         """Return the result of a call that reads or changes a tensor's device; NotImplemented for other calls."""
@@ -58,7 +58,7 @@ class DeviceAnswers:
     def redirect(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments with the device on which a new or moved tensor is really allocated."""
+        """Return the arguments, with their device set to where a new or moved tensor is really allocated."""
         name = getattr(func, "__name__", "")
         if name in FACTORIES:
             if name in GIVEN and "device" not in kwargs:
@@ -90,7 +90,7 @@ def _device_of_new(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _dtype_of_new(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
-    """Return the dtype of a new tensor if the call names none."""
+    """Return the dtype of a new tensor if the call has no argument ``dtype``."""
     if name in INTEGERS:
         return torch.int64
     if args and isinstance(args[0], torch.Tensor):

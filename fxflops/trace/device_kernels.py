@@ -1,9 +1,9 @@
-"""Run composites on the meta device with the kernels that torch would choose on the device that is counted for.
+"""Run composite functions on the meta device with the kernels that torch would choose on the device that is counted for.
 
-On a real device ``scaled_dot_product_attention`` runs a fused kernel if one supports its arguments, and an LSTM runs a
-oneDNN or cuDNN kernel. On meta both fall back to plain matrix products, whose intermediate and saved tensors differ. On a GPU,
-dropout saves a boolean mask, while the CPU and meta save the scaled mask in the input's dtype; RMS norm and LSTM cells are one
-kernel each; softmax reads half precision without a cast.
+On a real device ``scaled_dot_product_attention`` runs a fused kernel if a fused kernel supports its arguments, and an LSTM runs a
+oneDNN or cuDNN kernel. On meta both functions run plain matrix products, whose intermediate and saved tensors differ. On a GPU,
+dropout saves a boolean mask, while the CPU and meta save the scaled mask in the input's dtype. On a GPU, RMS norm and an LSTM
+cell each run a single kernel, and softmax reads half precision without a cast.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DIFFERENT_ON_GPUS = frozenset(
     + [function for name in ("softmax", "log_softmax") for function in spelled(name, F, torch, torch.Tensor)]
     + [torch.lstm_cell]
 )
-"""Composites that meta runs as the CPU does, but a GPU does not."""
+"""Composite functions that run in the same way on meta and on the CPU, but in another way on a GPU."""
 COMPOSITES = frozenset({ATTENTION, *RECURRENT, *DIFFERENT_ON_GPUS})
 NAMESAKES = (
     ATTENTION,
@@ -66,15 +66,16 @@ def _spelled_by_name() -> dict[Any, Any]:
 
 
 SPELLED_BY_OPERATOR = _spelled_by_name()
-"""The function for each operator: ``torch.ops.aten.lstm(...)`` chooses its kernel by device just as ``torch.lstm(...)`` does."""
+"""The function of the same name for each operator: ``torch.ops.aten.lstm(...)`` chooses kernels by device just like ``torch.lstm(...)``."""
 
 NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
 class OperatorCall(NamedTuple):
-    """One operator call of a decomposition. Tensors are numbered: first the composite's arguments, then the calls' results, in order.
+    """One operator call of a decomposition. Tensors are numbered in order: first the composite's arguments, then each call's results.
 
-    ``template`` has the arguments, with holes for the ``tensors``. The tensors ``freed`` are freed before the next call.
+    ``template`` has the arguments, with placeholders for the tensors, whose numbers are in ``tensors``. ``freed`` has the numbers
+    of tensors that are freed before the next call.
     """
 
     operator: Any
@@ -85,7 +86,7 @@ class OperatorCall(NamedTuple):
 
 
 class Decomposition(NamedTuple):
-    """The operators that a call dispatches, and its result, with holes for the tensors ``returned``."""
+    """The operators that a call dispatches, and its result, with placeholders for the tensors whose numbers are ``returned``."""
 
     calls: list[OperatorCall]
     result: Any
@@ -95,8 +96,8 @@ class Decomposition(NamedTuple):
 class DeviceKernels:
     """Runs on meta the operators that a composite call dispatches on ``device``.
 
-    They are found by running the call once on fake tensors of that device. For an absent GPU torch cannot choose
-    kernels: ``cuda_kernels.py`` does.
+    To find these operators, the call runs once on fake tensors of that device. For an absent GPU torch cannot choose
+    kernels, so ``cuda_kernels.py`` chooses them.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -108,17 +109,17 @@ class DeviceKernels:
         """Return the result of a composite call on meta tensors; NotImplemented for any other call."""
         is_operator, func = func in SPELLED_BY_OPERATOR, SPELLED_BY_OPERATOR.get(func, func)
         whole_kernel = self._whole.get(func)
-        # With grad off, functions use their shape rule instead. Operators never reach it, because meta decomposes them first.
+        # With gradients off, functions use their shape rule instead. Operators cannot, because meta decomposes them first.
         if whole_kernel is not None and (torch.is_grad_enabled() or is_operator) and not transformed():
             return whole_kernel(*args, **kwargs)
         if func not in COMPOSITES:
             return NotImplemented
         if func in DIFFERENT_ON_GPUS and self.device.type == "cpu":
             return NotImplemented
-        if func is F.dropout and (kwargs.get("inplace") or args[3:] == (True,)):  # no kernel of its own on any device
+        if func is F.dropout and (kwargs.get("inplace") or args[3:] == (True,)):  # in place, dropout has no own kernel
             return NotImplemented
         if func in RECURRENT and is_packed(args):
-            if self.device.type != "cuda" or args[1].is_meta:  # CPUs have no kernel for it
+            if self.device.type != "cuda" or args[1].is_meta:  # CPUs have no kernel for packed sequences
                 return NotImplemented
             args = with_batch_sizes(args)
         template, tensors = template_of((args, kwargs))
@@ -147,9 +148,9 @@ class DeviceKernels:
         return fill(decomposition.result, *(values[number] for number in decomposition.returned))
 
     def _attention(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> Decomposition | None:
-        """Return the decomposition of a call of attention; None for plain matrix products, which meta runs itself.
+        """Return the decomposition of an attention call; None if it runs plain matrix products, as meta does anyway.
 
-        On the CPU torch itself names the kernel, when asked with tensors of a few bytes and the same shapes.
+        For the CPU, torch itself reports the kernel for tensors with the same shapes, which need only a few bytes of memory.
         """
         if self.is_absent():
             args, kwargs = fill(template, *tensors)
@@ -164,7 +165,7 @@ class DeviceKernels:
         named = {**dict(zip(NAMES, args, strict=False)), **kwargs}
         named.pop("enable_gqa", None)  # the fused operator has no such parameter
         mask, query = named.get("attn_mask"), named["query"]
-        # torch reshapes or converts these before the fused operator: more calls than the one below.
+        # torch first reshapes or converts such arguments, so it makes more calls than only the fused operator below.
         if query.ndim != 4 or (mask is not None and (not mask.is_floating_point() or named.get("is_causal"))):
             return self._decompose(func, template, tensors)
         flash_template, passed_tensors = template_of(((), named))
@@ -175,18 +176,18 @@ class DeviceKernels:
         return Decomposition([flash], template_of(query)[0], [out])
 
     def is_absent(self) -> bool:
-        """Return whether the device is a GPU, and this machine has none."""
+        """Return whether the device is a GPU, but this machine has no GPU."""
         return self.device.type == "cuda" and not torch.cuda.is_available()
 
     def _decompose(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> Decomposition | None:
-        """Return the operators that such a call dispatches on the device; None if they use a tensor from outside the call."""
+        """Return the operators that a call like this dispatches on the device; None if they use a tensor from outside the call."""
         FakeTensor, FakeTensorMode = fake_tensors()
         with disable_current_modes():
             plain_tensors = [tensor.detach() for tensor in tensors]
         if self.is_absent() or (func in RECURRENT and is_packed(template[0])):
             func = STAND_INS.get(func, func)
-        # Save nothing for a backward pass in this trial run: the real call saves its own tensors, and the hooks of a
-        # checkpoint around it must not see these.
+        # Save nothing for a backward pass in this trial run: the real call saves its own tensors, and a checkpoint around the
+        # call must not see the tensors of the trial run.
         unsaved = saved_tensors_hooks(lambda t: None, torch.Tensor)
         with disable_current_modes(), unsaved, fake_errors_unlogged(), FakeTensorMode() as mode:
             fakes = [
@@ -198,7 +199,7 @@ class DeviceKernels:
                 out = func(*args, **kwargs)
             if out is NotImplemented:
                 return None
-            # Copy now: the tensors still alive are freed below, which would add them to the last call's list.
+            # Copy the lists now: tensors that are still alive are freed below, and would be added to the last call's list.
             calls = [call._replace(freed=[*call.freed]) for call in recorded.calls]
             result, returned = template_of(out)
             numbers = [recorded.numbers.get(id(tensor)) for tensor in returned]
@@ -222,7 +223,7 @@ def _meta_like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _without_autograd_copies(calls: list[OperatorCall], returned: list[int]) -> list[OperatorCall]:
-    """Return the calls without the copies that autograd makes before an in-place write: a replay makes them anew."""
+    """Return the calls without the copies that autograd makes before an in-place write: a replay makes such copies again."""
     used_numbers, needed = {*returned}, list[OperatorCall]()
     for call in reversed(calls):
         if call.operator._schema.is_mutable or used_numbers.intersection(call.results):
@@ -235,9 +236,9 @@ def _without_autograd_copies(calls: list[OperatorCall], returned: list[int]) -> 
 
 
 class _RecordedCalls(DispatchMode):
-    """Records the operators dispatched. ``numbers`` has the number of each live tensor by its id.
+    """Records the dispatched operators. ``numbers`` has the number of each live tensor by the tensor's id.
 
-    ``is_complete`` becomes False when an operator takes a tensor that is neither one of the ``arguments`` nor a recorded operator's result.
+    ``is_complete`` becomes False if an operator takes a tensor that is neither in ``arguments`` nor the result of a recorded operator.
     """
 
     def __init__(self, arguments: list[torch.Tensor]) -> None:
@@ -258,7 +259,7 @@ class _RecordedCalls(DispatchMode):
         template, tensors = template_of((args, {**(kwargs or {}), **meta_device}))
         numbers = [self.numbers.get(id(tensor), -1) for tensor in tensors]
         self.is_complete &= -1 not in numbers
-        if func is torch.ops.aten.detach.default:  # autograd's own way to return a view
+        if func is torch.ops.aten.detach.default:  # autograd calls detach to return a view
             self._give_number(out, numbers[0])
             return out
         self.calls.append(OperatorCall(func, template, numbers, list(range(self._next, self._next + len(results))), []))
@@ -286,7 +287,7 @@ class _RecordedCalls(DispatchMode):
 
 
 def enabled_kernels() -> tuple[Any, ...]:
-    """Return the settings of ``sdpa_kernel``, oneDNN and cuDNN that restrict which kernels torch may choose."""
+    """Return the settings that restrict which kernels torch may choose: of ``sdpa_kernel``, oneDNN and cuDNN."""
     names = ("flash_sdp_enabled", "mem_efficient_sdp_enabled", "math_sdp_enabled", "cudnn_sdp_enabled")
     attention = [getattr(torch.backends.cuda, name)() for name in names]
     return *attention, torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled

@@ -1,4 +1,4 @@
-"""Detect mixed-dtype calls that a real device's kernels refuse, but meta kernels accept."""
+"""Detect calls with mixed dtypes that the kernels of a real device refuse, although meta kernels accept them."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ SAME_DTYPE = frozenset(
 SAME_FLOAT_DTYPE = frozenset(
     "grid_sample embedding_bag binary_cross_entropy nll_loss index_put index_add index_copy cross".split()
 )
-"""Operations whose floating tensors must be of one dtype; the others are indices."""
+"""Operations whose floating tensors must all be of one dtype; their other tensors are indices."""
 NORMS = frozenset("batch_norm layer_norm group_norm instance_norm".split())
 """Operations whose weights may also be float32 if the input has half precision."""
 SAME_DTYPE_ON_GPUS = frozenset("layer_norm group_norm".split())
-"""Norms whose GPU kernels read the weights in the input's dtype, and so refuse float32 weights with a half-precision input."""
+"""Norms whose GPU kernels read the weights in the input's dtype, so that they refuse float32 weights for a half-precision input."""
 HALF = (torch.float16, torch.bfloat16)
-CHECKED = SAME_DTYPE | SAME_FLOAT_DTYPE | NORMS | {ATTENTION}  # attention's mask may also be float32 or bool
+CHECKED = SAME_DTYPE | SAME_FLOAT_DTYPE | NORMS | {ATTENTION}  # attention also takes a float32 or bool mask
 
 
 class MixedDtypesError(RuntimeError):
-    """Raised for a call on meta or fake tensors that the real device refuses. Torch's own error there is a RuntimeError, too."""
+    """Raised for a call on meta or fake tensors that would raise on the real device. There, torch raises a RuntimeError."""
 
     def __init__(self, op: str, dtypes: Sequence[torch.dtype]) -> None:
         names = ", ".join(dict.fromkeys(str(dtype).removeprefix("torch.") for dtype in dtypes))
         super().__init__(
-            f"the tensors of {op} do not have the same dtype ({names}); only tensors without memory allow that"
+            f"the tensors of {op} have different dtypes ({names}), for which the real device raises an error"
         )
 
 
 def are_refused(op: str, dtypes: Sequence[torch.dtype], device: str) -> bool:
-    """Return whether an operation refuses tensors of these dtypes on a type of device."""
+    """Return whether an operation refuses tensors of these dtypes on this type of device."""
     if op not in CHECKED:
         return False
     if op not in SAME_DTYPE:

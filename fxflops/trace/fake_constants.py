@@ -1,4 +1,4 @@
-"""Values that a simulated rank's ``build`` computes from constants alone, such as stochastic depth rates."""
+"""Keep the values that the ``build`` of a simulated rank computes from constants alone, such as stochastic depth rates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..ops._traits import EMPTY
 from ..torch_internals import disable_current_modes, fake_tensors, tree_map
 
 MOST = 2**14
-"""The most elements of a tensor whose values are kept: a model's table of positions would cost time and memory."""
+"""The most elements that a tensor with kept values may have: keeping e.g. a table of positions would cost time and memory."""
 UNKNOWN = {torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view}
 """Tags of operators whose results depend on more than constants, or that change an argument's layout in place."""
 OF_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -20,18 +20,18 @@ OF_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 class Constants:
-    """The storages of fake tensors whose values are known, each with a real storage that holds the values.
+    """The storages of fake tensors whose values are known, each with a real storage that has the values.
 
-    An operator whose tensors all have known values, or that takes no tensors, also runs on the real tensors. After any other
-    operator, the values of the tensors that it may have written to are unknown.
+    An operator also runs on real tensors if all its tensors have known values, or if it takes no tensors. After any other
+    operator, the values of the tensors that the operator may have written to are unknown.
     """
 
     def __init__(self, mode: Any) -> None:
         self._mode, self._fake = mode, fake_tensors()[0]
-        self._values: dict[int, tuple[Any, Any]] = {}  # holds the storages, so that no address is reused
+        self._values: dict[int, tuple[Any, Any]] = {}  # keeps the storages alive, so that no address is reused
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on_fakes: Callable[[], Any]) -> Any:
-        """Return an operator's result on fake tensors; if it depends on values, compute it from the constants."""
+        """Return an operator's result on fake tensors; if the result depends on values, compute it from the constants."""
         tensors = tensors_given((args, kwargs))
         may_write = func.namespace != "aten" or func._schema.is_mutable
         can_compute = (
@@ -55,7 +55,7 @@ class Constants:
         return out
 
     def _is_known(self, tensor: torch.Tensor, may_write: bool) -> bool:
-        if type(tensor) is torch.Tensor:  # such as the numbers given to torch.tensor
+        if type(tensor) is torch.Tensor:  # such as the numbers passed to torch.tensor
             return not may_write and tensor.device.type == "cpu" and tensor.numel() <= MOST
         is_plain = type(tensor) is self._fake and tensor.layout is torch.strided and not tensor.is_quantized
         if not is_plain or tensor.is_conj() or tensor.is_neg():
@@ -71,7 +71,10 @@ class Constants:
             return func(*real_args, **real_kwargs)
 
     def _real(self, tensor: Any) -> Any:
-        """Return a real tensor with a fake one's values, sharing memory where fake tensors share storage; other arguments unchanged."""
+        """Return a real tensor with the values of a fake tensor; real tensors share memory if their fake tensors share a storage.
+
+        Any other argument is returned unchanged (a real tensor as a copy).
+        """
         if type(tensor) is not self._fake:
             return tensor.clone() if isinstance(tensor, torch.Tensor) else tensor
         real = self._values[tensor.untyped_storage()._cdata][1]
@@ -79,7 +82,7 @@ class Constants:
         return empty.set_(real, tensor.storage_offset(), tensor.shape, tensor.stride())
 
     def _keep(self, fake: Any, values: torch.Tensor) -> None:
-        """Keep a tensor's values if the real tensor has the same layout in memory."""
+        """Keep a fake tensor's values if the real tensor has the same layout in memory."""
         storage, storage_of_values = fake.untyped_storage(), values.untyped_storage()
         layouts = [(tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype) for tensor in (fake, values)]
         if layouts[0] == layouts[1] and storage.nbytes() == storage_of_values.nbytes():

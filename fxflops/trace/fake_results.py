@@ -1,4 +1,4 @@
-"""Cache the results of operators on fake tensors: of equal calls, only the first runs the operator."""
+"""Cache the results of operators on fake tensors, so that only the first of several equal calls runs the operator."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ OF_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, to
 KNOWN = frozenset({"aten", "_c10d_functional", "fsdp"})
 """The namespaces of operators that have no effect on fake tensors besides their results."""
 NEW, SHARED = -1, -2
-"""In place of an argument's index: a result has its own memory, or shares it with an earlier result."""
+"""Used in place of an argument's index: the result has its own memory (NEW), or shares memory with an earlier result (SHARED)."""
 MOST = 50_000
-"""The most kinds of calls that are remembered."""
+"""The most keys of calls that are remembered."""
 FAKE = "fake tensors"
-"""The kind of results that are made anew for each FakeTensorMode."""
+"""The ``returns`` of a recipe whose result is rebuilt for each FakeTensorMode."""
 UNRECORDED = Operation("", None, (), EMPTY_MAPPING, None)
-"""A placeholder for the operation of remembered calls: the observer, if any, records the real one."""
+"""A placeholder for the operation of remembered calls. If a run is observed, the observer records the real operation."""
 NOT_REMEMBERED = Recipe(UNRECORDED, FAKE)
 _REMEMBERED: dict[tuple[Any, ...], Recipe | None] = {}
 
@@ -32,8 +32,8 @@ _REMEMBERED: dict[tuple[Any, ...], Recipe | None] = {}
 class Result(NamedTuple):
     """A tensor that an operator returned: an argument, a view of an argument, or a new tensor.
 
-    ``source`` is the index of the argument, :data:`NEW` for a new tensor. ``attributes`` are those of the fake tensor, except its mode;
-    None if the result is the argument itself, for which no other field is set.
+    ``source`` is the index of the argument, or :data:`NEW` for a new tensor. ``attributes`` are the attributes of the fake tensor,
+    without its mode. If the result is the argument itself, ``attributes`` is None, and the other fields are not set.
     """
 
     source: int
@@ -48,15 +48,15 @@ class Result(NamedTuple):
 class FakeResults:
     """The results of operators under a FakeTensorMode.
 
-    The result of an operator on fake tensors depends only on their shapes, strides and dtypes, and on its other arguments. So
-    FakeTensorMode, which takes 100 us or more, computes it once for all modes.
+    The result of an operator on fake tensors depends only on the tensors' shapes, strides and dtypes, and on the operator's other
+    arguments. So a FakeTensorMode, which takes 100 us or more, computes each result once for all modes.
     """
 
     def __init__(self, mode: Any) -> None:
         self.mode, self.fake = mode, fake_tensors()[0]
 
     def key_of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any]]:
-        """Return a key of everything that a call's results depend on (None if they depend on more), and the call's tensors."""
+        """Return a key of everything that a call's results depend on, and the call's tensors. The key is None if no key is enough."""
         tensors: list[Any] = []
         if func.namespace not in KNOWN or fake_mode() is not self.mode:
             return None, tensors
@@ -75,7 +75,7 @@ class FakeResults:
         return _REMEMBERED.get(key) is not None
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return a call's result, rebuilt if it is remembered."""
+        """Return a call's result: rebuilt from the cache, or computed by the operator."""
         key, tensors = self.key_of(func, args, kwargs)
         return _checked(func, args, kwargs) if key is None else self.of(key, func, args, kwargs, tensors)
 
@@ -88,7 +88,7 @@ class FakeResults:
                 _REMEMBERED.clear()
             recipe = _REMEMBERED[key] = None if OF_VALUES.intersection(func.tags) else self._results(out, tensors)
             if recipe is None:
-                return out  # else rebuild it: weak references to this one would keep a module from converting its parameters
+                return out  # otherwise rebuild it: weak references to this result would keep a module from converting its parameters
         if recipe is None:
             return func(*args, **kwargs)
         with DisableTorchDispatch():
@@ -97,7 +97,7 @@ class FakeResults:
         return results[0] if recipe.sequence is None else recipe.sequence(results)
 
     def _form(self, tensor: Any) -> Any:
-        """Return the metadata of a fake tensor on which results depend; None if other state matters too."""
+        """Return the metadata of a fake tensor that determines results; None if results also depend on other state."""
         attributes = tensor.__dict__
         is_plain = (
             attributes["fake_mode"] is self.mode
@@ -109,7 +109,7 @@ class FakeResults:
         return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.fake_device
 
     def _results(self, out: Any, tensors: list[Any]) -> Recipe | None:
-        """Return how to rebuild an operator's result; None if the operator must run each time."""
+        """Return a recipe that rebuilds an operator's result; None if the operator must run each time."""
         sequence = type(out) if type(out) in (list, tuple) else None
         storages = {tensor.untyped_storage()._cdata: i for i, tensor in enumerate(tensors)}
         forms = [self._result(part, tensors, storages) for part in (out if sequence else [out])]
@@ -135,7 +135,7 @@ class FakeResults:
         return result if source != SHARED and tensors[source].dtype is out.dtype else NotImplemented
 
     def _make(self, result: Result | None, tensors: list[Any], views: dict[int, torch.Tensor]) -> Any:
-        """Return a tensor as the operator did; ``views`` holds the first meta view of each argument that results are views of."""
+        """Rebuild a tensor that the operator returned. ``views`` has the first meta view of each argument, by the argument's index."""
         if result is None:
             return None
         source, shape, strides, offset, dtype, device, result_attributes = result
@@ -157,7 +157,7 @@ class FakeResults:
 
 
 def _checked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return an operator's result; raise MixedDtypesError for dtypes that only fake tensors accept together."""
+    """Return an operator's result; raise MixedDtypesError for mixed dtypes that fake tensors accept, but a real device refuses."""
     tensors = tensors_given((args, kwargs))
     dtypes = [tensor.dtype for tensor in tensors]
     if len({*dtypes}) > 1:

@@ -1,4 +1,4 @@
-"""The world of a simulated rank: a repeated operator call is recorded as the earlier operation without running."""
+"""The world of a simulated rank. A repeated operator call does not run; it is recorded as the same operation as the earlier call."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ DEPENDS_ON_VALUES = frozenset({*ATTENTIONS, RNN_BACKWARD})
 
 
 class FakeWorld(RealWorld):
-    """Fake tensors under a mode that remembers the ``results`` of operators. It must be the innermost mode when a run begins.
+    """A world of fake tensors under a mode that remembers the ``results`` of operators.
 
-    An operator's record depends only on its key there, except for phase, module and memory.
+    The mode that remembers the results must be the innermost mode when a run begins. The record of an operator depends only on the operator's key in
+    ``results``, except for phase, module and memory.
     """
 
     def __init__(self, device: torch.device | None, results: FakeResults) -> None:
@@ -65,7 +66,7 @@ class FakeWorld(RealWorld):
 
 
 def results_on() -> FakeResults | None:
-    """Return the ``results`` of the innermost dispatch mode; None if it has none."""
+    """Return the ``results`` of the innermost dispatch mode; None if that mode has no results."""
     modes = get_current_dispatch_mode_stack()
     results = getattr(modes[-1], "results", None) if modes else None
     return results if isinstance(results, FakeResults) else None

@@ -12,10 +12,10 @@ META, OWN, REAL = "on meta", "the model's own, replaced by a meta tensor", "with
 
 
 class Form:
-    """A tensor's metadata. A call on meta returns the same forms for all arguments of equal forms.
+    """A tensor's metadata. The forms of a call's arguments on meta determine the forms of its results.
 
-    ``place`` is META (a meta tensor), OWN (a real tensor that calls get as a meta tensor) or REAL (a tensor that keeps its
-    values). ``without_strides`` is equal for all forms with equal specs.
+    ``place`` is META (a meta tensor), OWN (a real tensor that is replaced by a meta tensor in calls) or REAL (a tensor that keeps
+    its values). ``without_strides`` is equal for all forms with equal specs.
     """
 
     __slots__ = ("dtype", "nbytes", "place", "shape", "spec", "stride", "without_strides")

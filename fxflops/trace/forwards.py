@@ -23,17 +23,18 @@ GRAPHED = "torch.cuda.graphs"
 ONEDNN = "prim::mkldnn"
 """The prefix of oneDNN's operators in a TorchScript graph; some are written in capitals."""
 CALL_ATTRIBUTE = "_compiled_call_impl"
-"""The attribute that a module calls, if set, instead of its hooks and its forward. Copies of a module lack it."""
+"""The attribute that a module calls, if it is set, instead of its hooks and its forward. Copies of a module do not have it."""
 
 
 class ObservedModule:
-    """An observer's knowledge of one module in one run.
+    """A module in a run, with what the observer knows about the module, and a stand-in for its calls.
 
-    ``formula`` counts its calls as a whole: None if the module is not a leaf, UNKNOWN until it is looked up. ``initial``
-    are the settings at the start of the run, if they matter. ``settings`` are those that :class:`~.leaves.Settings` read last, and
-    ``settings_key`` is what they depend on. ``compiled_call`` is the call that :meth:`torch.nn.Module.compile` had set.
+    ``formula`` counts a call of the module as a whole: None if the module is not a leaf, UNKNOWN until the formula is looked up.
+    ``initial`` has the module's settings at the start of the run, if they are needed. ``settings`` has the settings that
+    :class:`~.leaves.Settings` read last; they are valid while ``settings_key`` is unchanged. ``compiled_call`` is the call that
+    :meth:`torch.nn.Module.compile` had set.
 
-    It is also the module's stand-in: once attached, the module calls it instead of its hooks and its forward.
+    Once this object is attached, the module calls this object instead of its hooks and its forward.
     """
 
     __slots__ = ("call", "compiled_call", "formula", "initial", "module", "path", "settings", "settings_key")
@@ -49,9 +50,9 @@ class ObservedModule:
         self.call: Callable[..., Any] = _not_attached
 
     def attach(self, call: Callable[..., Any]) -> None:
-        """Make calls of the module call ``call(observed, *args, **kwargs)``. Calling ``module.forward`` directly bypasses it.
+        """Make each call of the module run ``call(observed, *args, **kwargs)``. A direct call of ``module.forward`` does not run it.
 
-        Only for modules whose call runs nothing but their forward: see :func:`has_plain_call`, :func:`is_hooked`.
+        Attach only to a module whose call runs nothing but its forward: see :func:`has_plain_call` and :func:`is_hooked`.
         """
         attributes = self.module.__dict__
         self.call, self.compiled_call = call, attributes.get(CALL_ATTRIBUTE)
@@ -66,8 +67,8 @@ class ObservedModule:
                 attributes[CALL_ATTRIBUTE] = self.compiled_call
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        # Code that copies a module's attributes one by one (higher does) copies this stand-in, too. So read from the caller,
-        # torch's _wrapped_call_impl, which module is called.
+        # Code that copies a module's attributes one by one, as the library higher does, also copies this stand-in. So read which
+        # module is called from the caller's frame, torch's _wrapped_call_impl.
         module = self.module
         called = sys._getframe(1).f_locals.get("self", module)
         return self.call(self, *args, **kwargs) if called is module else called._call_impl(*args, **kwargs)
@@ -99,13 +100,13 @@ def has_plain_call(cls: type[nn.Module]) -> bool:
 def hidden_kernels(module: nn.Module) -> list[str]:
     """Return the operators of a module that no observer sees.
 
-    In TorchScript these are oneDNN's, inserted by torch.jit.optimize_for_inference. Replaying a CUDA graph runs kernels
-    without operators: a module that has a graph may replay it.
+    In TorchScript these are oneDNN's operators, which torch.jit.optimize_for_inference inserts. A module with a CUDA graph may replay
+    the graph, which runs kernels without operators.
     """
     if not isinstance(module, ScriptModule):
         return [GRAPH] if has_graph(module) else []
     graph = getattr(module, "inlined_graph", None)
-    # Printing the graph would be shorter, but printing a constant runs operators, which would reach our modes.
+    # Do not find the operators by printing the graph: printing a constant runs operators, which would reach our modes.
     return [] if graph is None else [kind for kind in kinds_of_nodes(graph) if kind.lower().startswith(ONEDNN)]
 
 
@@ -128,12 +129,12 @@ def has_graph(module: nn.Module) -> bool:
 
 
 def is_torch_module(cls: Any) -> bool:
-    """Return whether a module class's forward is one of torch's own."""
+    """Return whether the forward of a module class is defined in torch itself."""
     return str(cls.forward.__module__).startswith("torch.nn.modules.")
 
 
 def is_missed_by_hooks(module: nn.Module, callers: Sequence[OpenCall]) -> bool:
-    """Return whether module hooks miss a call of this module, because TorchScript or a flat program made it."""
+    """Return whether module hooks miss a call of this module, because TorchScript or a program without modules calls it."""
     if isinstance(module, Part):
         return True
     return isinstance(module, ScriptModule) and bool(callers) and isinstance(callers[-1].module, ScriptModule)

@@ -1,4 +1,4 @@
-"""Properties of a called function: its name, whether it writes to its arguments, and a copy that can be observed inside."""
+"""Properties of a called function: its name, whether it writes to its arguments, and a copy whose inner calls are observed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ..torch_internals import HigherOrderOperator, OpOverload, OpOverloadPacket
 UNDECLARED = {getattr(torch.ops.aten, f"{by}_batch_norm").default for by in ("native", "cudnn", "miopen")}
 """Operators that update running statistics in place, although their schemas do not declare it."""
 GIVES_MEMORY: Any = torch.Tensor.data.__set__  # type: ignore[attr-defined]
-"""Gives a tensor the memory of another one: ``x.data = y``."""
+"""The function behind ``x.data = y``, which gives a tensor the memory of another tensor."""
 GIVES_STORAGE = frozenset({torch.Tensor.untyped_storage, torch.Tensor.storage})
-"""Return a tensor's storage, which may then be resized: ``x.untyped_storage().resize_(0)``."""
+"""Functions that return a tensor's storage, so that the caller may resize it: ``x.untyped_storage().resize_(0)``."""
 PYTHON_FUNCTIONS = FunctionType, MethodType, functools.partial
-"""Callables that a higher-order operator only calls, so that a wrapper can replace them. It may inspect others, e.g. modules."""
+"""Types of callables that may be wrapped, since a higher-order operator only calls them. (It may inspect a module.)"""
 Bodies = dict[tuple[Any, ...], FunctionType]
 """Functions by their code and the ids of their closures' values."""
 
@@ -47,9 +47,10 @@ def qualified_name(func: Any) -> str:
 
 
 def origin_of(func: Any) -> str:
-    """Return the origin of a call that a function mode saw: :data:`OPERATOR` if it is one of ``torch.ops.aten``, else "".
+    """Return the origin of a call that a function mode saw: :data:`OPERATOR` for an operator of ``torch.ops.aten``, else "".
 
-    Other libraries' operators are called by the libraries' own functions: torchvision.ops.roi_align calls torch.ops.torchvision.
+    The operators of other libraries are usually called by functions of these libraries: torchvision.ops.roi_align calls
+    torch.ops.torchvision.
     """
     is_operator = isinstance(func, (OpOverload, OpOverloadPacket))
     return OPERATOR if is_operator and qualified_name(func).startswith("aten::") else ""
@@ -68,13 +69,13 @@ def writes(func: Any, kwargs: Mapping[str, Any]) -> bool:
 
 
 def sets_property_or_reads_grad(func: Any) -> bool:
-    """Return whether a call sets a property of a tensor, or reads its ``grad``: meta mirrors have neither."""
+    """Return whether a call sets a property of a tensor or reads its ``grad``: such a call runs on the tensor, not its meta mirror."""
     name = getattr(func, "__name__", "")
     return name == "__set__" or (name == "__get__" and getattr(func.__self__, "__name__", "") == "grad")
 
 
 def is_integral(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor has integers or booleans: positions and lengths, which models read with ``tolist()``."""
+    """Return whether a tensor has integers or booleans. Models read such tensors (positions, lengths) with ``tolist()``."""
     return not (tensor.is_floating_point() or tensor.is_complex())
 
 
@@ -97,7 +98,7 @@ def callables_in(value: Any) -> Iterator[Any]:
 def with_callables(value: Any, within: Callable[[], AbstractContextManager[None]], kinds: Any = Callable) -> Any:
     """Return nested tuples, lists and dicts with every callable in them wrapped to run under the context manager ``within()``.
 
-    Callables that are not of these ``kinds`` stay unchanged.
+    Only callables of the types ``kinds`` are wrapped.
     """
     if isinstance(value, (tuple, list)):
         items = [with_callables(item, within, kinds) for item in value]
@@ -116,7 +117,7 @@ def with_callables(value: Any, within: Callable[[], AbstractContextManager[None]
 
 
 def without_torch_function_guard(func: FunctionType) -> FunctionType:
-    """Return a copy of a torch function written in Python that runs its body instead of calling a function mode."""
+    """Return a copy of a Python function of torch. The copy runs the function's body instead of calling a function mode."""
     guards = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     names = {**func.__globals__, **{name: lambda *_: False for name in guards if name in func.__globals__}}
     copy = FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
@@ -129,16 +130,16 @@ def copied_function_body(
 ) -> tuple[FunctionType, tuple[Any, ...], dict[str, Any]] | None:
     """Return a frame's function and the arguments of its call; None for a frame in torch.
 
-    Some libraries copy a function from torch with its ``if has_torch_function(...): handle_torch_function(torch_func)``.
-    Under an observer's mode that would run torch's function. Without an observer the copy's own body runs, so the caller
-    runs this body too.
+    Some libraries copy a function from torch together with its ``if has_torch_function(...): handle_torch_function(torch_func)``.
+    Under an observer's mode, that line would run torch's function. Without an observer, the body of the copy runs. So the caller
+    must run the body of the copy, too.
     """
     code, names = frame.f_code, frame.f_globals
     if str(names.get("__name__")).partition(".")[0] == "torch":
         return None
     values = [frame.f_locals[name] for name in code.co_freevars]
     key = code, *map(id, values)
-    if key not in bodies:  # its cells keep the values alive, so no id is reused
+    if key not in bodies:  # the new function's cells keep the values alive, so that no id is reused
         bodies[key] = FunctionType(code, names, code.co_name, None, tuple(map(CellType, values)))
     return bodies[key], *arguments_of(frame)
 

@@ -19,8 +19,8 @@ APART = "_fxflops."
 def graph_module(root: nn.Module | dict[str, Any], graph: fx.Graph, name: str) -> fx.GraphModule:
     """Return the GraphModule of ``graph`` on the modules and tensors of ``root``, with the class name ``name``.
 
-    torch.fx writes module names into its code unescaped. If a name breaks that code (a quote, a line end), the nodes can
-    still be run one by one. A module named like an attribute of GraphModule ("code", "graph") is put into a
+    torch.fx writes module names into its code unescaped. If a name breaks that code, e.g. by a quote or a line break, the nodes can
+    still be run one by one. A module named like an attribute of GraphModule, e.g. "code" or "graph", is moved into a
     submodule ``_fxflops``.
     """
     named = [node for node in graph.nodes if node.op in ("call_module", "get_attr")]
@@ -41,9 +41,9 @@ def graph_module(root: nn.Module | dict[str, Any], graph: fx.Graph, name: str) -
 
 
 def leaf_graph(model: nn.Module, constants: Mapping[str, Any]) -> fx.GraphModule:
-    """Return the graph of a model that is itself a leaf: one call of it, under its class name.
+    """Return the graph of a model that is itself a leaf. The graph has one module call, under the name of the model's class.
 
-    ``constants`` are the values of ``forward``'s parameters that are not tensors. Raises TraceError for ``*args``.
+    ``constants`` has the values of the non-tensor parameters of ``forward``. Raises TraceError for ``*args``.
     """
     name = type(model).__name__
     graph = fx.Graph()
@@ -51,7 +51,9 @@ def leaf_graph(model: nn.Module, constants: Mapping[str, Any]) -> fx.GraphModule
     kwargs: dict[str, Any] = {}
     for parameter in inspect.signature(model.forward).parameters.values():
         if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-            raise TraceError(f"{name} is a leaf whose forward takes {parameter}: wrap it in a module of your own")
+            raise TraceError(
+                f"cannot trace {name} itself, since its forward takes {parameter}: wrap {name} in a module of your own"
+            )
         default = () if parameter.default is inspect.Parameter.empty else (parameter.default,)
         value: Any = graph.create_node("placeholder", parameter.name, default)
         value = constants.get(parameter.name, value)
@@ -73,7 +75,9 @@ class _Codeless(fx.GraphModule):
     """A GraphModule that only an interpreter can run."""
 
     def recompile(self) -> Any:
-        self._code = "# a module's name breaks the code that torch.fx writes"
+        self._code = "# a module's name breaks the code that torch.fx generates"
 
     def forward(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise RunError("a module's name breaks the code that torch.fx writes: run it by torch.fx.Interpreter(graph)")
+        raise RunError(
+            "cannot call this graph: a module's name breaks the code that torch.fx generates; run torch.fx.Interpreter(graph) instead"
+        )

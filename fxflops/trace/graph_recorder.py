@@ -1,7 +1,8 @@
 """The recorder: it writes the calls of one observed run as an ``fx.Graph`` that replays them.
 
-Leaf modules become ``call_module`` nodes, functions ``call_function``, methods ``call_method``, and parameters, buffers
-and captured tensors ``get_attr``. Control flow is unrolled; values read from tensors become constants.
+Leaf modules become ``call_module`` nodes, functions become ``call_function`` nodes, and methods become ``call_method`` nodes.
+Parameters, buffers and captured tensors become ``get_attr`` nodes. Control flow is unrolled; values read from tensors become
+constants.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ NodeArguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class _Origin(NamedTuple):
-    """The origin of a tensor: a node, and the path (items, attributes) into its value."""
+    """The origin of a tensor: a node, and the path of items and attributes that leads from the node's value to the tensor."""
 
     tensor: weakref.ref[torch.Tensor]
     node: fx.Node
@@ -59,7 +60,7 @@ class NoRecorder:
     writes_graph = False
 
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NodeArguments | None:
-        """Return the arguments of the next call, with nodes in place of tensors; None to add no node."""
+        """Return the arguments of the next call, with nodes in place of tensors; None if no node is to be added."""
         return None
 
     def function(self, func: Any, node_args: NodeArguments, out: Any, stack: dict[str, tuple[str, type]]) -> None:
@@ -73,11 +74,11 @@ class NoRecorder:
 
 
 class Recorder(NoRecorder):
-    """Adds a node for each call as it is made; :meth:`graph` returns the graph.
+    """Adds a node for each call when it is made; :meth:`graph` returns the graph.
 
-    ``calls`` is the observer's list of calls. ``calls_of`` maps a node's name to the range of its calls, empty for a node
-    that the graph needs but the model did not call. Tensors are identified by ``id`` and a weak reference, so that
-    recording does not keep them alive.
+    ``calls`` is the observer's list of calls. ``calls_of`` maps a node's name to the range of the node's calls. The range is empty
+    for a node that the graph needs although the model made no such call. Tensors are identified by ``id`` and a weak reference, so
+    that recording does not keep tensors alive.
     """
 
     writes_graph = True
@@ -112,9 +113,10 @@ class Recorder(NoRecorder):
         args, kwargs = node_args
         name = getattr(func, "__name__", "")
         if func is set_grad_enabled:
-            return  # _follow_modes adds it before the next call
+            return  # _follow_modes adds this call before the next call
         if name == "new" and is_method(func) and len(args) == 2 and args[1] == tuple(out.shape):
-            args = args[0], *args[1]  # x.new(torch.Size) makes a tensor of that shape, x.new(tuple) one of those values
+            # x.new(torch.Size) makes a tensor of that shape, x.new(tuple) a tensor of those values.
+            args = args[0], *args[1]
         if name in OPERATORS and is_method(func):
             args = args[:1] if name == "__deepcopy__" else args  # without deepcopy's memo, which belongs to this run
             self._call("call_function", OPERATORS[name], args, kwargs, out, stack)
@@ -152,7 +154,7 @@ class Recorder(NoRecorder):
         """Return the GraphModule of the recorded calls."""
         modules = {str(node.target) for node in self._graph.nodes if node.op == "call_module"}
         for node in self._graph.nodes:
-            # GraphModule would set this attribute on the user's module, so it gets another name.
+            # GraphModule would set an attribute with this name on the user's module, so rename it.
             if node.op == "get_attr" and any(node.target.startswith(f"{path}.") for path in modules):
                 name = f"_{node.target.replace('.', '_')}"
                 self._objects[name] = self._objects[node.target]
@@ -198,7 +200,7 @@ class Recorder(NoRecorder):
             return {key: self._argument(item) for key, item in value.items()}
         if type(value) is slice:
             return slice(*map(self._argument, (value.start, value.stop, value.step)))
-        # A subclass of a number, such as numpy.float64: generated code needs the plain number.
+        # Generated code needs a plain number, not an instance of a subclass, such as numpy.float64.
         if isinstance(value, (bool, int, float)) and not isinstance(value, enum.Enum):
             return value.item() if hasattr(value, "item") else type(value).__mro__[-2](value)
         template, tensors = template_of(value)
@@ -217,7 +219,7 @@ class Recorder(NoRecorder):
                 operator.getitem if kind == "item" else getattr, (node, self._argument(key))
             )
             node.meta.update({k: v for k, v in origin.node.meta.items() if k == "nn_module_stack"})
-        # From now on the tensor is that node's value, so that it is unpacked only once.
+        # Remember that the tensor is the value of this last node, so that it is unpacked only once.
         self._origins[id(tensor)] = _Origin(weakref.ref(tensor), node, ())
         return node
 
@@ -254,10 +256,10 @@ class Recorder(NoRecorder):
         return self._graph.get_attr(name)
 
     def _follow_modes(self, returned: bool = False) -> None:
-        """Add nodes that switch autocast and gradients where the model did.
+        """Add nodes that switch autocast and gradients as the model did.
 
-        In the forward of an ``autograd.Function`` gradients are off. In the graph they are on, since the calls in that
-        forward replace the function there, and so does the view that torch makes of an input that the function returns.
+        Gradients are off in the forward of an ``autograd.Function``. In the graph they must be on, because there the calls in that
+        forward replace the function. The same holds for the view that torch makes if the function returns one of its inputs.
         """
         autocast = autocast_state()
         for device, (enabled, dtype) in autocast.items():
@@ -272,7 +274,7 @@ class Recorder(NoRecorder):
 
 
 def _with_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a tensor with its whole storage, since other views of it may be recorded later."""
+    """Return a copy of a tensor with its whole storage, since other views of that storage may be recorded later."""
     storage = tensor.untyped_storage().clone()
     empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return empty.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
@@ -294,7 +296,7 @@ def _has_name(func: Any) -> bool:
         return False
     try:
         package, _, path = get_qualified_name(func).partition(".")
-        # Generated code looks up torch's functions by name; all others it gets as globals.
+        # Generated code looks up torch's functions by name, and gets all other functions as globals.
         return package != "torch" or operator.attrgetter(path)(torch) is func or isinstance(func, OpOverload)
     except (RuntimeError, AttributeError):
         return False

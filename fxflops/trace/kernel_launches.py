@@ -1,4 +1,4 @@
-"""Note each launch of a Triton kernel; it runs only if there is a device for it and something to compute."""
+"""Observe each launch of a Triton kernel. The kernel runs only if its device is present and its tensors have values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .per_thread import PerThread
 
 Note = Callable[[Any, Any, tuple[Any, ...], dict[str, Any], Callable[[], Any]], Any]
 _NOTES = PerThread[Note]()
-"""The function that notes a thread's launches."""
+"""For each thread, the function that observes the thread's launches."""
 
 
 @contextmanager
 def launches_noted(note: Note) -> Iterator[None]:
     """Call ``note(kernel, grid, args, kwargs, launch)`` in place of each launch of this thread; ``launch()`` runs the kernel.
 
-    Meanwhile launches of all threads pass through here. If Triton is not loaded, nothing is patched.
+    In the block, launches of all threads pass through this module. If Triton is not loaded, it is not patched.
     """
     jit: Any = sys.modules.get("triton.runtime.jit")
     interface = getattr(jit, "KernelInterface", None)
@@ -38,7 +38,7 @@ def function_of(kernel: Any) -> Any:
 
 
 def grid_of(kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return a launch's grid; "a function" if it depends on the choice of an autotuner or a heuristic."""
+    """Return a launch's grid; "a function" if the grid depends on the choice of an autotuner or a heuristic."""
     if not callable(grid):
         return tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
     try:
@@ -48,7 +48,7 @@ def grid_of(kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, 
 
 
 def names_of(kernel: Any) -> tuple[str, ...]:
-    """Return a kernel's parameter names, looking through autotuners and heuristics around it."""
+    """Return a kernel's parameter names; skip autotuners and heuristics that wrap the kernel."""
     while hasattr(kernel, "fn") and not hasattr(kernel, "arg_names"):
         kernel = kernel.fn
     return tuple(getattr(kernel, "arg_names", ()))

@@ -1,4 +1,4 @@
-"""Leaf modules: modules that their class's formula counts as a whole."""
+"""Leaf modules: modules whose class has a formula that counts a call of the module as a whole."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from .forwards import GLOBAL, ObservedModule, is_hooked
 
 
 class Hooks:
-    """An observer's hooks: entries in the modules' hook dicts with this object as the key. The user's hooks have integer keys."""
+    """An observer's hooks: entries in the modules' hook dicts whose key is this object. The user's hooks have integer keys."""
 
     def __init__(self) -> None:
         self._modules: list[nn.Module] = []
 
     def attach(self, modules: Iterable[nn.Module], enter: Callable[..., None], leave: Callable[..., None]) -> None:
-        """Call ``enter(module, args, kwargs)`` before all other hooks and ``leave(module, args, kwargs, out)`` after them.
+        """Call ``enter(module, args, kwargs)`` before all other hooks, and ``leave(module, args, kwargs, out)`` after all other hooks.
 
-        ``leave`` is also called, with ``out`` None, when the module raises.
+        If the module raises, ``leave`` is called with ``out`` None.
         """
         self._modules = [*modules]
         enter, leave = Hook(enter), Hook(leave)
@@ -52,7 +52,7 @@ class Hooks:
 
 
 def _hooks_of(module: Any) -> tuple[dict[Any, Any], ...]:
-    """Return a module's dicts of forward pre-hooks and forward hooks, and the dicts of flags for how to call them."""
+    """Return a module's dicts of forward pre-hooks and forward hooks, and the dicts of flags that say how to call these hooks."""
     return (
         module._forward_pre_hooks,
         module._forward_hooks,
@@ -85,9 +85,9 @@ class Leaves:
 
 
 def _formula_of_class(registry: FormulaRegistry, cls: type) -> tuple[Formula | None, frozenset[str]]:
-    """Return a class's formula, and the names of its forward and of the methods that its forward calls.
+    """Return the formula for a class, and the names of the class's forward and of all methods that the forward calls.
 
-    The formula is None if a subclass overrides a method or attribute that the forward uses.
+    The formula is None if the class derives from the class with a formula and overrides a method or attribute that the forward uses.
     """
     base, entry = registry.find_class(cls)
     if base is None or entry is None:
@@ -105,11 +105,11 @@ def _formula_of_class(registry: FormulaRegistry, cls: type) -> tuple[Formula | N
 
 NO_NAMES: frozenset[str] = frozenset()
 GETATTR = ("__getattr__", "__getattribute__")
-"""Methods that can change what any attribute of a module returns."""
+"""Methods by which a class can change the value of any attribute."""
 
 
 def _read_by_forward(cls: Any) -> set[str]:
-    """Return all names in the code of a class's forward and of the methods that it calls."""
+    """Return all names in the code of a class's forward and of the methods that the forward calls."""
     names, codes = set[str](), [getattr(cls.forward, "__code__", None)]
     while codes:
         code = codes.pop()
@@ -121,8 +121,10 @@ def _read_by_forward(cls: Any) -> set[str]:
 
 
 def is_patched(cls: type, names: Iterable[str]) -> bool:
-    """Return whether a class's forward, or a torch function that it calls by one of these ``names``, has been replaced with code from
-    outside its library."""
+    """Return whether the forward of a class, or a torch function that it calls by one of ``names``, was replaced by another library.
+
+    A replaced function has code from outside its own library.
+    """
     if not _is_from(cls.__module__, cls.forward):  # type: ignore[attr-defined]
         return True
     functions = [FUNCTIONAL[name] for name in names if type(FUNCTIONAL.get(name)) is FunctionType]
@@ -135,16 +137,16 @@ FUNCTIONAL = vars(F)
 def _is_from(module: str, function: Any) -> bool:
     """Return whether a function's source is in the package that a module belongs to."""
     package, code = sys.modules.get(module.partition(".")[0]), getattr(function, "__code__", None)
-    paths = getattr(package, "__path__", ())  # none for notebooks and scripts
+    paths = getattr(package, "__path__", ())  # notebooks and scripts have no path
     return code is not None and (not paths or code.co_filename.startswith(tuple(paths)))
 
 
 def leaf_formula(module: nn.Module, registry: FormulaRegistry) -> Formula | None:
-    """Return the formula that counts a call of this module as a whole, or None if the calls inside it are counted.
+    """Return the formula that counts a call of this module as a whole; None if the calls inside the module are counted instead.
 
-    The class whose ``forward`` the module runs must have a formula. None is returned if a call does more than that
-    forward: the forward is replaced on the instance, a subclass overrides what it uses, or weights are computed
-    (parametrizations, hooks, properties, tensors assigned as plain attributes).
+    The class that defines the module's ``forward`` must have a formula, and a call must run only that forward. So the result is
+    None if the forward is replaced on the instance, if a subclass overrides a name that the forward uses, or if weights are
+    computed (by parametrizations, hooks, properties, or tensors assigned as plain attributes).
     """
     return None if holds_tensors(module) else Leaves(registry).of(module)
 
@@ -174,7 +176,7 @@ PLAIN = frozenset(BASES)
 NUMBERS = PLAIN - {tuple, list}
 LASTING = PLAIN | {FunctionType}
 USUAL = PLAIN | {dict, OrderedDict, set, FunctionType, ObservedModule}
-"""Common classes of module attributes, none of them a tensor."""
+"""Common classes of module attributes that are not tensors."""
 
 
 def _is_setting(value: Any) -> bool:
@@ -191,8 +193,8 @@ def _is_plain(value: Any) -> bool:
 class ModuleSettings:
     """The settings of a module that a formula can read.
 
-    ``by_name`` has its plain attributes and the specs of its own parameters and buffers by name (None if unset),
-    ``params`` has only the parameters' specs. ``contiguous`` is True if all of these tensors are dense and contiguous.
+    ``by_name`` has the module's plain attributes and the specs of its own parameters and buffers (None if unset), by name.
+    ``params`` has only the specs of the parameters. ``contiguous`` is True if all these parameters and buffers are dense and contiguous.
     """
 
     by_name: Mapping[str, Any]
@@ -201,10 +203,10 @@ class ModuleSettings:
 
 
 class Settings:
-    """A cache of module settings: equal settings are the same object if they can be compared.
+    """A cache of module settings. Equal settings are the same object, if they can be compared.
 
-    ``forms(tensors)`` returns a key for each tensor's metadata, None if the metadata cannot be compared.
-    ``spec(tensor)`` returns a tensor's spec. ``readers`` is filled with the settings of modules by their attributes' names.
+    ``forms(tensors)`` returns a key for each tensor's metadata, or None if the metadata cannot be compared.
+    ``spec(tensor)`` returns a tensor's spec. ``readers`` caches the settings of modules, by the names of the modules' attributes.
     """
 
     def __init__(
@@ -254,10 +256,10 @@ class Settings:
         forms: tuple[Any, ...],
         settings_by_key: dict[Any, ModuleSettings],
     ) -> tuple[ModuleSettings, bool]:
-        """Return a module's settings, and whether they stay valid while its attributes are the same objects."""
+        """Return a module's settings, and whether they stay valid as long as the module's attributes are the same objects."""
         types = tuple(map(type, values))
         are_all_plain = PLAIN.issuperset(types)
-        if not are_all_plain:  # other objects are not settings
+        if not are_all_plain:  # ignore other objects
             if any(kind not in PLAIN and issubclass(kind, (tuple, list)) for kind in types):
                 return self._read(module), False  # a subclass of a container may define any hash
             values = tuple([value if _is_setting(value) else None for value in values])
@@ -272,7 +274,7 @@ class Settings:
             settings = self._read(module, dict(zip(names, values, strict=True)) if are_all_plain else None)
             if None not in forms:
                 settings_by_key[key] = settings  # this keeps no object or tensor alive
-        # The ObservedModule keeps these values alive, so they may not include objects that should die with the model's attribute.
+        # The ObservedModule keeps these values alive, so they must not include objects whose lifetime matters to the model.
         return settings, None not in forms and LASTING.issuperset(types)
 
     def _read(self, module: nn.Module, plain: dict[str, Any] | None = None) -> ModuleSettings:
@@ -283,17 +285,17 @@ class Settings:
 
 
 def _reader_of(names: tuple[str | None, ...]) -> tuple[list[str], Reader, dict[Any, ModuleSettings]]:
-    """Return the names of a module's public attributes without ``forward``, a function that reads these attributes, and a dict for
-    the settings of modules that have them.
+    """Return the names of a module's public attributes (without ``forward``), a function that reads these attributes, and a dict.
 
-    ``names`` are the attributes' names and, after None, the names of parameters and buffers.
+    The dict is for the settings of modules that have these attributes. ``names`` has the names of the attributes and, after None,
+    the names of parameters and buffers.
     """
     public = [name for name in takewhile(bool, names) if name and name[0] != "_" and name != "forward"]
     return public, reader_of(public), {}
 
 
 def forms_with_values(tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
-    """Return each tensor's shape, dtype and contiguity: the ``forms`` of :class:`Settings` for tensors with values."""
+    """Return the shape, the dtype and the contiguity of each tensor. For real tensors, :class:`Settings` uses this as ``forms``."""
     return tuple(map(_form, tensors))
 
 
@@ -310,7 +312,7 @@ def settings_of(
 ) -> dict[str, Any]:
     """Return a module's plain attributes, and the specs of its own parameters and buffers (None if unset).
 
-    ``plain`` has the attributes if they have been read already; the specs are added to it.
+    ``plain`` has the plain attributes if they have been read already; the specs are then added to ``plain``.
     """
     settings = plain or {
         name: value if type(value) in NUMBERS else spec_of(value)

@@ -1,8 +1,9 @@
-"""Hand calls of other libraries' functions to the thread's observer during a run.
+"""Pass calls of other libraries' functions to the thread's observer during a run.
 
-No torch mode sees such a function, and its kernel cannot run on meta. However a model imported it, it calls the same function object.
-So during a run this object gets another ``__code__`` with the same parameters. Other threads, and calls from one library function to
-another, run as usual. An ``autograd.Function`` gets its own ``apply``, and a function written in C is replaced in its module.
+No torch mode sees such a function, and its kernel cannot run on meta. However a model imports the function, it calls the same
+function object. So during a run this object gets another ``__code__`` with the same parameters. In other threads, and when one
+library function calls another, the functions run as usual. For an ``autograd.Function``, ``apply`` is replaced on the class; a
+function written in C is replaced in its module.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ _LOCK = threading.Lock()
 _REPLACED: dict[str, _Replaced] = {}
 """The functions that are replaced now, by name."""
 _RUNNING = threading.local()
-"""Whether this thread is inside a library's function, whose inner calls are part of it."""
+"""Whether this thread is inside a library's function: calls in that function are part of it."""
 
 
 class _Replaced:
-    """A function that hands its calls over, a copy with its original behavior, and a function that restores it."""
+    """A replaced function. ``original`` is a copy that behaves as before the replacement; ``restore`` undoes the replacement."""
 
     def __init__(self, function: LibraryFunction, original: Callable[..., Any], restore: Callable[[], None]) -> None:
         self.function = function
@@ -47,7 +48,7 @@ class _Replaced:
 
 @contextmanager
 def handed_to(handler: Handler, names: Mapping[str, Iterable[str]]) -> Iterator[None]:
-    """Call ``handler(function, args, kwargs)`` for each call of a library's function that this thread makes.
+    """In the block, replace each call of a library's function in this thread by ``handler(function, args, kwargs)``.
 
     ``names`` has the functions' names by module.
     """
@@ -57,7 +58,7 @@ def handed_to(handler: Handler, names: Mapping[str, Iterable[str]]) -> Iterator[
 
 
 def replace(names: Mapping[str, Iterable[str]]) -> None:
-    """Replace the functions whose modules have been imported since the last time."""
+    """Replace the functions whose modules have been imported since the last call of this function."""
     with _LOCK:
         for name in [name for module in names if module in sys.modules for name in names[module]]:
             if name not in _REPLACED and (replaced := _replace(name)) is not None:
@@ -72,7 +73,7 @@ def called(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def run_original(function: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a library's function as it does without an observer."""
+    """Run a library's function as without an observer."""
     replaced = _REPLACED.get(function.name)
     original = function.function if replaced is None else replaced.original
     before, _RUNNING.is_on = getattr(_RUNNING, "is_on", False), True
@@ -83,13 +84,13 @@ def run_original(function: LibraryFunction, args: tuple[Any, ...], kwargs: dict[
 
 
 def has_values(arguments: Any) -> bool:
-    """Return whether all tensors have values: none is meta or fake."""
+    """Return whether all tensors have values, so that no tensor is on meta or fake."""
     with DisableTorchFunction():  # otherwise is_meta would be answered for the device that is counted for
         return not any(tensor.is_meta or is_fake(type(tensor)) for tensor in tensors_of(arguments))
 
 
 def run_without_values(function: LibraryFunction, arguments: Mapping[str, Any]) -> Any:
-    """Return the result of a library's function by its rule, with an autograd node like the library's own."""
+    """Make the result of a library's function by its rule, with an autograd node like the node that the library would make."""
     rule = function.kernel
     assert rule.result is not None
     with DisableTorchFunction():  # otherwise .device would be the device that is counted for
@@ -136,7 +137,7 @@ def nodes_between(out: Any, arguments: Any) -> list[Any]:
 
 
 class StandIn(Whole):
-    """A library's kernel on tensors without values: it allocates the results, and gradients like its arguments."""
+    """A stand-in for a library's kernel on tensors without values. It allocates the results, and gradients shaped like the arguments."""
 
     @staticmethod
     def forward(
@@ -165,7 +166,7 @@ class StandIn(Whole):
 
 
 def _with_names(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """Return the result of a function for the values that its parameters name; for all values if it takes ``**kwargs``."""
+    """Call a function with those ``values`` whose names are parameters of it, or with all values if it takes ``**kwargs``."""
     names, keywords, _, takes_all = parameters_of(function)
     return function(**{name: value for name, value in values.items() if takes_all or name in (*names, *keywords)})
 
@@ -179,7 +180,7 @@ def _specs_in(result: Any) -> Iterator[Spec]:
 
 
 def _filled(result: Any, outs: Iterator[torch.Tensor], arguments: Mapping[str, Any]) -> Any:
-    """Return a result with tensors in place of its specs, and arguments in place of their names."""
+    """Return a result in which each spec is replaced by a tensor, and each name of an argument by the argument."""
     if isinstance(result, Spec):
         return next(outs)
     if isinstance(result, Given):
@@ -211,7 +212,7 @@ def _replace(name: str) -> _Replaced | None:
 
 def _replace_code(name: str, function: FunctionType) -> _Replaced | None:
     code = function.__code__
-    # A copy with the code that it has now: the function itself gets another.
+    # A copy with the current code, since the function itself gets other code below.
     original = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
     original.__kwdefaults__ = function.__kwdefaults__
     handing_over = _code_handing_over(name, code)
@@ -226,9 +227,9 @@ def _replace_code(name: str, function: FunctionType) -> _Replaced | None:
 
 
 def _code_handing_over(name: str, code: CodeType) -> CodeType | None:
-    """Return a code object with the parameters and free variables of ``code`` that hands its call to :func:`called`.
+    """Return a code object with the parameters and free variables of ``code`` that passes its arguments to :func:`called`.
 
-    None if the function cannot take it: both must have the same free variables in the same order.
+    Return None if the new code cannot replace ``code``: both must have the same free variables in the same order.
     """
     count, names, free = code.co_argcount, code.co_varnames, code.co_freevars
     positional, keywords = names[:count], names[count : count + code.co_kwonlyargcount]

@@ -1,4 +1,4 @@
-"""Detect out-of-range table lookups: on meta no row is read, while the model itself raises an IndexError."""
+"""Detect table lookups with an index out of range: on meta they do not fail, while the model itself would raise an IndexError."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..torch_internals import DisableTorchFunction, disable_current_modes, is_fa
 
 
 def with_row(out: Any, lookup_tensors: Sequence[Any]) -> Any:
-    """Return the result of a lookup; if an index is out of range, with the fact ``row``: the index and the table's number of rows.
+    """Return the result of a lookup. If an index is out of range, add the fact ``row``: the index and the table's number of rows.
 
-    ``lookup_tensors`` are the indices and the table. Meta or fake indices have no values, and are not checked.
+    ``lookup_tensors`` are the indices and the table. Indices that are on meta or fake have no values, and are not checked.
     """
     if len(lookup_tensors) < 2 or not all(isinstance(tensor, torch.Tensor) for tensor in lookup_tensors[:2]):
         return out

@@ -1,7 +1,8 @@
-"""The memo of earlier calls: enough to record, and on meta to make, another call like them.
+"""The memo of earlier calls: how to record another call like an earlier one and, on meta, how to make its result.
 
-A call is like an earlier one if their keys (:func:`call_key`) are equal. A :class:`Recipe` is all that is kept of it.
-``count``, ``profile`` and simulated ranks share both; each world decides a tensor's part of a key, its *form*.
+A call is like an earlier one if their keys (:func:`call_key`) are equal. For each key, the memo keeps a :class:`Recipe`.
+``count``, ``profile`` and simulated ranks all use these keys and recipes. The part of a key that stands for a tensor is the
+tensor's *form*; each world decides what a form is.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from ..records.tensors import ORDINARY
 from .forms import OWN, REAL, Form
 
 NEW, FIRST_ARGUMENT, VIEWS, NOTHING = "new tensors", "the first argument", "views", "nothing"
-"""The kinds of results: what is returned, and whether it has memory of its own."""
+"""What a call returns. Only new tensors have memory of their own."""
 TYPED = frozenset({bool, float, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, type(...)})
-"""Types of plain values that go into a key together with their type: True == 1 == 1.0."""
+"""Types of plain values that go into a key together with their type, since True == 1 == 1.0."""
 BOUNDS = frozenset({int, type(None)})
 LONGEST = 256
-"""The most items of a list in a key: a longer one is data."""
+"""The most items that a list in a key may have: a longer list is data."""
 KEYWORDS = object()
-"""The mark in a key before the keyword arguments."""
+"""Marks the beginning of the keyword arguments in a key."""
 Transients = tuple[tuple[Spec, int], ...]
-"""Specs and bytes of storages that live only within a call, at its peak."""
+"""Storages that live only within a call and are alive at its peak: the spec and the bytes of each."""
 
 
 class Unknown(Exception):
@@ -40,15 +41,15 @@ def unknown() -> NoReturn:
 
 
 class Recipe:
-    """The memo's entry for all calls with one key: how to record another such call and, on meta, how to make its result.
+    """The memo's entry for a key: how to record another call with this key and, on meta, how to make its result.
 
-    ``operation`` is recorded for each call; ``is_part``: it was learned from an operator inside another call, where operators
-    are not recorded. ``returns`` is the kind of result: NEW, FIRST_ARGUMENT, VIEWS or NOTHING. ``transients`` are the storages
-    that live only within a call; None if it leaves more memory behind than its result, so that its operators must be seen.
+    ``operation`` is recorded for each call. ``is_part``: the recipe was learned from an operator inside another call, where
+    operators are not recorded. ``returns`` is NEW, FIRST_ARGUMENT, VIEWS or NOTHING. ``transients`` are the storages that live
+    only within a call; None if a call leaves more memory behind than its result, so that its operators must be observed.
 
-    To make results without running a call: ``forms`` are the returned tensors' forms, ``sequence`` the class that holds several
-    (tuple, list, or one of ``torch.return_types``). ``needs_mirrors``: some arguments are real tensors, which need meta mirrors.
-    ``names_device``: an argument may be a device.
+    The other attributes are for making a result on meta. ``forms`` has the forms of the returned tensors. ``sequence`` is the
+    class of a result that has several tensors: tuple, list, or one of ``torch.return_types``. ``needs_mirrors``: some arguments
+    are real tensors, and must be replaced by meta mirrors. ``names_device``: an argument may be a device.
     """
 
     __slots__ = ("forms", "is_part", "names_device", "needs_mirrors", "operation", "returns", "sequence", "transients")
@@ -81,10 +82,10 @@ Memo = dict[Any, Recipe]
 
 
 class Lessons:
-    """The memos of one model for one device, kept between runs: to find a closed form, the model is counted at many sizes.
+    """The memos of one model for one device. They are kept between runs, since a closed form needs counts at many sizes.
 
-    ``form_of`` and ``readers`` make the forms and the module settings that keys consist of: across runs, equal ones must be the
-    same objects.
+    Keys contain forms and module settings. Equal forms must be the same object in all runs, and so must equal settings.
+    ``form_of`` caches forms, and ``readers`` caches settings.
     """
 
     def __init__(self) -> None:
@@ -93,15 +94,17 @@ class Lessons:
         self._memos: dict[tuple[bool, torch.dtype], Memo] = {}
 
     def memo(self, observe_dispatch: bool) -> Memo:
-        """Return the memo of runs with or without the dispatch mode, for the current default dtype: factories and type promotion
-        depend on it."""
+        """Return the memo for runs with (or without) the dispatch mode, and for the current default dtype.
+
+        The results of factories and of type promotion depend on the default dtype.
+        """
         return self._memos.setdefault((observe_dispatch, torch.get_default_dtype()), {})
 
 
 class RunState(NamedTuple):
-    """The state of a run at the beginning of a call to learn from.
+    """The state of a run before a call that may be learned.
 
-    The numbers of calls, scopes and storages recorded so far, and the state of the live storages.
+    ``calls``, ``scopes`` and ``storages`` are the numbers recorded so far; ``span`` is the state of the live storages.
     """
 
     calls: int
@@ -113,7 +116,7 @@ class RunState(NamedTuple):
 class MemoryEffect(NamedTuple):
     """A call's effect on memory: the bytes that it left behind, and the temporary storages alive at its peak.
 
-    ``entered_before`` is the number of storages entered before it began.
+    ``entered_before`` is the number of storages tracked before the call began.
     """
 
     bytes_left: int
@@ -122,9 +125,9 @@ class MemoryEffect(NamedTuple):
 
 
 class LeafLookup(NamedTuple):
-    """The lookup at the beginning of a leaf module's call: the memo's ``recipe`` for this ``key``, None if there is none.
+    """The memo lookup at the beginning of a leaf module's call: its ``key``, and the memo's ``recipe`` (None if the key is new).
 
-    ``params`` are the specs of its parameters; ``before`` is the run's state before a call without a recipe, otherwise None.
+    ``params`` has the specs of the module's parameters. ``before`` is the run's state before the call if the key is new, else None.
     """
 
     recipe: Recipe | None
@@ -137,7 +140,7 @@ FormOf = Callable[[Any], Any]
 
 
 def key_of(value: Any, form_of: FormOf, tensors: Collection[type] = ORDINARY) -> Any:
-    """Return the key of one argument, with forms in place of tensors. Raises Unknown if it has other values."""
+    """Return the key of one argument, with forms in place of tensors. Raises Unknown if the argument contains any other value."""
     kind = type(value)
     if kind in tensors:
         return form_of(value) or unknown()
@@ -149,7 +152,7 @@ def key_of(value: Any, form_of: FormOf, tensors: Collection[type] = ORDINARY) ->
         return kind, *[key_of(item, form_of, tensors) for item in value]
     if kind is slice:
         bounds = value.start, value.stop, value.step
-        if BOUNDS.issuperset(map(type, bounds)):  # a bound that is a tensor is read for its value
+        if BOUNDS.issuperset(map(type, bounds)):  # if a bound is a tensor, the result depends on its value
             return slice, *bounds
     raise Unknown
 
@@ -165,7 +168,7 @@ def call_key(
 
     The key begins with ``head``: what is called, and the settings on which the call depends besides its arguments.
 
-    ``form_of(tensor)`` returns the key part of a tensor whose class is in ``tensors``, None if metadata is not enough.
+    ``form_of(tensor)`` returns the form of a tensor whose class is in ``tensors``; None if metadata is not enough.
     Raises Unknown if there is no key.
     """
     key = [*head]
@@ -202,7 +205,7 @@ def _value_of(part: Any) -> Any:
 
 
 def without_strides(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the key without strides: keys whose tensors have equal specs become equal."""
+    """Return the key without strides, so that keys whose tensors have equal specs are equal."""
     parts = []
     for part in key:
         if type(part) is Form:

@@ -1,4 +1,4 @@
-"""Meta tensors in place of a model's real tensors: swapped in just before each call, so that no kernel computes."""
+"""Replace a model's real tensors by meta tensors just before each call, so that no kernel computes."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def _empty_like(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
 
 
 def _is_on_meta(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is on meta, or wraps only meta tensors (the wrapper itself then reports the model's device)."""
+    """Return whether a tensor is on meta, or wraps only meta tensors. Such a wrapper itself reports the model's device."""
     if tensor.device.type == "meta":
         return True
     return type(tensor) not in ORDINARY and is_wrapper(tensor) and all(part.is_meta for part in stored(tensor))
 
 
 def _view_like(tensor: torch.Tensor, base: torch.Tensor, meta: torch.Tensor) -> torch.Tensor:
-    """Return a view of ``meta``, the meta tensor of ``base``, like ``tensor``'s view of ``base``."""
+    """Return a view of ``meta`` that matches ``tensor``, a view of ``base``; ``meta`` is the meta tensor of ``base``."""
     shape, stride, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
-    with torch.enable_grad():  # as when the original view was made, whatever the mode is now
+    with torch.enable_grad():  # as when the original view was made, even under no_grad
         if base.dtype == tensor.dtype:
             return meta.as_strided(shape, stride, offset - base.storage_offset())
         if base.is_complex():
@@ -58,7 +58,7 @@ def _view_like(tensor: torch.Tensor, base: torch.Tensor, meta: torch.Tensor) -> 
 
 
 def _is_seen_as(base: torch.dtype, view: torch.dtype) -> bool:
-    """Return whether a view keeps the dtype, or views complex numbers as pairs of real numbers, or the reverse."""
+    """Return whether a view has its base's dtype, views complex numbers as pairs of real numbers, or does the reverse."""
     return base == view or (base.is_complex != view.is_complex and base.to_complex() == view.to_complex())
 
 
@@ -73,28 +73,28 @@ def _hook(meta: torch.Tensor, tensor: torch.Tensor) -> None:
 FREEZING: frozenset[Any] = frozenset({torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__})  # type: ignore[attr-defined]
 """Functions that freeze or thaw a tensor."""
 SMALL = 2**20
-"""The most elements with which a floating tensor keeps its values, unless it is the model's own: 4 MiB of float32."""
+"""The most elements that a floating tensor with kept values may have: 4 MiB of float32. The model's own tensors keep no values."""
 HOLDING = {torch.strided, torch.jagged, *SPARSE}
-"""The layouts of sparse and nested tensors, whose shapes depend on values. (A nested tensor may be strided.)"""
+"""The layouts that sparse and nested tensors may have; their inner shapes depend on values. (A nested tensor may be strided.)"""
 PACKING = frozenset("_pack_padded_sequence _pad_packed_sequence lstm gru rnn_tanh rnn_relu".split())
-"""Functions and operators that take lengths, or batch sizes of packed sequences, on the CPU, wherever their other arguments are."""
-CUT = "an autograd.Function takes a tensor that was written to on the meta device: it would get no gradient"
-GROWS = "out= is an empty tensor: its new shape is known only after computing"
-RECAST = "a view of a tensor with elements of another kind is written to: its meta tensor would be no view"
-HOLDS = "the shapes inside a sparse or nested tensor are values, which the meta device does not have"
+"""Functions and operators that take lengths, or batch sizes of packed sequences, always on the CPU."""
+CUT = "a tensor that was written to on the meta device would get no gradient from an autograd.Function that takes it"
+GROWS = "the shape of an empty tensor passed as out= is known only after computing, which the meta device does not do"
+RECAST = "the model writes to a view whose dtype differs from its base's, which is not supported on the meta device"
+HOLDS = "the shapes inside a sparse or nested tensor depend on values, and tensors on the meta device have no values"
 
 
 class MetaMirror:
-    """The meta tensors of real tensors: one for each, as long as the real tensor lives.
+    """The meta tensors of real tensors. Each real tensor has one meta tensor, as long as the real tensor lives.
 
-    ``state`` are the tensors of the model and its inputs. ``was_there(tensor)`` returns whether another tensor existed
+    ``state`` has the tensors of the model and its inputs. ``was_there(tensor)`` returns whether any other tensor existed
     before the run; ``before_write(value)`` is called before a tensor of the state changes; ``on_mirrored(tensor, meta)`` is
-    called for each new pair, ``on_stranger(tensor)`` for tensors of unknown origin.
+    called for each new pair, ``on_stranger(tensor)`` for each tensor of unknown origin.
 
     ``unknown_origin`` turns True when a call takes a tensor that is not in the state, was not returned by an observed call, and
     did not exist before the run. ``is_of_meta``: the state itself is on meta. ``needs_values`` is the first error that a call
-    raised on meta, in any thread, or "". ``registered`` has the tensors of known origin by id, with their forms once :meth:`form` has
-    read them; ``form_of(shape, stride, dtype, place)`` returns the shared form of all tensors with this metadata.
+    raised on meta in any thread, or "". ``registered`` has references to the tensors of known origin, by id, with the forms that
+    :meth:`form` has read so far. ``form_of(shape, stride, dtype, place)`` returns the shared form of all tensors with this metadata.
     """
 
     @hidden
@@ -107,7 +107,9 @@ class MetaMirror:
     ) -> None:
         self.unknown_origin = False
         self.needs_values = ""
-        self.keeps_lengths = False  # a CPU computes packed sequences step by step, which only a real run shows exactly
+        self.keeps_lengths = (
+            False  # True only for a GPU: a CPU computes packed sequences step by step, as a real run shows
+        )
         # Set by the meta world, to update the run's live storages.
         self.on_mirrored: Callable[[torch.Tensor, torch.Tensor], None] = lambda *_: None
         self.on_stranger: Callable[[torch.Tensor], None] = lambda _: None
@@ -116,7 +118,7 @@ class MetaMirror:
         self._state = {id(tensor): tensor for tensor in state}
         self.is_of_meta = any(tensor.is_meta for tensor in self._state.values())
         self._weight_metas: set[int] = set()  # ids of the meta tensors of trainable parameters
-        # For each real tensor, by id: a reference to it, and its meta tensor.
+        # For each real tensor, by id: a weak reference to the real tensor, and its meta tensor.
         self._pairs: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self.registered: dict[int, tuple[weakref.ref[torch.Tensor], Form | None]] = {}
         self.form_of = form_of or cache(Form)
@@ -135,7 +137,7 @@ class MetaMirror:
             self.registered[id(tensor)] = weakref.ref(tensor), None
 
     def form(self, tensor: torch.Tensor) -> Form | None:
-        """Return the form of a tensor; None if it has none (:meth:`read`), or its origin is unknown."""
+        """Return the form of a tensor; None if its origin is unknown, or :meth:`read` returns None for it."""
         key = id(tensor)
         form = self._own_forms.get(key)
         if form is None and (registered := self.registered.get(key)) is not None and registered[0]() is tensor:
@@ -146,22 +148,22 @@ class MetaMirror:
         return None if form is not None and form.place is REAL and self._is_invalid(tensor) else form
 
     def spec(self, tensor: torch.Tensor) -> Spec:
-        """Return the spec of a tensor; tensors of the same form share it."""
+        """Return the spec of a tensor; tensors of the same form share one spec."""
         form = self._own_forms.get(id(tensor))
-        if form is None or form.place is REAL:  # a REAL one may be invalid by now
+        if form is None or form.place is REAL:  # a tensor with values may have become invalid
             form = self.form(tensor)
         return spec_of(tensor) if form is None else form.spec
 
     def form_of_meta(self, tensor: torch.Tensor) -> Form | None:
-        """Return the form of a tensor, even of a meta tensor of unknown origin, since autograd makes such tensors."""
+        """Return the form of a tensor. A meta tensor of unknown origin has a form, too, since autograd makes such tensors."""
         return self.form(tensor) or (self.read(tensor) if tensor.is_meta else None)
 
     def read(self, tensor: torch.Tensor) -> Form | None:
-        """Read the form of a tensor from its current metadata; None for a subclass, or if it is not plainly strided."""
+        """Read the form of a tensor from its current metadata; None for a subclass, or for a tensor that is not plainly strided."""
         if type(tensor) not in ORDINARY or tensor.layout is not strided or tensor.is_nested or tensor.is_neg():
             return None
         dtype, place = tensor.dtype, META
-        if dtype.is_complex and tensor.is_conj():  # lazily conjugated: a bit that shape and strides do not show
+        if dtype.is_complex and tensor.is_conj():  # lazily conjugated, which shape and strides do not show
             return None
         if not tensor.is_meta:
             is_own_or_large = id(tensor) in self._state or tensor.numel() > SMALL
@@ -169,7 +171,7 @@ class MetaMirror:
         return self.form_of(tensor.shape, tensor.stride(), dtype, place)
 
     def forms_of_own(self, tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
-        """Return the forms of the model's tensors; None for a tensor that the model got after the run began."""
+        """Return the forms of tensors of the model; None for a tensor that the model got after the run began."""
         return tuple(map(self._own_forms.get, map(id, tensors)))
 
     def forget(self, value: Any) -> None:
@@ -181,12 +183,12 @@ class MetaMirror:
                 self._own_forms[id(tensor)] = self.read(tensor)
 
     def is_weight(self, meta: torch.Tensor) -> bool:
-        """Return whether a meta tensor represents, or is, a parameter that requires a gradient."""
+        """Return whether a meta tensor stands for a parameter that requires a gradient, or is such a parameter itself."""
         own = self._state.get(id(meta))
         return id(meta) in self._weight_metas or (isinstance(own, nn.Parameter) and own.requires_grad)
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the meta tensor of a tensor; a tensor on meta is its own.
+        """Return the meta tensor that stands for a tensor. A tensor on meta is returned itself.
 
         Raises NotImplementedError for a sparse or nested tensor.
         """
@@ -198,12 +200,12 @@ class MetaMirror:
             if not is_dense(tensor) and tensor.layout in HOLDING:
                 raise NotImplementedError(HOLDS)
             base = self._base_of(tensor)
-            # The meta tensor outlives an inference_mode block that it is made in: gradients flow through it later.
+            # Leave inference mode: the meta tensor may be used after the block, when gradients flow through it.
             outside_inference_mode = (
                 torch.inference_mode(tensor.is_inference()) if torch.is_inference_mode_enabled() else nullcontext()
             )
             with disable_current_modes() if len_torch_dispatch_stack() else nullcontext(), outside_inference_mode:
-                # Weights keep requires_grad under no_grad, where some of torch's functions look at it.
+                # Weights keep requires_grad under no_grad, since some of torch's functions read it there.
                 keeps_requires_grad = key in self._state or torch.is_grad_enabled()
                 if base is None:
                     meta = _empty_like(tensor, tensor.requires_grad and keeps_requires_grad)
@@ -211,7 +213,7 @@ class MetaMirror:
                     meta = _view_like(tensor, *base)
                 if meta.requires_grad:
                     _hook(meta, tensor)
-            # The callback must not refer to self, which refers to the model: that would be a reference cycle.
+            # The callback must not refer to self: self refers to the model, so that would make a reference cycle.
             pairs = self._pairs
             pair = pairs[key] = (weakref.ref(tensor, lambda _: pairs.pop(key, None)), meta)
             if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
@@ -220,15 +222,15 @@ class MetaMirror:
             self.on_mirrored(tensor, meta)
         elif tensor.requires_grad != pair[1].requires_grad and pair[1].is_leaf:
             if key in self._state:
-                _learn_as(pair[1], tensor)  # the model has frozen or thawed it since
-            elif tensor.grad_fn is not None:  # an autograd.Function filled it, and has since returned it
+                _learn_as(pair[1], tensor)  # the model has frozen or thawed the tensor since
+            elif tensor.grad_fn is not None:  # an autograd.Function wrote to the tensor, and has returned it since
                 raise NotImplementedError(CUT)
         return pair[1]
 
     def _base_of(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return the base of a view that the model made, and the base's meta tensor; None for any other tensor.
 
-        A model may write into a table through a view: the table and its other views then have a gradient.
+        If a model writes into a table through a view, the table and its other views get a gradient function.
         """
         if id(tensor) in self._state or tensor.layout is not strided or not tensor._is_view():
             return None
@@ -238,24 +240,24 @@ class MetaMirror:
         return base, self.of(base)
 
     def let_go(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Forget a tensor that the model has replaced; return its meta tensor, None if it has none."""
+        """Forget a tensor that the model has replaced; return the tensor's meta tensor, or None if it has no meta tensor."""
         pair = self._pairs.pop(id(tensor), None)
         return None if pair is None else pair[1]
 
     def replace(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], func: Any
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments with all tensors on meta, or unchanged if the call shall compute with values.
+        """Return the arguments with all tensors replaced by meta tensors, or unchanged if the call is to compute values.
 
-        They are replaced if any tensor is on meta, or is floating or complex and either in the state or large. A call whose
-        tensors are all integers or booleans computes real values, for masks and positions; so does a call on small float
-        tables that the model makes itself.
+        The tensors are replaced if any of them is on meta, or if any floating or complex tensor is large or belongs to the state.
+        A call whose tensors are all integers or booleans computes real values, since these are masks and positions. So does a call on
+        small float tables that the model makes itself.
         """
         if not self._survey((args, kwargs)):
             return args, kwargs
         if func in FREEZING and id(args[0]) in self._state and not args[0].is_meta:
             with DisableTorchFunction():
-                func(*args, **kwargs)  # the real tensor too: meta tensors copy it, and models ask it
+                func(*args, **kwargs)  # for the real tensor, too: models and new meta tensors read its requires_grad
         for target in tensors_given(kwargs["out"]) if "out" in kwargs else ():
             self._invalidate(target)
             if not target.is_meta and not target.numel():
@@ -265,7 +267,7 @@ class MetaMirror:
             if func in RESHAPING and id(args[0]) in self._state and not args[0].is_meta:
                 self._before_write(())
                 with DisableTorchFunction(), disable_current_modes():
-                    func(*args, **kwargs)  # the real tensor too: models ask it for its shape
+                    func(*args, **kwargs)  # for the real tensor, too: models read its shape
                 self.forget(args)
         if self.keeps_lengths and getattr(func, "__name__", "").partition(".")[0] in PACKING:
             kept = [t for t in tensors_given((args, kwargs)) if t.dtype is torch.int64 and not t.is_meta]
@@ -273,9 +275,9 @@ class MetaMirror:
         return self._replaced(args), self._replaced(kwargs)
 
     def holding_gradient(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return a property call's arguments, with the meta tensor if it reads or sets a gradient from a backward pass on meta.
+        """Return the arguments of a property access. If it reads or sets a gradient made on meta, pass the tensor's meta tensor.
 
-        A backward pass run by the model's own code leaves its gradients on the meta tensors.
+        A backward pass that the model's own code runs leaves its gradients on the meta tensors.
         """
         pair = self._pairs.get(id(args[0]))
         if pair is None or pair[0]() is not args[0] or getattr(func.__self__, "__name__", "") != "grad":
@@ -290,13 +292,13 @@ class MetaMirror:
             return (meta, *args[1:]) if _is_on_meta(args[1]) else args
 
     def _invalidate(self, target: Any) -> None:
-        """Mark the storage of a tensor that a call on meta writes to: its real values are no longer valid."""
+        """Mark the storage of a tensor that a call on meta writes to, since the tensor's real values are no longer valid."""
         if isinstance(target, torch.Tensor) and is_dense(target) and target.device.type != "meta":
             base = target._base if target._is_view() and id(target) not in self._state else None
             if base is not None and self._base_of(target) is None:
                 raise NotImplementedError(RECAST)
             storage, invalid = target.untyped_storage(), self._invalid
-            key = storage._cdata  # another storage may get this address, once this one is gone
+            key = storage._cdata  # another storage may get this address after this storage is freed
             invalid[key] = weakref.ref(storage, lambda _: invalid.pop(key, None))
 
     def _is_invalid(self, tensor: torch.Tensor) -> bool:
@@ -308,7 +310,7 @@ class MetaMirror:
             return [self.of(t) if self._is_invalid(t) and not t.requires_grad else t for t in tensors_in(value)]
 
     def current(self, value: Any) -> Any:
-        """Return a value; a tensor whose values are out of date since a call on meta wrote to it is replaced by its meta tensor."""
+        """Return a value; if it is a tensor that a call on meta wrote to, return its meta tensor instead, since its values are old."""
         return self.of(value) if isinstance(value, torch.Tensor) and self._is_invalid(value) else value
 
     @hidden
@@ -317,7 +319,7 @@ class MetaMirror:
         self._survey(tensors_in(value))
 
     def _survey(self, value: Any) -> bool:
-        """Return whether any tensor in the value requires the call to run on meta; set ``unknown_origin`` as needed."""
+        """Return whether a call with these tensors must run on meta; set ``unknown_origin`` if the origin of a tensor is unknown."""
         needs_meta = False
         for tensor in tensors_given(value):
             registered = self.registered.get(id(tensor))
@@ -336,7 +338,7 @@ class MetaMirror:
         return needs_meta
 
     def _replaced(self, value: Any, kept: Sequence[torch.Tensor] = ()) -> Any:
-        """Return a value with meta tensors in place of all tensors except those ``kept``."""
+        """Return a value with all tensors replaced by meta tensors, except the tensors in ``kept``."""
         if isinstance(value, torch.Tensor):
             return value if any(value is kept_tensor for kept_tensor in kept) else self.of(value)
         if isinstance(value, (tuple, list)) and any(isinstance(v, (torch.Tensor, tuple, list, dict)) for v in value):

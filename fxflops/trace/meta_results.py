@@ -1,4 +1,4 @@
-"""Results of operators that meta lacks, refuses for dtypes that devices accept, or runs by slow kernels."""
+"""Results of operators for which meta has no kernel, has a slow kernel, or has a kernel that refuses dtypes accepted by devices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALIGNED = 16
 def grouped_mm(
     input: torch.Tensor, mat2: torch.Tensor, offs: Any = None, bias: Any = None, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """Return the result of a grouped product, for which meta's kernel accepts only bfloat16."""
+    """Return the result of a grouped product. The kernel for meta accepts only bfloat16."""
     dtype, (rows, columns) = out_dtype or input.dtype, (input.shape[-2], mat2.shape[-1])
     groups = input.shape[:1] if input.ndim == mat2.ndim == 3 else offs.shape[:1] if input.ndim == mat2.ndim == 2 else ()
     pitch = -(-columns * dtype.itemsize // ALIGNED) * ALIGNED // dtype.itemsize
@@ -42,7 +42,7 @@ def like_the_input(grad: torch.Tensor, input: torch.Tensor, *_: Any) -> torch.Te
 
 
 def _choosing(func: Any, at: int) -> Any:
-    """Return ``func``, a ``where`` with its condition at argument ``at``, that accepts uint8 conditions: devices do, meta does not."""
+    """Wrap ``func``, a ``where`` whose condition is argument number ``at``, so that it accepts a uint8 condition on meta, as on devices."""
 
     def where(*args: Any, **kwargs: Any) -> Any:
         args = tuple(_as_bool(arg) if i == at else arg for i, arg in enumerate(args))
@@ -56,7 +56,7 @@ def _as_bool(condition: torch.Tensor) -> torch.Tensor:
 
 
 CHOOSING = {torch.where: 0, torch.Tensor.where: 1, torch.ops.aten.where.self: 0}
-"""The spellings of ``where``, with the position of the condition."""
+"""The functions and operators for ``where``, with the position of the condition among their arguments."""
 RESULTS: dict[Any, Any] = {func: _choosing(func, at) for func, at in CHOOSING.items()} | {
     getattr(torch.ops.aten, name).default: result
     for name, result in {
@@ -67,13 +67,14 @@ RESULTS: dict[Any, Any] = {func: _choosing(func, at) for func, at in CHOOSING.it
     }.items()
     if hasattr(torch.ops.aten, name)
 }
-"""The functions that return results, by operator or function."""
+"""For each operator or function, the function that returns its result on meta."""
 
 
 class WithoutKernels(DispatchMode):
     """A mode in which elementwise in-place operators on meta tensors run no kernel.
 
-    There is nothing to write, and torch's meta kernels, written in Python, take most of an optimizer step's time.
+    Meta tensors have no memory to write to, and torch's meta kernels, which are written in Python, would take most of the time of an
+    optimizer step.
     """
 
     def __init__(self) -> None:
@@ -85,8 +86,11 @@ class WithoutKernels(DispatchMode):
 
 
 def written_on_meta(func: Any, args: tuple[Any, ...]) -> Any:
-    """Return the result of an elementwise in-place operator on meta tensors; NotImplemented for other operators, and for operands whose
-    shapes or dtypes differ from the tensors written to: the kernel might raise or have something to do."""
+    """Return the result of an elementwise in-place operator on meta tensors; NotImplemented if its kernel must run.
+
+    The kernel must run for all other operators, and if an operand differs in shape or dtype from the tensor that is written to:
+    the kernel might then raise an error or have something to do.
+    """
     if not args or not _writes_elements(func):
         return NotImplemented
     if isinstance(args[0], torch.Tensor):
@@ -110,7 +114,7 @@ def _writes_elements(func: Any) -> bool:
 
 
 def _may_skip_kernel(operands: Iterable[Any]) -> bool:
-    """Return whether the first tensor is on meta, floating and contiguous, and the others have its dtype, and its shape or 0 dimensions."""
+    """Return whether the first tensor is floating, contiguous and on meta, and all others have its dtype, and its shape or no dimension."""
     others: Iterator[torch.Tensor] = (tensor for tensor in operands if isinstance(tensor, torch.Tensor))
     target = next(others)
     dtype, shape = target.dtype, target.shape

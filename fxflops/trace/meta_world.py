@@ -1,8 +1,8 @@
 """The meta world: calls get meta tensors in place of the model's, and no kernel computes.
 
-A call like an earlier one is not even run: its result is made from the memo. A call with a shape rule gets its result from the
-rule. Neither runs a meta kernel, nor a leaf module's ``forward``. All other calls run the kernels that the model's device would
-choose, on meta, and their intermediate tensors are tracked.
+A call like an earlier one does not run: its result is made from the memo. A call with a shape rule does not run either: the rule
+gives its result. So no meta kernel and no leaf module's ``forward`` runs for these calls. Any other call runs, on meta, the
+kernels that the model's device would choose, and its intermediate tensors are tracked.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ PROPERTIES = ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")
 QUERIES = METADATA | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES}
 """Functions that return the same for a real tensor and for its meta mirror."""
 OBSERVED_IN_FULL = frozenset({*EMPTY, "type"})
-"""Operations for which the observer does more than compute the result: they are not run by a shortcut."""
+"""Operations that ``run_free`` must not run, since the observer does more for them than compute the result."""
 PACK_SEQUENCE = "_pack_padded_sequence"
 RETURN_TYPES = "torch.return_types"
 """The module of the named tuples that ``max``, ``sort`` and ``topk`` return."""
@@ -79,15 +79,15 @@ def is_sequence(kind: type) -> bool:
 
 
 class MetaWorld(World):
-    """The world of ``mirror``'s meta tensors, which report ``device`` as theirs. ``lessons`` has the memos; None for no memo.
+    """The world of ``mirror``'s meta tensors, which report ``device`` as their device. ``lessons`` has the memos; None for no memo.
 
-    ``observe_dispatch``: the observer's dispatch mode stays on, and would record the tensors that are made here.
+    ``observe_dispatch``: the observer's dispatch mode stays on, so functions must not be skipped.
     ``of``, ``check_origin``, ``form`` and ``forms_of_own`` are the mirror's own methods.
     """
 
     unrecorded = frozenset(QUERIES)
     is_meta = True
-    enters_earlier_tensors = False  # the mirror does
+    enters_earlier_tensors = False  # the mirror finds them instead
     skips_forwards = True
 
     def __init__(
@@ -112,7 +112,7 @@ class MetaWorld(World):
         mirror.keeps_lengths = device.type == "cuda"
         self._kernels = DeviceKernels(device)
         self._dtype = get_default_dtype()
-        # The mirror's methods replace this class's: methods that forward to them would double the cost of each call.
+        # Use the mirror's methods as this object's own: methods that only call them would double the cost of each call.
         self.of = mirror.of  # type: ignore[method-assign]
         self.check_origin = mirror.check_origin  # type: ignore[method-assign]
         self.spec_of_tensor = mirror.spec
@@ -123,7 +123,7 @@ class MetaWorld(World):
         super().begin(log, storages)
         calls = log.calls
 
-        def track(tensor: torch.Tensor) -> torch.Tensor:  # not a method, which would refer to self
+        def track(tensor: torch.Tensor) -> torch.Tensor:  # not a method: a bound method would refer to self
             storages.add_all(tensor, len(calls))
             return tensor
 
@@ -132,8 +132,8 @@ class MetaWorld(World):
         self._autocast = Autocast(self.device, self._mirror.is_weight, track)
         self._mirror.on_mirrored = storages.move
         if self._observe_dispatch:
-            # Everything that the forward makes is seen, so unknown tensors existed before, in a closure or a slot.
-            # In a backward pass they may be new: autograd makes some itself.
+            # All tensors that the forward makes are seen, so an unknown tensor existed before the run, in a closure or a slot.
+            # In a backward pass an unknown tensor may be new: autograd makes some tensors itself.
             def enter_stranger(tensor: torch.Tensor) -> None:
                 if current_graph_task_id() == -1:
                     storages.add_given([tensor], "buffers")
@@ -193,12 +193,12 @@ class MetaWorld(World):
         return with_row(self.spec(out), lookup_tensors) if is_lookup else self.spec(out)
 
     def raised(self, error: Exception) -> None:
-        """Note a meta device error: a model that catches it takes a path that it would not take on real tensors."""
+        """Note an error of the meta device: a model that catches the error takes a path that it would not take on real tensors."""
         if "meta" in str(error).lower():
             self._mirror.needs_values = self._mirror.needs_values or str(error)
 
     def called_unseen(self) -> None:
-        # Called by one of torch's Python meta kernels: its operator was dispatched below all functions, unobserved.
+        # If a meta kernel that torch wrote in Python makes this call, the kernel's operator was dispatched unobserved.
         if not self._observe_dispatch:
             self._mirror.unknown_origin |= is_meta_kernel()
 
@@ -221,13 +221,13 @@ class MetaWorld(World):
         if (out := written_on_meta(func, args)) is not NotImplemented:
             return out
         out = run(func, args, kwargs)
-        if func is batch_norm_backward and not args[-1][0]:  # only meta's kernel makes this gradient, no device's
+        if func is batch_norm_backward and not args[-1][0]:  # no device's kernel makes this gradient, but meta's does
             return None, *out[1:]
         self._resize_stored(func, args, out)
         return out
 
     def _resize_stored(self, func: OpOverload, args: tuple[Any, ...], out: Any) -> None:
-        """Give the last results of an operator the memory that the device's kernel takes for them, where meta's takes another."""
+        """Resize the last results of an operator to the size that the device's kernel allocates, if the meta kernel's differs."""
         rule, only_if_saved, device = STORED.get(func.name(), (None, False, ""))
         if rule is None or (only_if_saved and not is_grad_enabled()) or device not in ("", self._kernels.device.type):
             return
@@ -236,7 +236,7 @@ class MetaWorld(World):
             result.untyped_storage().resize_(nbytes)
 
     def _may_cast(self) -> bool:
-        """Return whether autocast is on; for a model on meta, even if torch has turned it off because the device is absent."""
+        """Return whether autocast is on. For a model on meta, any open region counts: torch turns it off if the device is absent."""
         return is_any_autocast_enabled() or (self._mirror.is_of_meta and open_regions() > 0)
 
     def makes_more(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -253,7 +253,7 @@ class MetaWorld(World):
     def may_ask_memo(self, in_handler: bool) -> bool:
         if self._autocast.cast_weights:
             self._autocast.forget()
-        if self._dtype is not get_default_dtype():  # factories and type promotion depend on it
+        if self._dtype is not get_default_dtype():  # factories and type promotion depend on the default dtype
             self._dtype = get_default_dtype()
             if self._lessons is not None:
                 self.memo = self._lessons.memo(self._observe_dispatch)
@@ -284,7 +284,7 @@ class MetaWorld(World):
                 key, Recipe(Operation(op, func, args, kwargs, None), NOTHING, argument_forms=argument_forms)
             )
         rule = rule_for(SPELLED_BY_OPERATOR.get(func, func))  # torch.ops.aten.lstm has the rule of torch.lstm
-        # A call on tensors that all have values computes values, which no rule gives.
+        # If all its tensors have values, a call must compute values, which a rule cannot.
         if rule is None or all(form.place is REAL for form in argument_forms):
             return None
         specs, kwspecs = argument_specs(key, len(args), kwargs)
@@ -295,7 +295,7 @@ class MetaWorld(World):
             return None
         out, strides, temporaries = shape
         forms = () if strides is None else (self._mirror.form_of(out, strides, out.dtype, META),)
-        returns = NEW if forms else FIRST_ARGUMENT  # an in-place function has no strides of a result
+        returns = NEW if forms else FIRST_ARGUMENT  # the rule of an in-place function gives no strides
         result_key = forms[0].without_strides if forms else FIRST_ARGUMENT
         operation = self._log.shared((without_strides(key), result_key), (op, target, specs, kwspecs, out, settings))
         transients = tuple([(spec, spec.nbytes) for spec in temporaries])
@@ -309,7 +309,7 @@ class MetaWorld(World):
             return None
         try:
             view = self._view_of(args, cls.forward(module, *args, **kwargs))
-        except Exception:  # the call is made again the usual way, which reports its error
+        except Exception:  # the call runs again the usual way, where its error is reported
             return None
         if view is None:
             return None
@@ -330,12 +330,12 @@ class MetaWorld(World):
             return NotImplemented, None
         try:
             out = func(*args, **kwargs)
-        except Exception:  # the call is made again the usual way, which reports its error
+        except Exception:  # the call runs again the usual way, where its error is reported
             return NotImplemented, None
         sequence = type(out) if type(out) in (tuple, list) else None
         outs = (out,) if sequence is None else out
         forms = tuple([form for view in outs if (form := self._view_of(args, view)) is not None])
-        if not forms or len(forms) < len(outs):  # not all are views
+        if not forms or len(forms) < len(outs):  # not all results are views
             return NotImplemented, None
         result = forms[0].spec if sequence is None else tuple([form.spec for form in forms])
         fields = entry.op, target, *argument_specs(key, len(args), kwargs), result, EMPTY_MAPPING
@@ -347,7 +347,7 @@ class MetaWorld(World):
     def run_free(
         self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any, run_tracked: Callable[..., Any]
     ) -> tuple[Any, Operation | None]:
-        """Run a call without cost on meta tensors, for which its kernel is enough."""
+        """Run a call that costs nothing on meta tensors, by its kernel alone."""
         places = {form.place for form in forms_in(key)}
         if not places or REAL in places:
             return NotImplemented, None
@@ -362,10 +362,10 @@ class MetaWorld(World):
             try:
                 out = func(*args, **kwargs)
                 view = self._view_of(args, out)
-                # A call that makes a tensor may make intermediate ones, as cartesian_prod does: run it again, tracked.
+                # A call that makes a tensor may make intermediate tensors, as cartesian_prod does: run it again, and track them.
                 if view is None and type(out) is torch.Tensor and not (args and out is args[0]):
                     out = run_tracked(func, args, kwargs)
-            except Exception:  # the call is made again the usual way, which reports its error
+            except Exception:  # the call runs again the usual way, where its error is reported
                 return NotImplemented, None
             if view is None:
                 self._storages.add_all(out)
@@ -417,10 +417,10 @@ class MetaWorld(World):
     ) -> None:
         (args, kwargs), argument_forms = arguments, forms_in(key)
         returns, forms, sequence = self._result(args, kwargs, out)
-        # x.unsqueeze_(0) changed its own shape.
+        # An in-place call such as x.unsqueeze_(0) has changed the shape of its argument.
         if returns is FIRST_ARGUMENT and self._mirror.read(args[0]) is not argument_forms[0]:
             return
-        # A call that leaves more memory behind than its result keeps tensors alive; a result from the memo would not.
+        # A call that leaves more memory behind than its result keeps other tensors alive; a result from the memo would not.
         result_bytes = sum([form.nbytes for form in forms]) if returns is NEW else 0
         if not returns or memory_effect.bytes_left != result_bytes or operation.op in EMPTY:
             return
@@ -437,7 +437,7 @@ class MetaWorld(World):
         self._keep(key, recipe)
 
     def _result(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Any, ...], Any]:
-        """Return the kind of a call's result (:class:`Recipe`), its forms and its sequence type; the kind is "" if it cannot be remade."""
+        """Return a result's kind (see :class:`Recipe`), forms and sequence type. The kind is "" if the memo cannot make such a result."""
         is_single = isinstance(out, torch.Tensor)
         outs = [out] if is_single else list(out) if is_sequence(type(out)) else []
         if not outs or not all(type(o) in ORDINARY and o.is_meta and o.layout is torch.strided for o in outs):
@@ -450,13 +450,13 @@ class MetaWorld(World):
         are_views = [storage._cdata in argument_storages for storage in storages]
         if all(are_views):
             return VIEWS, tuple(map(self._mirror.form, outs)), sequence
-        # Results that share storages, or begin inside one, cannot be made one by one.
+        # Results that share a storage, or start at an offset in it, cannot be created separately.
         are_separate = len({storage._cdata for storage in storages}) == len(outs)
         if any(are_views) or not are_separate or any(tensor.storage_offset() for tensor in outs):
             return "", (), None
         forms = tuple(map(self._mirror.form_of_meta, outs))  # an inner operator's results are not registered yet
         for form, storage in zip(forms, storages, strict=True):
-            if form is None or form.nbytes != storage.nbytes():  # its storage is longer than the tensor
+            if form is None or form.nbytes != storage.nbytes():  # the storage is larger than the tensor
                 return "", (), None
         return NEW, forms, sequence
 
@@ -495,7 +495,7 @@ class MetaWorld(World):
         return self._track(args[0] if recipe.returns is FIRST_ARGUMENT else func(*args, **kwargs))
 
     def _new_tensors(self, recipe: Recipe) -> Any:
-        """Return new meta tensors of the recipe's forms."""
+        """Return new meta tensors with the recipe's forms."""
         outs = []
         for form in recipe.forms:
             out = empty_strided(form.shape, form.stride, dtype=form.dtype, device=META_DEVICE)

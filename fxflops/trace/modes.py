@@ -39,12 +39,12 @@ from .functions import Bodies, copied_function_body
 from .source import frame_in, frames
 
 DEVICE = torch.ops.prim.device.default
-"""The operator with which C++ asks a fake tensor for its device, before nearly every other operator."""
+"""The operator by which C++ reads the device of a fake tensor. It runs before nearly every other operator."""
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class FunctionObserver(Protocol):
-    """The receiver of a function mode's calls: it runs every function called on tensors, and gets the errors that these raise."""
+    """The receiver of a function mode's calls. It runs every function called on tensors, and gets the errors that functions raise."""
 
     bodies: Bodies
     stopwatch: Stopwatch
@@ -65,7 +65,7 @@ class FunctionMode(TorchFunctionMode):
         observer, stopwatch = self._observer, self._observer.stopwatch
         in_python = type(func) is FunctionType
         stopped = stopwatch.stop(PYTHON if in_python else BUILTIN)
-        # A Python function passes itself to the mode from its own body; if other code does, that may be a copy of it.
+        # A Python function passes itself to the mode from its own body. If other code passes it, that code may be a copy of its body.
         if in_python and sys._getframe(2).f_code is not func.__code__:
             func, args, kwargs = copied_function_body(sys._getframe(2), observer.bodies) or (func, args, kwargs)
         try:
@@ -79,7 +79,7 @@ class FunctionMode(TorchFunctionMode):
 
 
 class ResultsMode(FunctionMode):
-    """A function mode that runs every call, and passes its result to ``track``."""
+    """A function mode that runs every call, and passes the call's result to ``track``."""
 
     def __init__(self, track: Callable[[Any], Any]) -> None:
         TorchFunctionMode.__init__(self)
@@ -103,8 +103,8 @@ class EachCall(TorchFunctionMode):
 class AtenMode(DispatchMode):
     """A dispatch mode that passes every operator to ``handler``.
 
-    Operators on a tensor subclass are left to the subclass, which dispatches others. Operators that DTensor runs on fake
-    tensors, to infer shapes, are not passed on. The stopwatch is stopped while the handler runs.
+    Operators on a tensor subclass are left to the subclass, which dispatches other operators. Operators that DTensor runs on fake
+    tensors to infer shapes are not passed to ``handler``. The stopwatch is stopped while the handler runs.
     """
 
     supports_higher_order_operators = True
@@ -120,7 +120,7 @@ class AtenMode(DispatchMode):
         mode = fake_mode()
         if mode is None:
             return False
-        if self._depth:  # a simulated rank's own tensors are fake, too: DTensor enters the mode once more
+        if self._depth:  # in a simulated rank all tensors are fake, and DTensor enters the mode once more
             return len(mode.enter_stack) > self._depth and frame_in(SHARDING_FILE) is not None
         return any(str(frame.f_globals.get("__name__")).startswith(SHARDING) for frame in frames())
 
@@ -146,7 +146,7 @@ def are_observed() -> bool:
 
 
 def modes_of_others() -> list[TorchFunctionMode]:
-    """Return this thread's function modes that are neither ours nor a default device: they may turn a call into other calls."""
+    """Return this thread's function modes, except ours and a default device. The others may turn a call into other calls."""
     return [
         mode
         for mode in get_current_function_mode_stack()
@@ -155,21 +155,21 @@ def modes_of_others() -> list[TorchFunctionMode]:
 
 
 def is_on_top() -> bool:
-    """Return whether this thread has no dispatch modes but ours."""
+    """Return whether this thread has no dispatch modes except ours."""
     return all(isinstance(mode, AtenMode) for mode in get_current_dispatch_mode_stack())
 
 
 def are_others_on() -> bool:
-    """Return whether a run has :func:`modes_of_others`: then a leaf's class no longer determines what it computes."""
-    return len_torch_function_stack() > 1 and bool(modes_of_others())  # one of them is ours
+    """Return whether other function modes than ours are on, under which a leaf's class no longer determines what the leaf computes."""
+    return len_torch_function_stack() > 1 and bool(modes_of_others())  # one mode on the stack is ours
 
 
 @contextmanager
 def beneath_others(mode: FunctionMode) -> Iterator[None]:
-    """Turn on a function mode beneath those that the user has already turned on, but above a default device and modes of ours.
+    """Turn on a function mode of ours beneath the user's function modes, but above a default device and our other modes.
 
-    There it sees the calls that they make; on top it would see the calls that they replace. Either may be turned off first: the
-    profile of a script does not begin and end with the script's own blocks.
+    Beneath the user's modes, our mode sees the calls that they make; on top of them, it would see the calls that they replace. Our mode
+    may be turned off before or after the user's modes: the profile of a script does not begin and end with the script's own blocks.
     """
     modes, default = popped(), default_device_mode()
     of_user = [other is not default and not isinstance(other, (FunctionMode, EachCall)) for other in modes]
@@ -192,12 +192,12 @@ def push(modes: Iterable[TorchFunctionMode]) -> None:
 
 
 def has_own_dispatch(cls: Any) -> bool:
-    """Return whether a tensor class has a ``__torch_dispatch__`` of its own; False for fake tensors, whose mode computes."""
+    """Return whether a tensor class defines its own ``__torch_dispatch__``; False for fake tensors, whose mode handles operators."""
     return cls.__torch_dispatch__ is not disabled_torch_dispatch_impl and cls is not torch.Tensor and not is_fake(cls)
 
 
 def answers_operators() -> bool:
-    """Return whether selective checkpointing recomputes here: it returns the results that it saved, and runs only the other operators."""
+    """Return whether selective checkpointing is recomputing: it then returns saved results, and runs only operators without one."""
     if current_graph_task_id() == -1:
         return False
     cached_mode = of_checkpoint(RETURNS_SAVED)
@@ -205,8 +205,10 @@ def answers_operators() -> bool:
 
 
 def transformed() -> bool:
-    """Return whether a functorch transform (vmap, grad, jvp) or autograd's own vmap is active, where shapes hide the batch dimension,
-    or forward-mode AD, where calls also compute tangents."""
+    """Return whether a functorch transform (vmap, grad, jvp), autograd's own vmap, or forward-mode AD is active.
+
+    Under transforms and vmap, shapes lack the batch dimension; under forward-mode AD, calls also compute tangents.
+    """
     return peek_interpreter_stack() is not None or dual_level() != -1 or in_autograds_vmap()
 
 
@@ -216,6 +218,6 @@ def dispatch_mode_on(mode: AtenMode) -> AbstractContextManager[Any]:
 
 
 def function_mode_on(observer: FunctionObserver) -> AbstractContextManager[Any]:
-    """Return a context in which a function mode of ours is on; a null context if one is on already."""
+    """Return a context in which our function mode is on; a null context if our mode is on already."""
     modes = get_current_function_mode_stack()
     return nullcontext() if any(type(mode) is FunctionMode for mode in modes) else FunctionMode(observer)

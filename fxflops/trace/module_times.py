@@ -1,4 +1,4 @@
-"""The times of module calls, without their operations: two hooks per call and no mode, so that a loop runs at nearly full speed."""
+"""Time module calls without observing their operations: by two hooks per call and no mode, so that a loop runs at nearly full speed."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from .threads import drop
 class ModuleTimes:
     """An observer that times the calls of ``modules`` (mapped to their paths) and sees no operations.
 
-    Each outermost call is a step. Each module gets one placeholder call whose operations are unknown; so does code outside
-    modules. A backward pass begins when it reaches a model's output; hooks on ``optimizers`` see their steps. Calls in other
-    threads, and checkpoint's repeated calls in a backward pass, count as time of the code around them. ``ran_on`` is the
-    device of the first result.
+    Each outermost call is a step. Each module gets one placeholder call whose operations are unknown, and so does the code outside
+    modules. The time of a backward pass begins when the pass reaches a model's output. Hooks on ``optimizers`` time their steps.
+    The time of calls in other threads, and of checkpoint's repeated calls in a backward pass, is added to the code around them.
+    ``ran_on`` is the device of the first result.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class ModuleTimes:
         optimizers: Iterable[Optimizer],
         clock: Callable[[], Stopwatch] = Stopwatch,
     ) -> None:
-        # The target is a name, since the computation was not observed.
+        # The target is only a name, since the real target was not observed.
         self._unseen = Operation(UNSEEN, UNSEEN, (), EMPTY_MAPPING, None)
         self.calls = [Call(self._unseen, "")]
         self.scopes: list[Scope] = []
@@ -52,13 +52,14 @@ class ModuleTimes:
         self._optimizers = optimizers
         self._hooks = Hooks()
         self._thread = get_ident()
-        self._open_calls: list[list[Any]] = []  # module, start, and the time of the calls inside it
-        self._ended_modules: list[nn.Module] = []  # one for each finished call since the observer was turned on
+        # For each open call: its module, its start, and the time of the calls inside it.
+        self._open_calls: list[list[Any]] = []
+        self._ended_modules: list[nn.Module] = []  # the module of each finished call since the observer was turned on
         self._own_seconds: list[float] = []  # the seconds of these calls, without the calls inside them
 
     @property
     def phases(self) -> ModuleTimes:
-        """The receiver of ``on_step``."""
+        """The object whose ``on_step`` is set: this observer itself."""
         return self
 
     def __enter__(self) -> ModuleTimes:
@@ -84,7 +85,7 @@ class ModuleTimes:
         self._own_seconds.clear()
 
     def release(self) -> None:
-        """Drop everything but the thread's number, which a hook in another thread may still read."""
+        """Delete all attributes except the thread's number, which a hook in another thread may still read."""
         drop(self, "_thread")
 
     def _scope_fields(self, module: nn.Module) -> tuple[Any, ...]:
@@ -115,7 +116,7 @@ class ModuleTimes:
             self._end_step(out)
 
     def _is_timed(self, module: nn.Module) -> bool:
-        """Return whether a module call is timed: it is in this thread, outside backward passes, and not for a separate count."""
+        """Return whether to time a module call: it must be in this thread, outside backward passes, and not part of a separate count."""
         return (
             current_graph_task_id() == -1
             and get_ident() == self._thread
@@ -124,7 +125,7 @@ class ModuleTimes:
 
     def _begin_step(self, module: nn.Module) -> None:
         self.stopwatch.stop()
-        self.times.end(BACKWARD)  # still open if it raised
+        self.times.end(BACKWARD)  # still open if the backward pass raised
         self.steps.append(Step(self._modules[module], range(0), self.times.next_step()))
         self.times.begin(FORWARD)
         self.stopwatch.go()

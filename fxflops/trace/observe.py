@@ -1,11 +1,12 @@
-"""The observer: it sees every call of a model in a run, and records Calls and Scopes.
+"""The observer: it sees every call that a model makes in a run, and records Calls and Scopes.
 
-It is a ``TorchFunctionMode`` plus hooks on the model's modules. A module with a formula (a leaf) is one Call; so is a
-function or method with a formula. In a function without a formula the calls inside are recorded: by the function mode
-if it is written in Python, otherwise by a dispatch mode, as operators. Under vmap and the other functorch transforms
-every function is observed by the dispatch mode, since only operators see the full shapes.
+The observer is a ``TorchFunctionMode`` plus hooks on the model's modules. A call of a function or method with a formula is
+recorded as one Call. So is a call of a module with a formula, which is named a leaf. A function without a formula is not
+recorded; the calls inside it are. If the function is written in Python, the function mode sees these calls. Otherwise a
+dispatch mode sees them as operators. Under vmap and the other functorch transforms, only operators get the full shapes,
+so the dispatch mode observes all functions.
 
-A world (:mod:`.worlds`) decides which tensors a call gets and how it runs, and may remember earlier calls.
+A world (:mod:`.worlds`) decides which tensors a call gets and how the call runs. A world may have a memo of earlier calls.
 :meth:`Observer.function` sends a call one of four ways:
 
 ===============================================  ================================  ============================================
@@ -13,8 +14,8 @@ the call                                         goes through                   
 ===============================================  ================================  ============================================
 is like an earlier one: its key is in the memo   ``_repeat``                       ``_add_call``: the memo has the operation
 is new, and the world has a rule for its result  ``recipe_by_rule``, ``_repeat``   ``_add_call``
-is new to a world with a memo                    ``_learn``                        ``_add_call`` if it is free; else as below
-must be watched: metadata is not enough          ``_observe_call``, ``_run``       ``log.call``: specs of arguments and result
+is new, without a rule, in a world with a memo   ``_learn``                        ``_add_call`` if it costs 0; else as below
+depends on more than its tensors' metadata       ``_observe_call``, ``_run``       ``log.call``: specs of arguments and result
 ===============================================  ================================  ============================================
 
 Operators and leaves go the same ways through other methods:
@@ -27,8 +28,8 @@ a leaf seen by hooks           ``_begin_leaf``              ``_leave_by_recipe``
 an operator                    ``operator``                 in ``operator`` itself       ``_learn_operator``
 =============================  ===========================  ===========================  ============================
 
-All of them end in :meth:`.call_log.CallLog.add`, the only place that makes a ``Call``. ``_observe_call`` may also record nothing, and leave
-the calls inside a function to be recorded.
+All these methods end in :meth:`.call_log.CallLog.add`, the only place that makes a ``Call``. For a function without a formula,
+``_observe_call`` does not record the function, but the calls inside it.
 """
 
 from __future__ import annotations
@@ -146,21 +147,21 @@ from .worlds import RNN_BACKWARD, Arguments, World
 
 ADDRESS = "data_ptr"
 INPUT_DEPTH = 6
-"""How many levels of containers and objects are searched for a model's inputs."""
+"""How many levels of nested containers and objects are searched for a model's inputs."""
 
 
 class Observer:
-    """Observes the calls made in a ``with`` block by the thread that entered it, and by threads that the model starts.
+    """Observes the calls made in a ``with`` block: in the thread that runs the block, and in threads that the model starts.
 
     modules: the modules to hook, with their paths.
     world: where the tensors are, and how calls get their results; by default real tensors, without a memo.
-    storages: gets every tensor that a call returns.
-    before_write: called with the tensors that a call may write to, before it does.
-    recorder: gets every call, to write a graph; by default no graph is written.
-    observe_dispatch: keep the dispatch mode on, which also sees operators that no torch function called: from C++, from TorchScript.
+    storages: tracks the memory of every tensor that a call returns.
+    before_write: called with the tensors that a call may write to, before the call runs.
+    recorder: writes a graph of all calls; by default no graph is written.
+    observe_dispatch: keep the dispatch mode on. It also sees operators called from C++ or TorchScript, without a torch function.
     must_read_masks: raise NotImplementedError if an attention mask on meta has no values. Masks that have values are always read.
-    owners: assigns calls of the backward pass to the modules whose gradients they compute.
-    new_stopwatch: makes the stopwatch of a thread.
+    owners: assigns each call of the backward pass to the module whose gradient the call computes.
+    new_stopwatch: makes a stopwatch for each thread.
     on_leaf: called with each leaf tensor that existed before the run and requires a gradient.
 
     ``calls`` and ``scopes`` are the records; ``steps`` are the outermost module calls, named by the module's path.
@@ -217,7 +218,7 @@ class Observer:
         self._unwritten = Unwritten()
         self._spelling = Spelling()
         self._without_guard = cache(without_torch_function_guard)
-        # The step, an outermost module call, that is running: its number, the number of its first call, and its arguments.
+        # The running step (outermost module call): its number, the number of its first call, and its arguments.
         self._step_number: int | None = None
         self._step_first_call = 0
         self._step_arguments: Any = None
@@ -238,13 +239,13 @@ class Observer:
         # Whether operators now run inside a recorded call, inside a graph node, or under a higher-order operator.
         self._in_call = self._in_node = self._in_higher_order = False
         self._is_learning_function = False
-        # A library function's backward is running: calls from its nodes are part of it.
+        # True while a library function's backward runs: the calls of its autograd nodes are part of the backward.
         self._in_library_backward = False
-        # The function without a formula that is dispatching operators.
+        # The function that dispatches the operators being recorded, if any.
         self._dispatcher: Any = None
-        # The functions whose bodies run observed. If one is called inside itself, its operators are recorded.
+        # Python functions whose bodies are running observed. If such a function calls itself, the inner call is recorded by operators.
         self._bodies_under_way: set[Any] = set()
-        # The operators of the current call, kept in case checkpoint stops it halfway: see _call_raised.
+        # The operators of the current call, kept in case checkpoint stops the call halfway: see _call_raised.
         self._call_operators: list[tuple[Any, CallSpecs]] = []
 
     def __enter__(self) -> Observer:
@@ -253,7 +254,7 @@ class Observer:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        for open_call in self._stack.open:  # left open by an interrupt
+        for open_call in self._stack.open:  # calls left open by an interrupt
             open_call.let_go()
         self.switch_off(*exception)
         self._hooks.detach()
@@ -264,17 +265,17 @@ class Observer:
         self.phases.leave()
 
     def be_at(self, path: str) -> None:
-        """Assign later calls outside all modules to the module at this path, whose graph node is running."""
+        """Assign later calls that run outside all modules to the module at this path: one of the module's graph nodes runs next."""
         self.path = path
 
     def begin_thread(self, parent: Observer) -> None:
-        """Observe the current thread with this copy of ``parent``, inside the module calls that ``parent`` has open."""
+        """Observe the current thread with this copy of ``parent``, as part of the module calls that are open in ``parent``."""
         self._of_thread(parent._stack.copy())
         self.switch_on()
 
     def switch_on(self) -> None:
         """Turn the modes on in this thread."""
-        world_contexts = self._world.contexts()  # before our modes are on: a world may look at the modes around the run
+        world_contexts = self._world.contexts()  # before our modes are on: a world may look at the other modes
         self._modes = ExitStack()
         if self._observe_dispatch:
             self._modes.enter_context(self.aten)
@@ -288,16 +289,16 @@ class Observer:
             self._modes.enter_context(context)
 
     def _task(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function for another thread that is observed there, inside the module calls that are open now."""
+        """Wrap a function for another thread, so that it is observed there as part of the module calls that are open now."""
         if self._world.is_block and not self._stack.open:  # a block observes other threads only inside models
             return function
         return self._threads.observed_task(self._copy_with_open_calls(), function)
 
     def _thread_of_calls(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a thread's function with each of its torch calls observed as a task: the thread may outlive this run.
+        """Wrap a thread's function so that each of its torch calls is observed as a separate task: the thread may outlive this run.
 
-        A daemon started outside models, such as tqdm's monitor, is not observed: the process exits without waiting for it, and aborts
-        if a torch mode is on in the daemon then.
+        A daemon thread started outside models, such as tqdm's monitor, is not observed. The process exits without waiting for
+        daemons, and would abort if a torch mode were still on in a daemon.
         """
         is_daemon = getattr(getattr(run, "__self__", None), "daemon", False)
         if not self._stack.open and (self._world.is_block or is_daemon):
@@ -315,7 +316,7 @@ class Observer:
         self._modes.__exit__(*(exception or (None, None, None)))
 
     def _attach(self) -> None:
-        """Put hooks on the modules, or stand-ins that can skip their forward."""
+        """Attach a hook to each module, or a stand-in for its call, which can skip its forward."""
         if self._recorder.writes_graph:
             for observed in self._observed_modules.values():
                 observed.initial = self._settings_but_mode(observed) if self._formula_of(observed) is not None else None
@@ -333,14 +334,14 @@ class Observer:
         self._hooks.attach(hooked, self._pre_hook, self._post_hook)
 
     def _formula_of(self, observed: ObservedModule) -> Formula | None:
-        """Return the formula that counts a module as a whole, None if it is not a leaf."""
+        """Return the formula that counts a module as a whole; None if the module is not a leaf."""
         if observed.formula is UNKNOWN:
             observed.formula = self._leaves.of(observed.module)
         formula: Formula | None = observed.formula
         return formula
 
-    # Module calls. If another thread runs the model while hooks are set or removed, they may be called without kwargs,
-    # and after the run is over.
+    # Module calls. If another thread runs the model while hooks are set or removed, the hooks may be called without kwargs,
+    # or after the run is over.
 
     def _pre_hook(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
         if threading.get_ident() == self._thread:
@@ -359,7 +360,7 @@ class Observer:
             self._begin_module(module, args, kwargs)
         finally:
             if stopped:
-                # With guards no handler runs before the module's call ends: all the device's work until then is the module's.
+                # With guards on, no handler runs before the module's call ends, so all device work until then belongs to the module.
                 open_calls = self._stack.open
                 is_unseen = bool(open_calls and open_calls[-1].guards)
                 self.stopwatch.go(type(module) if is_unseen else None)
@@ -385,13 +386,16 @@ class Observer:
                 self.stopwatch.go()
 
     def _is_no_call(self, module: nn.Module) -> bool:
-        """Return whether a module call is not part of the run: the module is a copy that the model's forward made (our hooks included),
-        or this thread counts it inside a profiled block."""
+        """Return whether a module call is not part of the run.
+
+        Either the module is a copy, with our hooks, that the model's forward made, or this thread counts the module inside a profiled
+        block.
+        """
         is_ours = id(module) in self._observed_modules
         return not is_ours or (self._world.is_block and threading.get_ident() in threads_counting(module))
 
     def release(self) -> None:
-        """Drop everything once no other thread is in a hook, except what a late hook still reads: the thread's number, and the threads."""
+        """Delete all attributes once no other thread is in a hook, except the two that a late hook still reads."""
         self._threads.close(partial(drop, self, "_thread", "_threads"))
 
     def _begin_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -417,9 +421,9 @@ class Observer:
         open_call.start = self.stopwatch.now()
 
     def _begin_leaf(self, observed: ObservedModule, open_call: OpenCall, args: Any, kwargs: Any) -> None:
-        """Prepare for a leaf module's call, seen by hooks."""
+        """Prepare for the call of a leaf module that has hooks."""
         world, module = self._world, observed.module
-        if world.enters_earlier_tensors:  # its weights too, which may have been swapped for this call
+        if world.enters_earlier_tensors:  # and the weights, which may have been swapped for this call
             self._enter_earlier_tensors((*args, *module._parameters.values(), *module._buffers.values()), kwargs)
         # Where forwards are skipped, _call_leaf has looked the call up already.
         looks_up = world.memo is not None and not world.skips_forwards and not module._modules
@@ -445,7 +449,7 @@ class Observer:
         except (Unknown, TypeError):
             return
         open_call.lookup = LeafLookup(recipe, key, settings.params, self._begin_learning() if recipe is None else None)
-        if recipe is not None and recipe.transients is not None:  # nothing inside needs to be seen
+        if recipe is not None and recipe.transients is not None:  # no call inside needs to be observed
             open_call.turn_off(DisableTorchFunction(), DisableTorchDispatch())
 
     def _begin_step(self, args: Any, kwargs: Any) -> None:
@@ -453,7 +457,7 @@ class Observer:
         self._step_first_call, self._step_arguments = len(self.calls), (args, kwargs)
         self._has_called = True
         if not self._stack.in_backward():
-            self.times.end(BACKWARD)  # still open if it raised
+            self.times.end(BACKWARD)  # still open if the backward pass raised
             with self.lock:
                 self._note_inputs((args, kwargs))
                 self._step_number = len(self.steps)
@@ -461,8 +465,10 @@ class Observer:
             self.times.begin(FORWARD)
 
     def _note_inputs(self, step_arguments: Any) -> None:
-        """Enter the inputs of an outermost module call that existed before the run. Label them as inputs, and also tensors made
-        outside all models, such as a collated batch, but not another model's output."""
+        """Track the inputs of an outermost module call that existed before the run, and label them as inputs.
+
+        Inputs that a call outside all models made, such as a collated batch, get the same label; another model's output does not.
+        """
         with DisableTorchFunction():
             tensors = [part for _, part in walk(step_arguments, INPUT_DEPTH) if issubclass(type(part), torch.Tensor)]
             self._storages.add_given([tensor for tensor in tensors if not isinstance(tensor, torch.nn.Parameter)])
@@ -474,14 +480,14 @@ class Observer:
         """Return whether the call with this number ran in the forward phase, outside all modules."""
         if not 0 <= number < len(self.calls) or self.calls[number].phase != FORWARD:
             return False
-        # Steps are in the order of their calls: only the last one that began before the call can contain it.
+        # Steps are sorted by their calls, so only the last step that began before this call can contain it.
         for step in reversed(self.steps):
             if step.calls and step.calls.start <= number:
                 return number not in step.calls
         return True
 
     def _end_step(self, number: int, module: nn.Module, out: Any) -> None:
-        """Note which calls an outermost module call made, even if it raised, and label its KV cache."""
+        """Record which calls an outermost module call contains, even if the module raised, and label its KV cache."""
         with DisableTorchFunction():
             self._storages.label(caches_in(out), "cache")
             self.ran_on = self.ran_on or device_of(out)
@@ -495,7 +501,7 @@ class Observer:
         return {name: value for name, value in self._settings.of(observed).by_name.items() if name != "training"}
 
     def _end_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
-        """Record a finished module call, and the step if the call was outermost."""
+        """Record a finished module call; if it was an outermost call, end its step."""
         with self.lock:
             if self.calls and torch.is_grad_enabled():
                 with DisableTorchFunction():
@@ -507,7 +513,7 @@ class Observer:
     def _record_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
         innermost = self._stack.open[-1] if self._stack.open else None
         if innermost is not None and innermost.module is module:
-            innermost.let_go()  # the modes on again
+            innermost.let_go()  # turns the modes on again
             if innermost.lookup is not None and self._leave_by_recipe(innermost, innermost.lookup, module, args, out):
                 return
         open_call, is_leaf, seconds = self._pop(module)
@@ -530,7 +536,7 @@ class Observer:
                 self._own_rest_of_module(open_call.path, out)
 
     def _leave_by_recipe(self, open_call: OpenCall, lookup: LeafLookup, module: nn.Module, args: Any, out: Any) -> bool:
-        """Record a finished leaf call from the memo; return False if its kind is new, or its result differs."""
+        """Record a finished leaf call by its recipe. Return False if the call has no recipe, or a result that differs from it."""
         recipe, params = lookup.recipe, lookup.params
         with DisableTorchFunction():
             if recipe is None or not is_like(out, recipe.operation.out):
@@ -550,7 +556,7 @@ class Observer:
         table = (module.weight,) if entry is not None and entry.op == LOOKUP else ()
         result = self._world.spec_of_result(entry, (*args, *table), out)
         call_specs = self._world.spec(args), self._world.spec(kwargs) if kwargs else EMPTY_MAPPING, result
-        self._storages.current_call = len(self.calls)  # what is freed from now on was freed by this call
+        self._storages.current_call = len(self.calls)  # storages freed from now on count as freed by this call
         self._call_operators.clear()
         operation = self.log.call(entry, type(module), call_specs, open_call.path, seconds, settings)
         self._add_scope(open_call.path, operation, settings.params, bool(module._modules), None)
@@ -584,7 +590,7 @@ class Observer:
         return operation
 
     def _pop(self, module: nn.Module) -> tuple[OpenCall, bool, float]:
-        """End a module call; return it, whether it is the leaf's own, and its seconds."""
+        """End a module call. Return the call, whether it is a leaf's call, and its seconds."""
         open_call, is_leaf = self._stack.leave(module)
         seconds = self.stopwatch.now() - open_call.start
         if self._stack.open:
@@ -601,15 +607,15 @@ class Observer:
         if self.phases.now() == FORWARD:
             self.scopes.append(tuple.__new__(Scope, (path, operation, params, has_children, own_seconds)))
 
-    # Module calls by stand-ins, which skip a forward if the memo has a recipe for its result
+    # Module calls by stand-ins, which skip a module's forward if there is a recipe for the result
 
     def _call_module(self, observed: ObservedModule, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a module, with the work of the observer's hooks before and after."""
+        """Call a module; before and after the call, do the work of the observer's hooks."""
         module = observed.module
         is_own_thread = threading.get_ident() == self._thread
         enter, leave = (self._begin_module, self._end_module) if is_own_thread else (self._pre_hook, self._post_hook)
         enter(module, args, kwargs)
-        out = None  # if the module raises
+        out = None  # stays None if the module raises
         try:
             out = module._call_impl(*args, **kwargs)
         finally:
@@ -617,11 +623,11 @@ class Observer:
         return out
 
     def _call_leaf(self, observed: ObservedModule, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a leaf, or skip its forward if there is a recipe for its result."""
+        """Call a leaf module, or skip its forward if there is a recipe for the result."""
         module = observed.module
         if threading.get_ident() != self._thread:  # the hooks find the other thread's observer
             return self._call_module(observed, *args, **kwargs)
-        if "forward" in module.__dict__ or is_hooked(module):  # changed since the run began
+        if "forward" in module.__dict__ or is_hooked(module):  # the module was changed after the run began
             observed.formula = UNKNOWN
             return self._call_module(observed, *args, **kwargs)
         key = None
@@ -645,7 +651,7 @@ class Observer:
     def _leaf_recipe(
         self, key: Any, observed: ObservedModule, settings: ModuleSettings, args: Any, kwargs: Any
     ) -> Recipe | None:
-        """Return a recipe for a leaf by its class's shape rule, or by its forward if that only makes a view; None for other leaves."""
+        """Return a recipe for a leaf call by a shape rule or, if the leaf's forward only makes a view, by the forward; else None."""
         module, entry, world = observed.module, self._formula_of(observed), self._world
         cls = type(module)
         if entry is None or not settings.contiguous or holds_tensors(module):
@@ -658,10 +664,10 @@ class Observer:
     def _skip_leaf(
         self, recipe: Recipe, observed: ObservedModule, settings: ModuleSettings, args: Any, kwargs: Any
     ) -> Any:
-        """Return the result of a leaf call from the memo, and record the call."""
+        """Make the result of a leaf call from its recipe, without running the forward, and record the call."""
         module, path, number = observed.module, observed.path, len(self.calls)
         out, operation, _ = self._world.repeat_call(recipe, type(module).forward, args, kwargs, self._run_timed, module)
-        # Never None: forwards are skipped only on meta, where the result is made from the memo.
+        # The operation is never None here: forwards are skipped only on meta, where the recipe makes the result.
         assert operation is not None
         # Forwards are skipped only without gradients: there are no owners, and the phase is the forward.
         self.log.add(operation, path, None, FORWARD)
@@ -670,21 +676,21 @@ class Observer:
             self.steps.append(Step(path, range(number, number + 1)))
         return out
 
-    # Functions, from the function mode
+    # Functions, which the function mode sees
 
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one function call that reached the mode, and record it."""
+        """Run one function call that reached the function mode, and record the call."""
         world = self._world
         self._follow_imports()
         if func in world.unrecorded:
             return func(*args, **kwargs)
-        if self._in_library_backward:  # its backward may first rerun a checkpointed forward
+        if self._in_library_backward:  # a library function's backward may first rerun a checkpointed forward
             if self.phases.now() != RECOMPUTE:
                 return func(*args, **kwargs)
             with self._outside_library():
                 return self.function(func, args, kwargs)
         if func in world.answers and not self._owners.follows_backward and not transformed():
-            return world.answers[func]  # at once; in the other cases _observe_call decides what the answer is
+            return world.answers[func]  # in all other cases _observe_call decides what to answer
         if world.enters_earlier_tensors and not self._stack.leaf_depth:
             self._enter_earlier_tensors(args, kwargs)
         if world.memo is None or type(func) is LibraryFunction or not self._memo_applies(in_handler=True):
@@ -698,7 +704,7 @@ class Observer:
             return self._observe_call(func, args, kwargs)
         if recipe is None:
             entry = self._registry.find(func)
-            if entry is None:  # the calls inside it count
+            if entry is None:  # no formula: the calls inside the function are recorded
                 return self._observe_call(func, args, kwargs)
             with self.lock:
                 recipe = world.recipe_by_rule(key, entry.op, target, func, args, kwargs)
@@ -708,13 +714,14 @@ class Observer:
             return self._repeat(recipe, target, func, args, kwargs)
 
     def _enter_earlier_tensors(self, args: Any, kwargs: Any) -> None:
-        """Enter a call's arguments that existed before the run, in a category that depends on where the call runs.
+        """Track the arguments of a call that are older than the run. Their memory category depends on where the call runs.
 
-        Outside models they are loss targets and data to be cut into batches; in a model, tensors that it holds without
-        registering them as buffers; in a backward pass, activations of an earlier forward.
+        Outside models, such tensors are inputs: loss targets, or data to be cut into batches. In a model, they are tensors that
+        the model uses without registering them, and get the category of buffers. In a backward pass, they are activations of an
+        earlier forward.
         """
         with DisableTorchFunction():
-            if not kwargs and self._storages.has_all(args):  # most are the results of earlier calls
+            if not kwargs and self._storages.has_all(args):  # most arguments are results of earlier calls
                 return
             if self.aten.is_faking():  # DTensor infers the shapes of its results on its own fake tensors
                 return
@@ -733,14 +740,14 @@ class Observer:
     def _memo_applies(self, in_handler: bool) -> bool:
         """Return whether a call's record currently depends only on its tensors' metadata.
 
-        It depends on more inside another call or a higher-order operator, while uninitialized memory exists, with several threads,
-        under autocast or a functorch transform, or if the world says so. ``in_handler``: our function mode is handling a call, so it
-        is off.
+        The record depends on more inside another call or a higher-order operator, while uninitialized memory exists, with several
+        threads, under autocast or a functorch transform, or if the world says so. ``in_handler``: our function mode is off because
+        it is handling a call.
         """
         return self._world.may_ask_memo(in_handler) and not (
             self._stack.leaf_depth
             or self._in_call
-            or self._in_higher_order  # the mode is on there, too
+            or self._in_higher_order  # the function mode is on inside a higher-order operator, too
             or self._threads.by_thread
             or self._plain_functions.current
             or self._unwritten.storages
@@ -749,14 +756,14 @@ class Observer:
         )
 
     def _repeat(self, recipe: Recipe, target: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make and record a call for which the memo has a recipe."""
+        """Record a call that has a recipe, and return its result, made by the recipe or by running the call."""
         out, operation, seconds = self._world.repeat_call(recipe, func, args, kwargs, self._run_timed)
         if (
             operation is not None
             and operation.op in ATTENTIONS
             and len(tensors_given((args, kwargs))) > QUERY_KEY_VALUE
         ):
-            # The pairs that a mask leaves depend on its values, which may differ from the first call's.
+            # The number of pairs that a mask leaves depends on the mask's values, which may differ from the first call's.
             operation = self._with_mask_of(operation, func, args, kwargs, out)
         path, open_calls = self.path, self._stack.open
         if open_calls:
@@ -773,12 +780,12 @@ class Observer:
         return out
 
     def _run_timed(self, recipe: Recipe, func: Any, args: Any, kwargs: Any) -> tuple[Any, float]:
-        """Run and time a call for which there is a recipe; do not observe its operators if it leaves nothing but its result."""
+        """Run and time a call that has a recipe. Do not observe its operators if the call leaves only its result in memory."""
         with DisableTorchDispatch() if recipe.transients is not None else self._within(True, self._in_node):
             return self.stopwatch.timed(func, args, kwargs)
 
     def _add_call(self, operation: Operation, path: str, seconds: float | None, origin: str, owned: Any) -> None:
-        """Record a call of an operation from the memo; ``owned`` are its result and its arguments, which it may have written to."""
+        """Record a call whose operation is known. ``owned`` has the result, and the arguments, which the call may have written to."""
         # Where the dispatch mode is off, there is no backward pass.
         phase = self.phases.now() if self._observe_dispatch else FORWARD
         self.log.add(operation, path, seconds, phase, origin)
@@ -788,7 +795,7 @@ class Observer:
     def _learn(
         self, key: Any, entry: Formula, target: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Make a call for which there is no recipe yet, and add one to the memo if metadata determines the call's record."""
+        """Run a call that has no recipe yet. Add a recipe to the memo if the call's record depends only on metadata."""
         out, operation = self._world.run_views(key, entry, target, func, args, kwargs)
         if operation is not None:
             self._add_call(operation, self._innermost_path(), None, origin_of(func), ())
@@ -820,10 +827,10 @@ class Observer:
         out: Any,
         scopes: int | None = None,
     ) -> None:
-        """Let the world learn from a finished call, if exactly one call was recorded, for its target.
+        """Let the world learn a finished call if it was recorded as exactly one call, whose target is ``target``.
 
-        ``scopes`` is the number of scopes that it must have recorded, None for any: a skipped call would lose the scopes of modules
-        inside it.
+        ``scopes`` is the number of scopes that must have been recorded in the call; None allows any number. A call with more scopes
+        must not be skipped later, or the scopes of the modules inside it would be missing.
         """
         memory_effect = MemoryEffect(*self._storages.end(before.span, arguments), before.storages)
         is_only_call = len(self.calls) == before.calls + 1
@@ -835,7 +842,7 @@ class Observer:
                 self._world.learn(key, entry, operation, arguments, out, memory_effect)
 
     def _observe_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a call without using the memo, and record it or the calls inside it."""
+        """Run a call without using the memo. Record either the call or the calls inside it."""
         if is_importing_compiler():
             with unseen():
                 return self.stopwatch.run(func, args, kwargs)
@@ -871,10 +878,12 @@ class Observer:
             if self._spelling.is_compared(ADDRESS):
                 return address_of(args[0])
             if world.is_meta and args[0].is_meta:
-                raise NotImplementedError("the memory at a tensor's address has no values on the meta device")
+                raise NotImplementedError(
+                    "cannot read memory at a tensor's address: tensors on the meta device have no values"
+                )
         if func is torch.Tensor.type and len(args) == 1 and not kwargs:  # x.type() returns a name, x.type(dtype) casts
             return self.stopwatch.run(func, args, kwargs)
-        # tolist() of integers (positions, lengths) is like a query; with floating values, data leaves torch.
+        # tolist() of integers (positions, lengths) is treated like a query; tolist() of floating values moves data out of torch.
         if entry is not None and (entry.reason == QUERY or (entry.reason == ESCAPE and is_integral(args[0]))):
             with self._within(True, self._in_node):
                 return self.stopwatch.run(func, args, kwargs)
@@ -892,10 +901,11 @@ class Observer:
         entry: Formula | None,
         in_parts: bool,
     ) -> Any:
-        """Run a function and record it as one call, or, if ``entry`` is None, record the operators that it dispatches.
+        """Run a function and record it as one call. If ``entry`` is None, record the operators that the function dispatches instead.
 
-        ``entry`` is also None ``in_parts``: on a sharded tensor this process computes only the operators on its shard, and in selective
-        checkpointing only those whose results were not saved. ``original`` are the arguments as the model passed them.
+        With ``in_parts``, ``entry`` is always None, because this process computes only some operators of the function. For a sharded
+        tensor, it computes the operators on its own shard; in selective checkpointing, the operators whose results were not saved.
+        ``original`` has the arguments that the model passed.
         """
         self._world.called_unseen()
         args, kwargs = self._world.redirect(func, args, kwargs)
@@ -932,18 +942,18 @@ class Observer:
         return out
 
     def _watch_size(self, tensor: torch.Tensor) -> None:
-        """Watch the size of a storage that the model asks for; label parameters that FSDP gathers: it frees their memory by resizing."""
+        """Watch the size of a storage that the model asks for. If FSDP gathers a parameter there, label the storage as gathered."""
         with DisableTorchFunction(), self.lock:
             self._storages.may_resize(tensor)
             if is_gathering() and (self._storages.was_made(tensor) or not tensor.untyped_storage().nbytes()):
                 self._storages.label([(self._collectives.cause() or self._innermost_path(), tensor)], "gathered")
 
     def raised(self, error: Exception) -> None:
-        """Note the error of a call: the model may catch it."""
+        """Note an error that a call raised: the model may catch the error."""
         self._world.raised(error)
 
     def _run_plain(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a function that computes nothing, but may return a tensor: ``x.T``, ``x.data``."""
+        """Run a function that computes nothing, but may return a tensor, such as ``x.T`` or ``x.data``."""
         node_args = self._node_arguments(args, kwargs)
         with self._within(True, self._in_node):
             out = self.stopwatch.run(func, args, kwargs)
@@ -953,7 +963,7 @@ class Observer:
         return out
 
     def _record_answer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> Any:
-        """Return the world's answer; record a call if the answer is a tensor (``x.cpu()``)."""
+        """Return the world's answer to a call. If the answer is a tensor, as for ``x.cpu()``, record the call."""
         entry = self._registry.find(func) if isinstance(answer, torch.Tensor) and not self._inside_leaf() else None
         if entry is not None:
             self.log.call(entry, func, (spec_of(args), spec_of(kwargs), spec_of(answer)), self._innermost_path(), 0.0)
@@ -962,7 +972,7 @@ class Observer:
     def _run_by_operators(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any, kwspecs: Any, in_parts: bool
     ) -> Any:
-        """Run a call that has no formula, and record the operators that it dispatches; if it dispatches none, record the call."""
+        """Run a function without a formula. Record the operators that the function dispatches or, if it dispatches none, the function."""
         calls_before = len(self.calls)
         with self._within(self._in_call, True), self._dispatching(func), dispatch_mode_on(self.aten):
             out = self._run(func, args, kwargs)
@@ -975,7 +985,7 @@ class Observer:
         return out
 
     def _run_transformed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a call under a functorch transform, and record the operators that it dispatches on whole tensors."""
+        """Run a function under a functorch transform. Record the operators that it dispatches, since these get the full shapes."""
         answer = self._world.answer(func, args, kwargs)
         if answer is not NotImplemented:
             return answer
@@ -990,7 +1000,7 @@ class Observer:
             return self.stopwatch.run(func, args, kwargs) if out is NotImplemented else out
 
     def _observe_body(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a Python function so that the calls inside it reach the mode."""
+        """Run a Python function so that the calls inside it reach the function mode."""
         self._bodies_under_way.add(func)
         try:
             with self.phases.within(func), FunctionMode(self):
@@ -998,19 +1008,19 @@ class Observer:
         finally:
             self._bodies_under_way.discard(func)
 
-    # Operators, from the dispatch mode: in the backward pass, and in calls without a formula
+    # Operators, which the dispatch mode sees in the backward pass and in calls without a formula
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one operator that was dispatched, and record it unless it is part of a recorded call."""
+        """Run a dispatched operator; record it unless it is part of a recorded call."""
         with DisableTorchFunction():
             key = key_tensors = recipe = None
             world = self._world
             is_call = not (self._in_call or self._inside_leaf())
-            # Without a model call in this run, a backward pass uses activations from before the run. After one, unknown tensors
-            # were made unseen within the run: buckets, buffers of collectives.
+            # If no model has been called in this run, a backward pass uses activations from before the run. After a model call,
+            # unknown tensors were made unseen within the run, e.g. DDP's buckets or the buffers of collectives.
             if is_call and world.is_block and not self._has_called:
                 self._enter_earlier_tensors(args, kwargs)
-            # No lookup inside a call that is being learned: these operators run only this once.
+            # While a function is being learned, do not look up its operators: they will not run again.
             if world.memo is not None and not (
                 self._unwritten.storages or (self._is_learning_function and not is_call)
             ):
@@ -1034,13 +1044,13 @@ class Observer:
                     origin = self._origin(func, phase)
                     self.log.add(recipe.operation, path, seconds, phase, origin)
                     self._own_nodes_behind((out, args))
-                elif current_graph_task_id() != -1:  # only there may checkpoint stop a call halfway
+                elif current_graph_task_id() != -1:  # only in a backward pass may checkpoint stop a call halfway
                     call_specs = recipe.operation[2:5]  # its args, kwargs and out
                     self._call_operators.append((func, call_specs))
                 return out
 
     def _learn_operator(self, key: Any, is_call: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator for which there is no recipe yet, and add one to the memo if metadata determines its record."""
+        """Run an operator that has no recipe yet. Add a recipe to the memo if the operator's record depends only on metadata."""
         before = self._begin_learning()
         out = self._observe_operator(func, args, kwargs)
         memory_effect = MemoryEffect(*self._storages.end(before.span, (args, kwargs)), before.storages)
@@ -1054,7 +1064,7 @@ class Observer:
         return out
 
     def _observe_operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator without using the memo, and record it unless it is part of a recorded call."""
+        """Run an operator without using the memo; record it unless it is part of a recorded call."""
         with self.lock:
             self.phases.on_operator(func, args)
             if communicates(func):
@@ -1075,14 +1085,14 @@ class Observer:
             copies_unwritten = self._unwritten.is_copied_by(entry, *original)
             if not copies_unwritten:
                 self._check_reads(entry, func, *original)
-            # A composite operator without a formula counts as the operators of its decomposition.
+            # For a composite operator without a formula, record the operators of its decomposition.
             if entry is None and isinstance(func, OpOverload) and func._can_decompose():
                 with self._dispatching(func), dispatch_mode_on(self.aten):
                     return self.stopwatch.run(func.decompose, args, kwargs)
             node_args = self._node_arguments(args, kwargs)
             start = self.stopwatch.now()
             out = self._run(func, args, kwargs)
-            # The calls inside a higher-order operator count; a query computes nothing.
+            # A higher-order operator is not recorded, since the calls inside it are; a query computes nothing.
             is_recorded = not isinstance(func, HigherOrderOperator) if entry is None else entry.reason != QUERY
             if is_recorded:
                 call_specs = specs, kwspecs, self._result(entry, func, original, out)
@@ -1096,7 +1106,7 @@ class Observer:
             return out
 
     def _origin(self, func: Any, phase: str) -> str:
-        """Return the origin of an operator that was dispatched: a function's, the model's own code, or compiled code."""
+        """Return the origin of a dispatched operator: SCRIPT if no function called it, OPERATOR if the model called it directly, else ""."""
         if self._dispatcher is None:
             return SCRIPT if phase == FORWARD else ""  # in a backward pass autograd calls the operators
         is_called_directly = self._dispatcher in (func, getattr(func, "overloadpacket", None))  # torch.ops.aten.mm(...)
@@ -1112,7 +1122,7 @@ class Observer:
             self._dispatcher = before
 
     def _run_communication(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run and record an operator that sends or receives, even inside another call."""
+        """Run and record an operator that sends or receives data, even inside another recorded call."""
         args, kwargs = self._world.replace(args, kwargs, func)
         self._announce_writes(func, args, kwargs)
         entry = self._registry.find(func)
@@ -1138,17 +1148,17 @@ class Observer:
         return out
 
     def backward(self, out: Any, run: Callable[[list[torch.Tensor], list[torch.Tensor]], None]) -> None:
-        """Run a backward pass from the loss, or the sum of the outputs, and record its operators.
+        """Run a backward pass from the loss, or from the sum of the outputs, and record its operators.
 
-        ``run(roots, ones)`` runs it. Raises InputError if no output requires a gradient.
+        ``run(roots, ones)`` must run the backward pass. Raises InputError if no output requires a gradient.
         """
         self.path = ""
-        self._in_node = True  # not part of a recorded graph
+        self._in_node = True  # a backward pass is not part of a recorded graph
         if not issubclass(type(out), torch.Tensor) and (loss := loss_in(out)) is not None:
             out = loss
         roots, ones = roots_of(self._world.written(out))
         self._track(ones)
-        with DisableTorchFunction():  # an output may be an input; newer versions of torch call the function mode for it
+        with DisableTorchFunction():  # newer versions of torch call the function mode for an output that is an input
             (roots, ones), _ = self._world.replace((roots, ones), {}, run)
         with dispatch_mode_on(self.aten), self._launches_noted():
             run(roots, ones)
@@ -1166,15 +1176,15 @@ class Observer:
     def _run_tracked(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any] | None = None
     ) -> Any:
-        """Run a call with its operators observed as parts of it, so that intermediate tensors are tracked."""
+        """Run a call; observe its operators as parts of the call, so that intermediate tensors are tracked."""
         with self._within(True, self._in_node), dispatch_mode_on(self.aten):
             return func(*args, **kwargs) if run is None else run(func, args, kwargs)
 
     def _run_and_track(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a function or an operator with its arguments cast by autocast, and track the tensors that it returns."""
+        """Cast the arguments as autocast does, run a function or an operator, and track the tensors that it returns."""
         args, kwargs = self._world.cast(func, args, kwargs)
         if isinstance(func, HigherOrderOperator):
-            self._unwritten.clear()  # its writes are not observed in detail
+            self._unwritten.clear()  # the operator's writes are not observed in detail
             with disable_current_modes():
                 out = self._run_higher_order(func, args, kwargs)
         else:
@@ -1195,11 +1205,11 @@ class Observer:
         return self._world.kernel(func, args, kwargs, self._run_on_clock)
 
     def _run_composed(self, kernel: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator by its decomposition, observed as parts of it, so that intermediate tensors are tracked."""
+        """Run an operator by its decomposition; observe the inner operators as parts of it, so that intermediate tensors are tracked."""
         operators_before = len(self._call_operators)
         with self._within(True, self._in_node), dispatch_mode_on(self.aten):
             out = self.stopwatch.run(kernel, args, kwargs, work=func)
-        del self._call_operators[operators_before:]  # the operator itself is kept in their place
+        del self._call_operators[operators_before:]  # the operator itself is added instead
         return out
 
     def _run_on_clock(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -1207,7 +1217,7 @@ class Observer:
         return self.stopwatch.run(run_operator, (func, args, kwargs), {}, work=func)
 
     def _run_unwatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a function with all modes off, since it computes more under a mode; its rule gives the memory it holds meanwhile.
+        """Run a function with all modes off, because it would compute more under a mode. Its rule gives its temporary tensors.
 
         Return NotImplemented if modes make no difference for this call.
         """
@@ -1233,17 +1243,17 @@ class Observer:
             not isinstance(function, PYTHON_FUNCTIONS) for function in callables_in((args, kwargs))
         )
         if is_control_flow(func) or self._registry.find(func) is not None or not calls_other_callables:
-            # All modes are off here; the wrapped functions turn them on again inside.
+            # All modes are off here; each wrapped function turns our modes on again while it runs.
             args, kwargs = with_callables((args, kwargs), self._observed_inside)
-            # The operator itself cuts rows and stacks results by torch functions: track the results of these.
+            # A control flow operator itself slices rows and stacks results with torch functions: track their results.
             is_tracked = is_control_flow(func)
             with (
                 EnableTorchFunction() if is_tracked else nullcontext(),
                 ResultsMode(self._track) if is_tracked else nullcontext(),
             ):
                 return self.stopwatch.run(python_kernel(func), args, kwargs)
-        # Operators and modules are not wrapped, since the higher-order operator inspects them: its own kernel calls them
-        # under the function mode. Many higher-order operators refuse to run under a dispatch mode.
+        # Operators and modules are not wrapped, since the higher-order operator inspects them. Its kernel calls them with the
+        # function mode on, but without a dispatch mode: many higher-order operators refuse to run under a dispatch mode.
         args, kwargs = with_callables((args, kwargs), self._observed_inside, PYTHON_FUNCTIONS)
         with self._within(False, True), self._functions_observed():
             return self.stopwatch.run(dispatched, (func, args, kwargs), {}, work=func)
@@ -1252,7 +1262,7 @@ class Observer:
     def _observed_inside(self) -> Iterator[None]:
         """Observe the calls inside a function that a higher-order operator calls.
 
-        To differentiate the function, the operator may first trace it (not observed), and then run the traced graph.
+        To differentiate the function, the operator may first trace it, and then run the traced graph. Only the traced graph is observed.
         """
         if is_tracing():
             yield
@@ -1292,21 +1302,21 @@ class Observer:
         self.log.call(entry, target, call_specs, self._innermost_path(), seconds, origin=origin)
 
     def record_unobservable(self, op: str, module: nn.Module, arguments: Any) -> None:
-        """Record a module call that could not be observed, as a call without formula under the name ``op``."""
+        """Record a module call that could not be observed, as a call of the op ``op``, which has no formula."""
         with self.lock, DisableTorchFunction():
             self.log.call(None, op, (*spec_of(arguments), None), self._observed_modules[id(module)].path, 0.0)
 
     def _node_arguments(self, args: Any, kwargs: Any) -> Any:
         """Return the arguments of a call as nodes of the recorded graph; None if the call is not a separate node.
 
-        If the forward takes a gradient, the hooks and recomputation that run for it are part of that one node.
+        A gradient that the forward computes is a single node, which includes the hooks and recomputations of its backward pass.
         """
         if self._in_node or current_graph_task_id() != -1:
             return None
         return self._recorder.before(args, kwargs)
 
     def _result(self, entry: Formula | None, func: Any, arguments: Arguments, out: Any) -> Any:
-        """Return a result's spec, with facts that its shape does not show."""
+        """Return a result's spec, with the facts that a formula needs besides the shape."""
         if type(func) is LibraryFunction:
             return self._result_of_library(entry, func, arguments, out)
         if entry is not None and entry.op in ATTENTIONS:
@@ -1317,20 +1327,20 @@ class Observer:
         return self._world.spec_of_result(entry, arguments[0], out)
 
     def _with_values(self, arguments: Arguments) -> Arguments:
-        """Return the arguments, with its meta tensor in place of each tensor that a call on meta has written to."""
+        """Return the arguments. Each tensor that a call on meta has written to is replaced by its meta tensor."""
         args, kwargs = arguments
         return tuple(map(self._world.current, args)), {name: self._world.current(arg) for name, arg in kwargs.items()}
 
     def _with_mask_of(self, operation: Operation, func: Any, args: Any, kwargs: Any, out: Any) -> Operation:
-        """Return an attention operation from the memo, with the pairs that this call's own mask leaves."""
+        """Return an attention operation from the memo, with the number of pairs that this call's own mask leaves."""
         entry = self._registry.find(func)
         if entry is None:
             return operation
         return operation._replace(out=self._result(entry, func, (args, kwargs), out))
 
     def _check_reads(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Record a call without formula if a function reads memory that no observed call has written."""
-        if is_between_processes(func):  # neither its schema nor its name shows what it writes to
+        """If a function reads memory that no observed call has written, record a call without formula for the unseen write."""
+        if is_between_processes(func):  # neither schema nor name shows which arguments it writes to
             self._unwritten.wrote((args, kwargs))
         elif self._unwritten.is_read_by(entry, func, args, kwargs):
             self.log.call(
@@ -1340,8 +1350,11 @@ class Observer:
     def _call_raised(
         self, path: str, entry: Formula | None = None, target: Any = None, arguments: Any = ((), {})
     ) -> None:
-        """Handle an exception from a call in the module at this path; ``entry`` is the function's formula, None if a module raised or there is none."""
-        # Checkpoint stops recomputing by raising inside a call: the operators that ran until then are recorded.
+        """Handle an exception from a call in the module at this path.
+
+        ``entry`` is the formula of the function that raised; None if the function has no formula, or a module raised.
+        """
+        # Checkpoint stops recomputing by raising inside a call: record the operators of the call that have already run.
         if isinstance(sys.exc_info()[1], of_checkpoint(STOPS_RECOMPUTING)):
             if type(target) is LibraryFunction and target.kernel.result is not None:
                 _, specs = self._specs_of(target, *arguments)
@@ -1357,11 +1370,11 @@ class Observer:
         self._call_operators.clear()
 
     def has_made(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor was made in this run, or passed to the run or its outermost module call."""
+        """Return whether a tensor was made in this run, or is an input of the run or of the open outermost module call."""
         return any(tensor is other for other in tensors_in(self._step_arguments)) or self._storages.has_made(tensor)
 
     def _track(self, out: Any) -> Any:
-        """Enter the tensors that the next call to be recorded has made; return them."""
+        """Track tensors as made by the call that is recorded next; return them."""
         self._storages.add_all(out, len(self.calls))
         return out
 
@@ -1373,7 +1386,7 @@ class Observer:
     def _own_rest_of_module(self, path: str, out: Any) -> None:
         """Assign unowned autograd nodes behind a module's result to the last call in the module.
 
-        TorchScript's operators are seen below autograd: when the last one returns, its node does not exist yet.
+        TorchScript's operators are seen below autograd: when the last operator returns, its autograd node does not exist yet.
         """
         if not self.calls or not torch.is_grad_enabled():
             return
@@ -1382,7 +1395,7 @@ class Observer:
             self._own_nodes_behind(out)
 
     def _innermost_path(self) -> str:
-        """Return the path of the innermost open module call; outside all modules, the path of :meth:`be_at`."""
+        """Return the path of the innermost open module call; outside all modules, the path set by :meth:`be_at`."""
         return self._stack.open[-1].path if self._stack.open else self.path
 
     def _inside_leaf(self) -> bool:
@@ -1392,14 +1405,14 @@ class Observer:
     # Functions of other libraries
 
     def _follow_imports(self) -> None:
-        """Replace the functions of libraries that the model's own code has imported since the last call."""
+        """Start to observe functions of libraries that the model's code has imported since the last call."""
         if len(sys.modules) != self._imported:
             self._imported = len(sys.modules)
             replace(self._registry.library_functions)
 
     def _library_function(self, func: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run and record a library function called in this thread."""
-        func.arguments(args, kwargs)  # raises TypeError for arguments that it does not take
+        func.arguments(args, kwargs)  # raises TypeError if the function does not accept these arguments
         if is_torch_function_enabled() and len_torch_function_stack():
             return handle_torch_function(func, (), *args, **kwargs)
         if self._in_call or self._inside_leaf():  # part of another call
@@ -1408,7 +1421,7 @@ class Observer:
         return self.function(func, args, kwargs)
 
     def _run_library(self, func: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a library's function; if its tensors have no values, return the result by its rule."""
+        """Run a library's function; if its tensors have no values, make the result by the function's rule."""
         if func.kernel.result is not None:
             named_arguments = self._described(func, args, kwargs)
             if not has_values(named_arguments):
@@ -1416,7 +1429,7 @@ class Observer:
         return self.stopwatch.run(run_original, (func, args, kwargs), {}, work=func)
 
     def _described(self, func: LibraryFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a library's function as its formula names them, with this world's tensors."""
+        """Return the arguments of a library's function by the names in its formula, with this world's tensors."""
         _, arguments = self._world.replace((), func.described(args, kwargs), func)
         return arguments
 
@@ -1429,7 +1442,7 @@ class Observer:
     def _result_of_library(self, entry: Formula | None, func: LibraryFunction, arguments: Arguments, out: Any) -> Any:
         """Return the spec of the result of a library's function, with the facts that depend on its arguments' values."""
         result = spec_of(out)
-        if out is None and func.kernel.writes:  # its result is the tensor that it writes to
+        if out is None and func.kernel.writes:  # the result is the tensor that the function writes to
             result = spec_of(func.arguments(*arguments).get(func.kernel.writes[0]))
         return self._facts_of_library(entry, func, arguments, result)
 
@@ -1472,7 +1485,7 @@ class Observer:
         facts = next((spec.facts for spec in specs_in(result)), {})
         grads = with_facts(tuple(specs[name] for name in needing_grad), **facts)
         backward_specs = (), {"grad": result, **specs, "needs": needing_grad}, grads
-        call_numbers = dict[int, int]()  # one call for each backward pass: its number, by the pass's id
+        call_numbers = dict[int, int]()  # the number of the call recorded for a backward pass, by the pass's id
         states_before = list[tuple[bool, bool, float]]()
 
         def begin(*_: Any) -> None:
@@ -1495,7 +1508,7 @@ class Observer:
         for node in nodes:
             self._library_hooks += node.register_prehook(begin), node.register_hook(end)
 
-    # Triton kernels, and plain Python functions with a user's formula, from sys.setprofile
+    # Triton kernels, and plain Python functions with a user's formula (seen by sys.setprofile)
 
     def _launches_noted(self) -> AbstractContextManager[None]:
         return launches_noted(self._launched)
@@ -1503,7 +1516,7 @@ class Observer:
     def _launched(
         self, kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any], launch: Callable[[], Any]
     ) -> Any:
-        """Record a Triton kernel's launch, and launch it if its tensors have values; its arguments count as written."""
+        """Record a Triton kernel's launch; launch the kernel if its tensors have values. All its arguments are assumed to be written to."""
         with DisableTorchFunction():
             computes = not self._world.is_meta and has_values((args, kwargs))
             if self._in_call or self._inside_leaf():
@@ -1516,7 +1529,7 @@ class Observer:
                 out = launch() if computes else None
             with self.lock:
                 self._unwritten.wrote((args, kwargs))
-                # A formula for the kernel itself takes arguments by position; one for the kernel's name takes them by name.
+                # A formula for the kernel object gets arguments by position; a formula for the kernel's name gets them by name.
                 names = () if registered is not None else names_of(kernel)[: len(args)]
                 by_name = {**dict(zip(names, spec_of(args), strict=False)), **spec_of(kwargs)}
                 call_specs = spec_of(args[len(names) :]), {**by_name, "grid": grid_of(kernel, grid, args, kwargs)}, None

@@ -1,4 +1,4 @@
-"""Per-thread handlers behind something that is replaced for the whole process."""
+"""Handlers that each thread sets for itself, behind a function that is replaced for the whole process."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ H = TypeVar("H")
 
 
 class PerThread(Generic[H]):
-    """The handlers that each thread has set for itself; a thread uses its latest.
+    """The handlers that each thread has set for itself. A thread uses the handler that it set last.
 
-    The first handler in any thread makes the replacement, and the last one to go restores the original.
+    When the first handler of all threads is set, the function is replaced; when the last handler is removed, it is restored.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class PerThread(Generic[H]):
 
     @contextmanager
     def on(self, handler: H, replace: Callable[[], None], restore: Callable[[], None]) -> Iterator[None]:
-        """Set a handler for this thread; ``replace()`` runs before the first handler in any thread, ``restore()`` after the last."""
+        """Set a handler for this thread in the block. ``replace()`` runs before the first handler of all threads, ``restore()`` after the last."""
         thread = threading.get_ident()
         with self._lock:
             if not self._handlers:
@@ -39,6 +39,6 @@ class PerThread(Generic[H]):
                     restore()
 
     def now(self) -> H | None:
-        """Return this thread's handler; None if it has none."""
+        """Return this thread's current handler; None if no handler is set."""
         handlers = self._handlers.get(threading.get_ident())
         return handlers[-1] if handlers else None

@@ -1,4 +1,4 @@
-"""The phase of a call: forward, a gradient taken in the forward, backward pass, recomputation, optimizer step."""
+"""Find the phase of a call: forward, gradient inside the forward, backward pass, recomputation, or optimizer step."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ BACKWARDS = torch.Tensor.backward, torch.autograd.backward
 ENGINE = engine_run_backward.__code__
 BACKWARD_CODE = torch.autograd.backward.__code__
 OPTIMIZER_STEP = "Optimizer.step#"
-"""The prefix of the names of optimizer steps in torch's profiler."""
+"""The prefix of the names that optimizer steps have in torch's profiler."""
 MODULE_FILE = call_impl.__code__.co_filename
-"""The file with the frames of a module's call, between a model's forward and the modules in it."""
+"""The file whose functions call a module's forward: its frames are between a model's forward and the forwards inside it."""
 
 
 class Phases:
-    """The phase of a run, whose open module calls are on ``stack``.
+    """The current phase of a run; ``stack`` has the run's open module calls.
 
-    An optimizer's step is found by the operators with which it reports itself to torch's profiler. A closure called in a
-    step is not part of the step. ``on_step(optimizer)`` is called when an optimizer's step begins, ``after_step(optimizer)`` when it
-    has ended. ``times`` gets the beginnings and ends of backward passes and of optimizers' steps. ``ran_backward``: the observed code
+    An optimizer's step reports itself to torch's profiler by two operators, which are observed here. A closure called in a step is
+    not part of the step. ``on_step(optimizer)`` is called when an optimizer's step begins, ``after_step(optimizer)`` when the step
+    has ended. ``times`` is informed when backward passes and optimizers' steps begin and end. ``ran_backward``: the observed code
     has called ``loss.backward()``.
     """
 
@@ -56,13 +56,13 @@ class Phases:
         self._open_calls, self._in_backward = stack.open, stack.in_backward
         self._times = times
         self.ran_backward = False
-        # The function that calls the model, in a run that fxflops makes: no caller of it belongs to the run.
+        # In a run that fxflops makes, the function that calls the model: the callers of this function are not part of the run.
         self.runs_model: CodeType | None = None
-        # How many optimizers' steps are open: one may call another's, or super().step().
+        # The number of open optimizer steps: a step may call the step of another optimizer, or super().step().
         self._open_steps = 0
         # Whether the closure of a step is running.
         self._in_closure = False
-        # The open ranges of torch's profiler, outermost first: the optimizer of each that is a step, None for any other.
+        # The open ranges of torch's profiler, outermost first: the optimizer if the range is a step, otherwise None.
         self._open_ranges: list[Optimizer | None] = []
 
     @cached_property
@@ -71,7 +71,7 @@ class Phases:
         return frozenset(_methods_of(Optimizer))
 
     def now(self) -> str:
-        """Return the phase. Inside a model call that no backward pass made, it is forward, or a gradient taken in the forward."""
+        """Return the current phase. In a model call that no backward pass made, the phase is FORWARD or GRADIENT."""
         if self._open_steps and not self._open_calls:
             return OPTIMIZER
         is_forward = bool(self._open_calls) and not self._open_calls[0].in_backward
@@ -85,10 +85,10 @@ class Phases:
             if self._times.is_open(BACKWARD):  # loss.backward() first makes a gradient of ones
                 return BACKWARD
             return OPTIMIZER if self._in_optimizer_method() else FORWARD
-        return FORWARD if is_forward else RECOMPUTE  # a thread that recomputed modules started
+        return FORWARD if is_forward else RECOMPUTE  # this is a thread started by modules that are recomputed
 
     def on_operator(self, func: Any, args: tuple[Any, ...]) -> None:
-        """Follow an operator that is about to run: in a backward pass, or one that begins or ends a named range of torch's profiler."""
+        """Note an operator that is about to run: it may begin a backward pass, or begin or end a range of torch's profiler."""
         if self._in_backward() and not self._times.is_open(BACKWARD) and not self._times.is_open(FORWARD):
             self.ran_backward = self.ran_backward or _began_by_backward()
             self._times.begin(BACKWARD)
@@ -104,7 +104,7 @@ class Phases:
 
     @contextmanager
     def within(self, func: Any) -> Iterator[None]:
-        """Follow a torch function while it runs: all of ``loss.backward()`` is a backward pass."""
+        """Mark the block, in which a torch function runs, as a backward pass if the function is ``loss.backward()``."""
         if func not in BACKWARDS or self._times.is_open(BACKWARD) or self._times.is_open(FORWARD):
             yield
             return
@@ -116,19 +116,19 @@ class Phases:
             self._times.end(BACKWARD)
 
     def leave(self) -> None:
-        """Remove the hooks of steps that have not ended."""
+        """End the optimizer steps that are still open, and remove their hooks."""
         while self._open_ranges:
             self._end_optimizer_step(self._open_ranges.pop())
 
     def _begin_optimizer_step(self) -> Optimizer | None:
-        """Begin a step; return its optimizer. It next calls its pre-hooks, including ours, which may change the step's arguments."""
+        """Begin an optimizer step, and return its optimizer. The optimizer then calls our pre-hook, which wraps the step's closure."""
         frame = next((frame for frame in frames() if frame.f_code is STEP_CODE), None)
         if frame is None:
             return None
         optimizer: Optimizer = frame.f_locals["self"]
         self.on_step(optimizer)
         self._open_steps += 1
-        if not self._open_calls and self._open_steps == 1:  # not a step inside another one's, or a super().step()
+        if not self._open_calls and self._open_steps == 1:  # not if another step called it, e.g. by super().step()
             self._times.begin(OPTIMIZER)
         optimizer._optimizer_step_pre_hooks[self] = self._wrap_closures  # type: ignore[index]
         return optimizer
@@ -143,16 +143,17 @@ class Phases:
                 optimizer._optimizer_step_pre_hooks.pop(self, None)  # type: ignore[call-overload]
 
     def _in_optimizer_method(self) -> bool:
-        """Return whether an optimizer's method is running: an optimizer that wraps another need not report its own step.
+        """Return whether a method of an optimizer is running, since an optimizer that wraps another may not report its own step.
 
-        A step's closure, which runs the model and computes the loss, is not part of it."""
+        A step's closure, which runs the model and computes the loss, is not part of the step.
+        """
         if self._in_closure:
             return False
         called_codes = set[CodeType]()
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code is not self.runs_model:
             code = frame.f_code
-            # Collecting all methods takes long, so it is avoided where most calls have only frames of these two kinds.
+            # Collecting all methods takes long, so avoid it for frames of torch's modules and of fxflops: most calls have only these.
             can_be_optimizer = code.co_filename != MODULE_FILE and not is_own(frame)
             if can_be_optimizer and code in self._optimizer_methods:
                 closure = frame.f_locals.get("closure")
@@ -164,7 +165,7 @@ class Phases:
     def _wrap_closures(
         self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of a step, with the closure wrapped so that it is not part of the step."""
+        """Return the arguments of a step, with the closure wrapped so that its calls are not part of the step."""
         wrapped: tuple[tuple[Any, ...], dict[str, Any]] = with_callables((args, kwargs), self._outside_step)
         return wrapped
 
@@ -183,12 +184,12 @@ class Phases:
 def _methods_of(cls: type) -> Iterator[CodeType]:
     """Yield the code of all methods of a class and its subclasses.
 
-    Frames are recognized by their code, without reading their local variables: up to Python 3.12 a frame whose variables were
-    read keeps them alive until its function returns, even a model that the user has deleted.
+    The code of a frame shows whether the frame belongs to an optimizer's method. The frame's local variables are not read: up to
+    Python 3.12, reading them would keep their values alive until the function returns, even a model that the user has deleted.
     """
     for function in vars(cls).values():
         if isinstance(function, FunctionType):
-            # Unwrap decorated functions: torch.no_grad's wrapper has the same code around any function.
+            # Unwrap decorated functions, because the wrapper of torch.no_grad has the same code for every function.
             yield inspect.unwrap(function).__code__
     derived: type
     for derived in type.__subclasses__(cls):
@@ -196,8 +197,10 @@ def _methods_of(cls: type) -> Iterator[CodeType]:
 
 
 def is_comparing() -> bool:
-    """Return whether checkpoint is the caller: it compares metadata of tensors from the forward pass with recomputed tensors. With
-    nested checkpoints, the outer one also reads metadata in the forward, of the inner one's arguments."""
+    """Return whether the caller is checkpoint, which compares the metadata of recomputed tensors with the tensors of the forward pass.
+
+    With nested checkpoints, the outer checkpoint also reads metadata in the forward, namely of the inner checkpoint's arguments.
+    """
     caller = next((frame.f_code for frame in frames() if not is_own(frame)), None)
     return caller is not None and (caller.co_filename, caller.co_name) == (CHECKPOINT_FILE, READS_METADATA)
 
@@ -205,9 +208,9 @@ def is_comparing() -> bool:
 def _is_recomputing() -> bool:
     """Return whether a node of the backward pass reruns a function of the forward, outside all modules.
 
-    The engine disables gradients while it computes them, so code that has enabled them builds a graph: it runs a forward.
-    Under ``create_graph=True`` they are enabled everywhere, and only torch's own checkpoint is recognized, by a frame in its
-    file. The frame also identifies a checkpointed function that disables gradients for a while.
+    The engine computes gradients with grad mode off, so code with grad mode on builds a graph, i.e. it runs a forward. With
+    ``create_graph=True`` grad mode is on everywhere. Then only torch's own checkpoint is recognized, by a frame in its file. This
+    frame also shows that a checkpointed function is running when the function has switched grad mode off.
     """
     enabled = torch.is_grad_enabled()
     frame: FrameType | None = sys._getframe(1)
@@ -219,9 +222,9 @@ def _is_recomputing() -> bool:
 
 
 def _creates_graph(frame: FrameType | None) -> bool:
-    """Return whether the backward pass begun in this frame of the engine has ``create_graph=True``.
+    """Return whether the backward pass that was started in this frame of the engine has ``create_graph=True``.
 
-    The engine's own threads, used for accelerators, have no such frame: it is in the thread that waits for them.
+    For accelerators, the engine uses its own threads, which have no such frame. The frame is then in the thread that waits for the engine.
     """
     if frame is not None:
         return engine_creates_graph(frame)
@@ -230,7 +233,7 @@ def _creates_graph(frame: FrameType | None) -> bool:
 
 
 def _began_by_backward() -> bool:
-    """Return whether ``torch.autograd.backward`` began the running backward pass, rather than ``torch.autograd.grad``."""
+    """Return whether the running backward pass was started by ``torch.autograd.backward``, and not by ``torch.autograd.grad``."""
     frame = _engine_frame(sys._getframe(1))
     return frame is not None and frame.f_back is not None and frame.f_back.f_code is BACKWARD_CODE
 

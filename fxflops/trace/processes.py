@@ -1,4 +1,4 @@
-"""Calls that involve other processes: of sharded tensors, and collectives with their process group and module."""
+"""Calls that involve other processes: calls on sharded tensors, and collectives, with their process group and module."""
 
 from __future__ import annotations
 
@@ -20,30 +20,33 @@ from .modes import answers_operators
 from .source import frame_in
 
 MESH = "mesh_"
-"""The prefix of the description that a DeviceMesh gives to the group of one of its dimensions."""
+"""The prefix of the description that a DeviceMesh gives to the process group of a mesh dimension."""
 NOT_DESCRIBED = ("undefined", "default_pg", "mesh_default", "")
 GROUP_ARGUMENTS = ("process_group", "group_name")
 
 
 def processes() -> int:
-    """Return the number of processes that ``torch.distributed`` connects; 1 without it."""
+    """Return the number of processes that ``torch.distributed`` connects; 1 if it is not initialized."""
     is_on = torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed.get_world_size() if is_on else 1
 
 
 def is_sharded(value: Any) -> bool:
-    """Return whether a DTensor is among the tensors in nested tuples, lists and dicts: it runs on this process's shard."""
+    """Return whether any tensor in nested tuples, lists and dicts is a DTensor, of which this process has only a shard."""
     return any(map(_is_dtensor, {*map(type, tensors_given(value))} - ORDINARY))
 
 
 def runs_in_parts(value: Any) -> bool:
-    """Return whether to record a call with these arguments operator by operator: it runs on this process's shard of a DTensor, or
-    selective checkpointing returns saved results for some operators."""
+    """Return whether to record a call with these arguments operator by operator.
+
+    That is so if the call runs on this process's shard of a DTensor, or if selective checkpointing returns saved results for some
+    operators.
+    """
     return answers_operators() or is_sharded(value)
 
 
 def has_shards(module: nn.Module) -> bool:
-    """Return whether a parameter or buffer of the module's own is a DTensor."""
+    """Return whether any of the module's own parameters or buffers is a DTensor."""
     return is_sharded([*module._parameters.values(), *module._buffers.values()])
 
 
@@ -54,16 +57,16 @@ def _is_dtensor(cls: type) -> bool:
 
 @lru_cache(maxsize=4096)
 def communicates(func: Any) -> bool:
-    """Return whether an operator sends or receives."""
+    """Return whether an operator sends data to other processes or receives data from them."""
     entry = BASE.find(func) if isinstance(func, OpOverload) else None
     return entry is not None and entry.reason == COMMUNICATION
 
 
 def is_between_processes(func: Any) -> bool:
-    """Return whether a function or operator is one of torch.distributed."""
+    """Return whether a function or operator belongs to torch.distributed."""
     if isinstance(func, OpOverload | OpOverloadPacket):
         return _is_operator_between_processes(func)
-    # Not cached: a leaf module is called as a function too, and a cache would keep it and its weights alive.
+    # Not cached: func may be a leaf module, and a cache would keep the module and its weights alive.
     return str(getattr(func, "__module__", "")).startswith("torch.distributed.")
 
 
@@ -78,16 +81,17 @@ def is_gathering() -> bool:
 
 
 class Collectives:
-    """The groups and causes of collectives in a run of modules, given with their paths."""
+    """The process groups of a run's collectives, and the modules that cause them; ``paths`` maps modules to their paths."""
 
     def __init__(self, paths: Mapping[nn.Module, str]) -> None:
         self._paths = paths
 
     def group_of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return a description of the group of a collective call; {} if its group is not found.
+        """Return a description of the process group of a collective call; {} if the group is not found.
 
-        "group" is the name of its mesh dimension, or else its own description, "world" if it has neither but holds all
-        processes, "" otherwise. "ranks" is the number of its processes, "rank" this process's number in it.
+        "group" is the name of the group's mesh dimension, or else the group's own description. If a group has neither, "group" is
+        "world" for a group of all processes, otherwise "". "ranks" is the number of processes in the group, and "rank" is this
+        process's number in the group.
         """
         names = [argument.name for argument in func._schema.arguments]
         arguments = dict(zip(names, args, strict=False)) | kwargs
@@ -97,19 +101,19 @@ class Collectives:
             return {}
         description = "" if group.group_desc in NOT_DESCRIBED else group.group_desc.removeprefix(MESH)
         name = self._dimensions.get(group.group_name) or description
-        if not name and group.group_desc.startswith(MESH):  # of an equal mesh, for which torch made a separate group
+        if not name and group.group_desc.startswith(MESH):  # from an equal mesh, for which torch made a separate group
             name = self._dimensions_of_ranks.get(tuple(torch.distributed.get_process_group_ranks(group)), "")
         name = name or ("world" if is_world else "")
         return {"group": name, "ranks": group.size(), "rank": group.rank()}
 
     @cached_property
     def _dimensions(self) -> dict[str, str]:
-        """The mesh dimensions of the model's parameters, by the names of their groups."""
+        """The names of the mesh dimensions of the model's parameters, by the names of the dimensions' groups."""
         return {group.group_name: name for group, name in self._groups}
 
     @cached_property
     def _dimensions_of_ranks(self) -> dict[tuple[int, ...], str]:
-        """The mesh dimensions of the model's parameters, by the processes in their groups."""
+        """The names of the mesh dimensions of the model's parameters, by the processes in the dimensions' groups."""
         return {tuple(torch.distributed.get_process_group_ranks(group)): name for group, name in self._groups}
 
     @cached_property
@@ -121,8 +125,10 @@ class Collectives:
         return [(mesh.get_group(name), name) for mesh, name in named]
 
     def cause(self) -> str | None:
-        """Return the path of the module whose parameters FSDP is gathering or whose gradients it is reducing; None if it does
-        neither. It may gather ahead of time, in another module's call."""
+        """Return the path of the module whose parameters FSDP is gathering, or whose gradients FSDP is reducing; None if there is none.
+
+        FSDP may gather parameters ahead of time, in another module's call.
+        """
         frame = frame_in(FSDP_GROUP_FILE)
         group = None if frame is None else frame.f_locals.get("self")
         return next((self._paths[module] for module in getattr(group, "modules", ()) if module in self._paths), None)

@@ -1,4 +1,4 @@
-"""Plain Python functions with a user's formula: no torch mode sees their calls, but ``sys.setprofile`` does."""
+"""Observe plain Python functions for which the user has a formula, by ``sys.setprofile``, since no torch mode sees their calls."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ End = Callable[[FunctionType, Any, Any], None]
 class PlainFunctions:
     """Calls ``begin(function, args, kwargs)`` and ``end(function, begun, value)`` around outermost calls of ``functions``.
 
-    ``begun`` is the result of ``begin``; None means that the call does not count, and ``end`` is not called.
-    ``current`` is the current call. A profiler that was on before is restored at the end.
+    ``begun`` is the result of ``begin``. If it is None, the call is not observed, and ``end`` is not called.
+    ``current`` is the observed call that is running. A profiler that was on before is restored at the end.
     """
 
     def __init__(self, functions: Mapping[CodeType, FunctionType], begin: Begin, end: End) -> None:

@@ -1,8 +1,8 @@
 """The world of ``profile``: calls run on real tensors, and a call like an earlier one is recorded as the same operation.
 
-A call's record depends only on the function, its plain arguments and its tensors' metadata; its result is compared every time.
-Calls that make no tensor but their result run with the dispatch mode off. Calls to which this does not apply (in a backward
-pass, in other threads, under autocast and transforms) are observed as if they were new.
+A call's record depends only on the function, its plain arguments and its tensors' metadata. The result is compared every time.
+Calls that leave only their result in memory run with the dispatch mode off. Calls in a backward pass, in other threads, under
+autocast and under transforms may depend on more: they are always observed like new calls.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .meta_world import QUERIES
 from .worlds import Arguments, RunTimed, World
 
 QUERY_KEY_VALUE = 3
-"""The number of tensors that attention takes without a mask."""
+"""The number of tensors that an attention call without a mask takes."""
 PROPERTIES = (
     "device",
     "is_cuda",
@@ -51,12 +51,13 @@ PROPERTIES = (
 
 
 class RealWorld(World):
-    """The world of real tensors on ``device``, where the profiled models are. Earlier tensors are entered only if they are on it.
+    """The world of real tensors on ``device``, the device of the profiled models.
 
-    ``device`` is None for models whose weights are all on meta, e.g. because each call loads them.
+    Tensors from before the run are tracked only if they are on this device. ``device`` is None for models whose weights are all on
+    meta, e.g. because each call loads them.
     """
 
-    # They compute nothing, dispatch no operator, and are cheaper to run than to time.
+    # These functions compute nothing, dispatch no operator, and are cheaper to run than to time.
     unrecorded = frozenset(QUERIES | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES})
     is_block = True
 
@@ -67,7 +68,7 @@ class RealWorld(World):
         self._compiler: Any = None
 
     def may_ask_memo(self, in_handler: bool) -> bool:
-        """Return whether there are no modes but ours, no backward pass, and no hooks of saved tensors."""
+        """Return whether no modes except ours, no backward pass and no saved-tensor hooks are active."""
         return not (
             len_torch_function_stack() != (0 if in_handler else 1)
             or len_torch_dispatch_stack() != 1
@@ -94,7 +95,7 @@ class RealWorld(World):
             or tensor.is_neg()
             or (dtype.is_complex and tensor.is_conj())
         ):
-            return None  # sparse, or with a bit that shape and strides do not show
+            return None  # sparse or nested, or negated or conjugated lazily
         return tensor.shape, dtype, tensor.stride(), tensor.requires_grad, tensor.device
 
     def learn(
@@ -108,9 +109,9 @@ class RealWorld(World):
     ) -> None:
         if _depends_on_values(entry, arguments):
             return
-        # Code that is not torch's own may look at modes, or turn some on.
+        # Code from outside torch may check which modes are on, or turn modes on.
         is_from_torch = entry.is_ours and (not isinstance(operation.target, type) or is_torch_module(operation.target))
-        # Whether the call left nothing behind but its result: then the dispatch mode may be off in its repetitions.
+        # If the call leaves only its result in memory, the dispatch mode may be off when the call is repeated.
         is_complete = is_from_torch and memory_effect.bytes_left == self._storages.bytes_since(
             memory_effect.entered_before, (arguments, out)
         )
@@ -129,7 +130,7 @@ class RealWorld(World):
         return out, recipe.operation, seconds
 
     def track(self, recipe: Recipe, out: Any) -> None:
-        """Enter the tensors made by a call for which the memo has a recipe."""
+        """Track the tensors made by a call that has a recipe."""
         storages = self._storages
         storages.current_call = len(self._calls)
         if recipe.transients:
@@ -148,7 +149,7 @@ def _depends_on_values(entry: Formula, arguments: Arguments) -> bool:
 
 
 def is_like(value: Any, expected: Any) -> bool:
-    """Return whether a result has these specs."""
+    """Return whether the specs of a result are equal to ``expected``."""
     kind = type(value)
     if kind in ORDINARY:
         return (

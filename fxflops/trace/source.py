@@ -1,4 +1,4 @@
-"""The call stack: source lines of the model author's code, and which library a frame belongs to."""
+"""Read the call stack: find lines of the model author's code, and the library that a frame belongs to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..errors import OutOfMemoryError, RunError
 
 
 def frames() -> Iterator[FrameType]:
-    """Yield the frames of the call stack, the caller's first."""
+    """Yield the frames of the call stack, beginning with the caller's frame."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame
@@ -25,9 +25,9 @@ def frames() -> Iterator[FrameType]:
 
 
 def frame_in(file: str | tuple[str, ...]) -> FrameType | None:
-    """Return the innermost calling frame in a file whose name ends with ``file``, or with one of several; None if there is none.
+    """Return the innermost calling frame in a file whose name ends with ``file`` (a suffix or a tuple of suffixes); None if not found.
 
-    Unlike a generator of frames, this leaves no reference cycle, which would keep the local variables of all callers alive.
+    Unlike a generator of frames, this function makes no reference cycle, which would keep the local variables of all callers alive.
     """
     frame = sys._getframe(1).f_back
     while frame is not None and not frame.f_code.co_filename.endswith(file):
@@ -36,7 +36,7 @@ def frame_in(file: str | tuple[str, ...]) -> FrameType | None:
 
 
 def author_line() -> str:
-    """Return ``file:line`` of the innermost frame outside torch, Python's standard library and this one; "" if none."""
+    """Return ``file:line`` of the innermost frame outside torch, Python's standard library and fxflops; "" if there is none."""
     author_frames = (frame for frame in frames() if not is_library(frame.f_code.co_filename))
     return next((f"{frame.f_code.co_filename}:{frame.f_lineno}" for frame in author_frames), "")
 
@@ -53,13 +53,13 @@ def line_that_raised(error: BaseException) -> str:
 
 
 def modules_that_raised(error: BaseException) -> list[nn.Module]:
-    """Return the modules whose methods are in a traceback, the outermost first."""
+    """Return the modules whose methods are in a traceback, outermost first."""
     owners: Iterator[Any] = (frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__))
     return [owner for owner in owners if issubclass(type(owner), nn.Module)]
 
 
 def error_for(error: Exception, message: str, node: str = "", advice: str = "") -> RunError | OutOfMemoryError:
-    """Return our error for an error that a run raised: OutOfMemoryError if the device ran out of memory, otherwise RunError."""
+    """Make fxflops's error from an error that a run raised: OutOfMemoryError if the device ran out of memory, otherwise RunError."""
     our_error = (OutOfMemoryError if isinstance(error, torch.OutOfMemoryError) else RunError)(message, node)
     our_error.advice += [advice] * bool(advice)
     return our_error
@@ -72,12 +72,12 @@ def in_function() -> bool:
 
 
 def is_own(frame: FrameType) -> bool:
-    """Return whether a frame is in this library."""
+    """Return whether a frame belongs to fxflops."""
     return str(frame.f_globals.get("__name__")).partition(".")[0] == PACKAGE
 
 
 def is_library(filename: str) -> bool:
-    """Return whether a file is torch's, Python's or this library's, or generated code; interactive input is not."""
+    """Return whether a file belongs to torch, Python or fxflops, or is generated code. Interactive input is the user's code."""
     if filename.startswith("<"):
         return not filename.startswith(_TYPED_IN)
     return filename.startswith(_ROOTS) or (filename.startswith(_STANDARD) and not filename.startswith(_INSTALLED))

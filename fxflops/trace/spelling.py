@@ -1,4 +1,4 @@
-"""The spelling of an op: ``x + y`` and ``x.add(y)`` reach a function mode as the same method, but differ in bytecode."""
+"""Find how the author wrote an op: ``x + y`` and ``x.add(y)`` reach a function mode as the same method, but differ in bytecode."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ WRITTEN_AS = {
     for method, symbol in ((name, OPERATORS[name]), (f"{name}_", f"i{OPERATORS[name]}"))
     if hasattr(torch.Tensor, method)
 }
-"""The operators that an author may have written, by the methods that a mode sees for them."""
+"""For each method that a function mode sees, the operator that the author may have written instead."""
 
 
 COMPARISONS = ast.Eq, ast.NotEq, ast.In, ast.NotIn
 LOOK_UPS = frozenset({"add", "discard", "remove", "get", "setdefault", "pop"})
 """Methods of sets and dicts whose first argument is a key."""
 OBSERVING = frozenset(f"{__package__}.{name}" for name in ("meta_world", "modes", "observe", "real_world", "spelling"))
-"""The modules whose frames lie between the author's code and this module's."""
+"""The modules whose frames are between the author's frame and the frames of this module."""
 
 
 class Spelling:
-    """A cache of how the operators of one run are written, by bytecode instruction."""
+    """A cache for one run: whether a bytecode instruction is an operator (``x + y``) or a method call (``x.add(y)``)."""
 
     def __init__(self) -> None:
         self._operators: dict[tuple[CodeType, int], bool] = {}
         self._only_compared = cache(_only_compared)
 
     def of(self, method: Any) -> Any:
-        """Return the operator if the author's code wrote one to call ``method``, otherwise the method."""
+        """Return the operator for ``method`` if the author wrote the call as an operator, otherwise ``method``."""
         frame = _author()
         instruction = frame.f_code, frame.f_lasti
         if instruction not in self._operators:
@@ -49,14 +49,16 @@ class Spelling:
         return WRITTEN_AS[method] if self._operators[instruction] else method
 
     def is_compared(self, method: str) -> bool:
-        """Return whether the author's line uses this method's results only to distinguish objects: it compares them by ==, != or
-        ``in``, or looks them up in a dict or set. False if there is no source."""
+        """Return whether the author's line uses the results of this method only to distinguish objects.
+
+        The line must only compare the results by ==, != or ``in``, or look them up in a dict or set. Return False if the source is missing.
+        """
         frame = _author()
         return self._only_compared(frame.f_code.co_filename, frame.f_lineno, method)
 
 
 def is_meta_kernel() -> bool:
-    """Return whether torch's Python code for the meta device makes this call, to run an operator that no function mode saw."""
+    """Return whether this call comes from torch's Python code for the meta device, which runs an operator that no function mode saw."""
     frame = _author()
     if frame.f_globals is OpOverload.__call__.__globals__ and frame.f_back is not None:
         frame = frame.f_back

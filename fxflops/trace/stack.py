@@ -1,4 +1,4 @@
-"""The stack of open module calls, and the leaf among them."""
+"""The stack of open module calls, one of which may be a leaf's call."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .memo import LeafLookup
 class OpenCall:
     """An open module call.
 
-    ``number`` counts the earlier calls at this path, and ``handled`` is the exception that was being handled when it began.
-    ``in_backward``: it is an outermost call, made by a backward pass. ``recomputes``: it is part of a call that a backward
-    node made with gradients enabled, which reruns the forward. ``start`` is the time when it began, ``inside`` the seconds
-    of the calls recorded in it and of inner module calls. ``lookup`` is the observer's memo lookup for a leaf's call;
-    ``guards`` are contexts that turn something off during the call.
+    ``number`` is the number of earlier calls at this path. ``handled`` is the exception that was being handled when the call began.
+    ``in_backward``: this is an outermost call, made by a backward pass. ``recomputes``: the call is part of a rerun of the forward,
+    which a backward node made with gradients enabled. ``start`` is the time when the call began. ``inside`` is the seconds of all
+    recorded calls and module calls inside it. ``lookup`` is the observer's memo lookup for a leaf's call. ``guards`` are contexts
+    that turn modes off during the call.
     """
 
     __slots__ = (
@@ -58,7 +58,7 @@ class OpenCall:
         self.start = self.inside = 0.0
 
     def turn_off(self, *guards: AbstractContextManager[Any]) -> None:
-        """Enter contexts that turn something off until :meth:`let_go`."""
+        """Enter contexts that turn modes off; :meth:`let_go` exits them."""
         for guard in guards:
             guard.__enter__()
         self.guards = guards
@@ -71,7 +71,7 @@ class OpenCall:
 
 
 class ModuleStack:
-    """The open module calls, outermost first. ``leaf_depth`` is the depth of the leaf among them, 0 for none."""
+    """The open module calls, outermost first. ``leaf_depth`` is the depth of the open leaf call, or 0 if no leaf call is open."""
 
     def __init__(self) -> None:
         self._backward_around = current_graph_task_id()
@@ -86,14 +86,14 @@ class ModuleStack:
         return other
 
     def in_backward(self) -> bool:
-        """Return whether a backward pass runs, other than one around the whole run (a count in a hook or a recomputation)."""
+        """Return whether a backward pass is running. Ignore a backward pass around the whole run, e.g. for a count made in a hook."""
         return current_graph_task_id() not in (-1, self._backward_around)
 
     def enter(self, module: nn.Module, path: str) -> OpenCall:
         """Push a call."""
         number = self._last_numbers[path] = self._last_numbers.get(path, -1) + 1
         in_backward = self.in_backward()
-        # Parts of a recomputed module may turn gradients off, as rotary embeddings do: they are recomputed too.
+        # Modules inside a recomputed module are recomputed, too, even if they turn gradients off, as rotary embeddings do.
         recomputes = bool(self.open and self.open[-1].recomputes) or (in_backward and torch.is_grad_enabled())
         is_outermost = not self.open
         open_call = OpenCall(module, path, number, sys.exc_info()[1], in_backward and is_outermost, recomputes)
@@ -101,7 +101,7 @@ class ModuleStack:
         return open_call
 
     def leave(self, module: nn.Module) -> tuple[OpenCall, bool]:
-        """Pop a finished call; return it, and whether it is the leaf's own."""
+        """Pop a finished call. Return the call, and whether it is the open leaf call."""
         while self.open and self.open[-1].module is not module:  # a user's hook raised, so ours was not called
             self.open.pop().let_go()
         open_call, depth = self.open.pop(), len(self.open)
@@ -115,9 +115,9 @@ class ModuleStack:
         return 0 < self.leaf_depth <= len(self.open)
 
     def keys(self, *leaf: OpenCall) -> dict[str, tuple[str, type]]:
-        """Return the ``nn_module_stack`` for a node made now; ``leaf`` is a leaf's call that has just been popped.
+        """Return the ``nn_module_stack`` for a node made now. If a leaf's call has just been popped, pass it as ``leaf``.
 
-        A key is the module's path, with ``@number`` added from its second call on.
+        A key is a module's path; from the second call of the module on, ``@number`` is added to the path.
         """
         keys: dict[str, tuple[str, type]] = {}
         for open_call in (*self.open, *leaf):

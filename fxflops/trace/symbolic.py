@@ -24,10 +24,10 @@ from .uninitialized_reads import BeforeWriteMode
 
 
 class SymbolicTracer(fx.Tracer):
-    """torch.fx's tracer with our leaves, and with ``constants`` as the values of ``forward``'s parameters, by name.
+    """torch.fx's tracer with fxflops's leaf modules. ``constants`` has values for parameters of ``forward``, by name.
 
-    While it traces, torch.fx replaces methods of ``nn.Module`` for all threads; modules called in other threads still run as
-    usual.
+    While torch.fx traces, it replaces methods of ``nn.Module`` for all threads. With this tracer, modules called in other threads
+    still run as usual.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class SymbolicTracer(fx.Tracer):
         constants: Mapping[str, Any] | None = None,
         called: Callable[..., Any] | None = None,
     ) -> None:
-        """``called`` is the function or method to trace, if it is not the model's forward."""
+        """``called`` is the function or method to trace, unless the model's forward is to be traced."""
         super().__init__(autowrap_functions=tuple(registry.python_functions.values()) if registry else ())
         self._called = called
         self._registry = registry
@@ -62,10 +62,10 @@ class SymbolicTracer(fx.Tracer):
         return threading.get_ident() == self._thread
 
     def restore_attributes(self) -> None:
-        """Restore the tensors that the model's plain attributes held before the trace.
+        """Restore the tensors that were in the model's plain attributes before the trace.
 
-        ``self.mean = self.mean * 0.9 + x.mean()`` leaves a proxy in the attribute that the graph reads. Running the graph
-        would compute with the proxy, which adds nodes after the graph's output.
+        ``self.mean = self.mean * 0.9 + x.mean()`` leaves a proxy in the attribute, which the graph then reads. If the graph ran with
+        the proxy, it would add nodes after its own output.
         """
         for tensor, target in self.tensor_attrs.items():
             path, _, name = target.rpartition(".")
@@ -86,8 +86,10 @@ class SymbolicTracer(fx.Tracer):
         return function, self._with_constants(root_fn, args)
 
     def _args_of_callable(self, called: Any, concrete_args: Any) -> tuple[Any, list[Any]]:
-        """Return the function that is traced in place of a root's forward, with its arguments. TypeError unless it is a function or
-        method written in Python."""
+        """Return the function to trace instead of the root's forward, and the function's arguments.
+
+        Raises TypeError if ``called`` is not a function or method written in Python.
+        """
         function = getattr(called, "__func__", called)
         if type(function) is not FunctionType:
             raise TypeError(f"{type(called).__name__} is not a function written in Python")
@@ -114,8 +116,8 @@ def symbolic(
 ) -> fx.GraphModule:
     """Return the model as a GraphModule whose nodes carry ``nn_module_stack``.
 
-    ``constants`` are the values of ``forward``'s parameters that are not tensors; they decide the branches that depend on
-    them. ``before_write(value)`` is called before the model's code may write to a tensor. Raises TraceError,
+    ``constants`` has the values of the non-tensor parameters of ``forward``, which decide the branches that depend on these parameters.
+    ``before_write(value)`` is called before the model's code may write to a tensor. Raises TraceError,
     with the author's line, if the code cannot run on proxies.
     """
     if leaf_formula(model, registry) is not None:
@@ -124,11 +126,11 @@ def symbolic(
     tracer = SymbolicTracer(registry, constants, called)
     tracer.record_stack_traces, tracer.before_write = stack_traces, before_write
     try:
-        # A lock, since two tracers at once would restore each other's replaced methods.
+        # The lock is needed because each of two tracers would restore methods that the other has replaced.
         with locked([fx.Tracer]), BeforeWriteMode(before_write):
             graph = tracer.trace(model.roots.get("", model) if isinstance(model, Called) else model)
             tracer.restore_attributes()
-        graph.lint()  # fails if a proxy was deep-copied, since the copy has its own graph
+        graph.lint()  # raises if a proxy was deep-copied, since the copy has its own graph
         return graph_module(tracer.root, graph, type(model).__name__)
     except Exception as error:
         message = str(error).strip().partition("\n")[0]
@@ -138,9 +140,8 @@ def symbolic(
             advice="record",
         ) from error
     finally:
-        # torch.fx leaves a tracer in reference cycles, so empty it. Another thread may still be in a call that began while
-        # nn.Module's methods were replaced: it reads these attributes, and must not wrap functions, since nothing would
-        # unwrap them.
+        # torch.fx leaves a tracer in reference cycles, so delete its attributes. Keep the two that another thread may still read, in
+        # a call that began while nn.Module's methods were replaced.
         for name in vars(tracer).keys() - {"_thread", "before_write"}:
             delattr(tracer, name)
         tracer.before_write = lambda value: None
@@ -157,9 +158,9 @@ def stack_of(node: fx.Node) -> tuple[str, type | None]:
 
 
 def constants_of(model: nn.Module, bound: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return forward's non-tensor arguments, which are constants in a graph.
+    """Return the non-tensor arguments of ``forward``, which are constants in a graph.
 
-    ``bound`` are the arguments by name; others take their defaults.
+    ``bound`` has the passed arguments by name; all other parameters have their defaults.
     """
     arguments = {name: p.default for name, p in signature_of(model).parameters.items()} | dict(bound or {})
     constant_types = (bool, int, float, str, type(None), torch.dtype)

@@ -1,4 +1,4 @@
-"""Work that a run hands to other threads, where our modes are not on yet: tasks for a pool, and threads that it starts."""
+"""Observe work that a run gives to other threads, where our modes are not on yet: tasks for a pool, and threads that it starts."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from .per_thread import PerThread
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 _WRAPS = PerThread[tuple[Wrap, Wrap]]()
-"""Each thread's wrappers for the tasks and threads that it hands over."""
+"""For each thread, the wrapper of the tasks that it gives to pools, and the wrapper of the threads that it starts."""
 POOLS: tuple[tuple[type, tuple[str, ...]], ...] = (
     (ThreadPoolExecutor, ("submit",)),
     (ThreadPool, ("apply_async", "_map_async", "imap", "imap_unordered")),
 )
-"""Thread pools, with the methods that take a task: a function, as the first argument."""
+"""Thread pools, with the methods whose first argument is a task (a function)."""
 OF_POOLS = ("concurrent.futures.", "multiprocessing.")
 
 
 def handed_over(task: Wrap, thread: Wrap) -> AbstractContextManager[None]:
-    """Wrap the tasks that this thread gives to pools by ``task(function)``, and the threads that it starts by ``thread(run)``.
+    """In a block, wrap the tasks that this thread gives to pools by ``task(function)``, and the threads that it starts by ``thread(run)``.
 
-    Meanwhile the tasks of all threads pass through this module; other threads' tasks are not wrapped.
+    In the block, the tasks of all threads pass through this module, but tasks of other threads are not wrapped.
     """
     return _WRAPS.on((task, thread), _replace, _restore)
 
 
 _originals: list[tuple[type, str, Any]] = []
-"""The replaced attributes: a class, an attribute's name, and the class's own value for it, None if it inherits the value."""
+"""For each replaced attribute: the class, the attribute's name, and the class's original value (None if the class inherits it)."""
 
 
 def _replace() -> None:
@@ -66,7 +66,7 @@ def _taking_tasks(original: Callable[..., Any]) -> Callable[..., Any]:
 def _starting(original: Callable[..., Any]) -> Callable[..., Any]:
     def start(thread: Any) -> None:
         wraps = _WRAPS.now()
-        target = getattr(thread, "_target", None)  # private; if it is missing, threads of pools are watched, too
+        target = getattr(thread, "_target", None)  # a private attribute; without it, threads of pools are observed, too
         if wraps and not str(getattr(target, "__module__", "")).startswith(OF_POOLS):
             own = thread.run
             run = wraps[1](own)
@@ -75,7 +75,7 @@ def _starting(original: Callable[..., Any]) -> Callable[..., Any]:
                 vars(thread).pop("run", None)
                 run()
 
-            if run is not own:  # no frame of ours around a thread that is not observed
+            if run is not own:  # put no frame of ours around a thread that is not observed
                 thread.run = run_once
         original(thread)
 

@@ -1,4 +1,4 @@
-"""The observers of threads that a model starts in a run."""
+"""Observe the threads that take part in a run, besides the thread that began it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Threads:
     """The observers of a run's threads, except for the thread that began the run.
 
     A thread belongs to the run if it started during the run, if it calls a module with tensors that the run made (e.g. a
-    worker of an earlier pool), or if it runs a task that one of the run's threads gave to a pool. Its observer is a copy of
-    the first, with its own module stack on top of the open module calls. Its modes are on while a module or a task runs,
-    and, in a thread that the run started, while a torch function runs. Autograd's threads inherit the run's modes and use
-    its observer. A module call in any other thread is recorded as a call without a formula, unless that thread counts the
-    same model itself.
+    worker of an earlier pool), or if it runs a task that a thread of the run gave to a pool. The thread's observer is a copy of
+    the run's first observer, with its own module stack on top of the open module calls. The observer's modes are on while the thread
+    runs a module or a task. In a thread that the run started, they are also on while a torch function runs. Autograd's threads
+    inherit the run's modes and use the run's observer. In any other thread, a module call is recorded as a call without a formula,
+    unless that thread counts the same model itself.
     """
 
     def __init__(self) -> None:
@@ -37,15 +37,15 @@ class Threads:
         self._threads_before = {thread.ident for thread in threading.enumerate()}
         self._depths: dict[int, int] = {}
         self._module_of_foreign: dict[int, nn.Module] = {}
-        self._gate = threading.Lock()  # held only briefly, so that no thread waits for another's module call
+        self._gate = threading.Lock()  # locked only briefly, so that no thread waits for another thread's module call
         self._visitors = 0
         self._closing: Callable[[], None] | None = None
 
     @contextmanager
     def visiting(self, first: Any) -> Iterator[Any]:
-        """Yield the observer for a hook in this thread, which did not begin the run, and prevent its release meanwhile.
+        """Yield the observer for a hook that runs in this thread (not the thread that began the run), and keep it from being released.
 
-        It is the run's first observer; after the run, this thread's own, None if it has none.
+        During the run, yield the run's first observer. After the run, yield this thread's own observer, or None if it has no observer.
         """
         with self._gate:
             is_open = self._closing is None
@@ -61,7 +61,7 @@ class Threads:
                     closing()
 
     def close(self, closing: Callable[[], None]) -> None:
-        """Admit no more threads, and call ``closing`` when the last one has left."""
+        """Let no more threads in, and call ``closing`` when the last thread has left."""
         with self._gate:
             self._closing = closing
             is_empty = not self._visitors
@@ -69,7 +69,7 @@ class Threads:
             closing()
 
     def observed_task(self, parent: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function for another thread that runs ``function``, observed by a copy of ``parent`` unless the run is over."""
+        """Wrap ``function`` for another thread: there, a copy of ``parent`` observes it, unless the run is over."""
 
         def task(*args: Any, **kwargs: Any) -> Any:
             with self.visiting(parent) as host:
@@ -84,7 +84,7 @@ class Threads:
         return task
 
     def _begin(self, parent: Any) -> bool:
-        """Turn the modes on in this thread, for a task of the run; return False if they are on already."""
+        """Turn the observer's modes on in this thread, for a task of the run; return False if the modes are on already."""
         thread_id = threading.get_ident()
         if self._depths.get(thread_id) or _is_on(parent):
             return False
@@ -126,7 +126,7 @@ class Threads:
         return observer if _is_on(observer) else None
 
     def left(self) -> None:
-        """Note that this thread's module call has been recorded; turn its modes off after the outermost call."""
+        """Note that this thread's module call has been recorded; after the outermost call, turn the thread's modes off."""
         thread_id = threading.get_ident()
         if thread_id in self.by_thread:
             self._depths[thread_id] -= 1
@@ -135,14 +135,14 @@ class Threads:
 
 
 def _is_on(observer: Any) -> bool:
-    """Return whether an observer's modes are on in this thread: autograd's threads inherit their caller's modes."""
+    """Return whether an observer's modes are on in this thread. Autograd's threads inherit the modes of the calling thread."""
     return observer.mode in get_current_function_mode_stack() or observer.aten in get_current_dispatch_mode_stack()
 
 
 class Watched:
-    """The work of a thread that a run has started, where ``wrap(func)`` is called in place of each torch function.
+    """The work of a thread that a run has started. In the thread, ``wrap(func)`` is called in place of each torch function ``func``.
 
-    Functions called by this library are not wrapped: there the thread counts a model itself.
+    Functions that fxflops calls are not wrapped, since the thread then counts a model itself.
     """
 
     def __init__(self, run: Callable[[], Any], wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -161,20 +161,23 @@ THREAD_WORK = Watched.__call__.__code__
 
 
 def _is_called_by_library(last: CodeType) -> bool:
-    """Return whether this library, within this thread's work, made the innermost call of a function with this code."""
+    """Return whether fxflops made the innermost call of the function with this code, within this thread's work."""
     _, *callers = dropwhile(lambda frame: frame.f_code is not last, frames())
     return any(map(is_own, takewhile(lambda frame: frame.f_code is not THREAD_WORK, callers)))
 
 
 def _counts_itself() -> bool:
-    """Return whether this thread counts a model itself: a function mode of ours is on, or this library called the module."""
+    """Return whether this thread counts a model itself: then our function mode is on, or fxflops has called the module."""
     if any(type(mode) is FunctionMode for mode in get_current_function_mode_stack()):
         return True
     return _is_called_by_library(MODULE_CALL)
 
 
 def drop(observer: Any, *kept: str) -> None:
-    """Delete an observer's attributes, whose cycles only the garbage collector would free, except those that a thread may still read."""
+    """Delete an observer's attributes except ``kept``, which a thread may still read.
+
+    Otherwise their reference cycles would live until the garbage collector runs.
+    """
     attributes = vars(observer)
     for name in attributes.keys() - set(kept):
         del attributes[name]

@@ -1,4 +1,4 @@
-"""Memory accessed outside torch's calls: tensors whose memory is shared, and reads of memory that no call has written."""
+"""Detect memory that is accessed outside torch's calls: shared memory, and reads of memory that no observed call has written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..torch_internals import DisableTorchFunction
 from .functions import writes
 
 FIRST = ("input", "self")
-"""Possible names of a function's first argument."""
+"""The possible names of a function's first parameter."""
 ACCUMULATE = 3
 """The position of ``accumulate`` among the arguments of ``index_put``."""
 CONV_BACKWARD = "conv_backward"
@@ -26,15 +26,15 @@ READING = frozenset(
     item tolist _local_scalar_dense is_nonzero __bool__ __float__ __int__ __index__ __complex__ __repr__ __format__
     """.split()
 )
-"""The queries that read elements. All others ask for metadata."""
+"""The queries that read elements of a tensor. All other queries read only metadata."""
 OF_METADATA = "_new_zeros_with_same_feature_meta"
-"""An op that reads only the shapes of two tensors: forward-mode AD makes a tangent with it, and then fills it."""
+"""An op that reads only the shapes of two tensors. Forward-mode AD uses it to make a tangent, which is filled later."""
 BERNOULLI = "bernoulli"
-"""An op whose first argument has the probabilities, or, if they are a separate argument, only the shape."""
+"""An op whose first argument has the probabilities. If the probability is a separate argument, only the first argument's shape is read."""
 
 
 def address_of(tensor: torch.Tensor) -> int:
-    """Return the address of a tensor's memory; on meta, a number that is equal for tensors that begin at the same element."""
+    """Return the address of a tensor's memory; on meta, return the same number for all tensors that begin at the same element."""
     with DisableTorchFunction():
         start = tensor.storage_offset() * tensor.element_size()
         return tensor.data_ptr() if not tensor.is_meta else (tensor.untyped_storage()._cdata << 48) + start
@@ -44,9 +44,10 @@ def before_write_hook(
     before_write: Callable[..., None] | None,
     is_new: Callable[[torch.Tensor], bool],
 ) -> Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None]:
-    """Return a function to call before each call, which passes ``before_write`` the tensors that the call may change.
+    """Return a function that must run before each call, and that passes the tensors that the call may change to ``before_write``.
 
-    These are the arguments that it may write to, or whose memory it shares. ``is_new`` returns whether a tensor was made in the run.
+    A call may change arguments that it writes to, and arguments whose memory it shares with other code. ``is_new(tensor)`` returns
+    whether a tensor was made in the run.
     """
 
     def announce_writes(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -67,15 +68,15 @@ def _is_made(tensor: torch.Tensor, earlier: Mapping[int, Any]) -> bool:
 
 
 class BeforeWriteMode(TorchFunctionMode):
-    """A function mode that passes ``before_write`` the tensors that calls may change, and runs the calls unchanged.
+    """A function mode that passes the tensors that calls may change to ``before_write``, and runs the calls unchanged.
 
-    Storages that calls received, but that no call had made, existed before.
+    If a call gets a storage that no call has made, the storage existed before the mode was turned on.
     """
 
     def __init__(self, before_write: Callable[..., None]) -> None:
         super().__init__()
         earlier: dict[int, Any] = {}
-        # Not a method of self: that would be a reference cycle, which keeps the tensors to be restored alive.
+        # Not a method of self: a method would make a reference cycle, which would keep the tensors to be restored alive.
         self._announce_writes = before_write_hook(before_write, lambda tensor: _is_made(tensor, earlier))
         self._earlier = earlier
         self._made: dict[int, weakref.ref[Any]] = {}
@@ -104,12 +105,12 @@ class Unwritten:
         self.storages: dict[int, weakref.ref[Any]] = {}
 
     def add(self, value: Any) -> None:
-        """Add tensors that a call made without writing to them."""
+        """Add tensors that a call has made without writing to them."""
         for storage in _storages(value):
             self.storages[id(storage)] = weakref.ref(storage)
 
     def clear(self) -> None:
-        """Remove all storages: a call whose writes are not observed in detail may have written to any."""
+        """Remove all storages, since a call whose writes are not observed in detail may have written to any of them."""
         self.storages.clear()
 
     def wrote(self, value: Any) -> None:
@@ -125,14 +126,14 @@ class Unwritten:
         )
 
     def is_copied_by(self, entry: Formula | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Return whether a call copies an unwritten tensor: copying is fine, the result is unwritten too, and reading it is reported."""
+        """Return whether a call copies an unwritten tensor. The copy is unwritten, too: reading the copy is reported, making it is not."""
         return entry is not None and entry.op in COPIES and self.holds(_first_argument(args, kwargs))
 
     def is_read_by(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Return whether a call, which ``entry`` counts, reads an unwritten tensor.
+        """Return whether a call reads an unwritten tensor; ``entry`` is the call's formula.
 
-        Its tensors, now written to or reported, are removed. A tensor of which the call reads only the shape or dtype
-        (``zeros_like``) stays, since it may be written to later.
+        The call's tensors are then removed, since they are written to now, or have been reported. If the call reads only the shape or
+        dtype of a tensor, as ``zeros_like`` does, the tensor stays, since it may be written to later.
         """
         if not self.storages or (entry is not None and _asks_metadata(entry)):
             return False
@@ -157,12 +158,12 @@ class Unwritten:
 
 
 def _asks_metadata(entry: Formula) -> bool:
-    """Return whether a call reads no elements of tensors: a view, or a query about shapes."""
+    """Return whether a call reads no elements of its tensors, because it makes a view or is a query about metadata."""
     return entry.reason == VIEW or (entry.reason == QUERY and entry.op not in READING) or entry.op == OF_METADATA
 
 
 def _has_probability(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether ``bernoulli(x, p)`` gets p, as dropout passes it under vmap."""
+    """Return whether a call of ``bernoulli(x, p)`` has the argument ``p``. Dropout passes ``p`` under vmap."""
     return len(args) > 1 or kwargs.get("p") is not None
 
 
@@ -176,16 +177,16 @@ def _other_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[A
 
 
 def _read_by_conv_backward(grad_output: Any, input: Any, weight: Any, *settings: Any, **named: Any) -> list[Any]:
-    """Return the tensors that a convolution's gradients read: the weight for the input's, the input for the weight's gradient.
+    """Return the tensors that a convolution's backward reads. The input's gradient needs the weight; the weight's gradient, the input.
 
-    Of the other tensor only the shape is read; vmap passes an empty tensor for it.
+    If only one of the two gradients is computed, vmap passes an empty tensor in place of the tensor that is not needed.
     """
     of_input, of_weight, *_ = named["output_mask"] if "output_mask" in named else settings[-1]
     return [grad_output, *([weight] if of_input else []), *([input] if of_weight else [])]
 
 
 def _adds_up(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether a call that puts values into a tensor combines them with the old values."""
+    """Return whether a call that puts new values into a tensor combines the new values with the old values."""
     return bool(
         kwargs.get("reduce") or kwargs.get("accumulate") or (len(args) > ACCUMULATE and args[ACCUMULATE] is True)
     )

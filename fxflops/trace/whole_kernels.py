@@ -1,7 +1,7 @@
-"""Operators that the counted device runs as one kernel, but that meta decomposes: here they are called whole.
+"""Call whole operators that meta would decompose, although the device that is counted for runs each as a single kernel.
 
-On meta, torch has no kernel for mish's gradient or a GPU's RMS norm: it calls several operators instead, and makes
-tensors that the real device never does. Below autograd, a dispatch mode sees the operator itself.
+On meta, torch has no kernel for mish's gradient or a GPU's RMS norm. It calls several operators instead, and makes tensors that
+the real device never makes. So these operators are called below autograd, where a dispatch mode sees the operator itself.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ..torch_internals import below_autograd
 
 aten = torch.ops.aten
 RMS_NORM_OF_GPUS = getattr(torch.ops.aten, "_fused_rms_norm", None)
-"""None in versions of torch that decompose RMS norm on a GPU, too."""
+"""The operator that runs RMS norm on a GPU; None in versions of torch that decompose RMS norm on a GPU, too."""
 
 
 class Whole(torch.autograd.Function):
-    """The base of functions that call one operator, with one operator as the derivative."""
+    """The base class of functions that call a single operator, and whose derivative is a single operator."""
 
 
 class Mish(Whole):
@@ -34,7 +34,7 @@ class Mish(Whole):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         (x,) = ctx.saved_tensors
-        if torch.is_grad_enabled():  # for a second derivative every device decomposes the first
+        if torch.is_grad_enabled():  # for a second derivative, every device decomposes the first derivative
             return aten.mish_backward.default(grad, x), None
         with below_autograd():
             return aten.mish_backward.default(grad, x), None
@@ -72,4 +72,4 @@ def rms_norm(
 
 WHOLE: dict[Any, Any] = {F.mish: mish}
 WHOLE_ON_GPUS: dict[Any, Any] = {} if RMS_NORM_OF_GPUS is None else {F.rms_norm: rms_norm, torch.rms_norm: rms_norm}
-"""The functions here, by the functions that they replace: on all devices, and on GPUs."""
+"""For each torch function, its replacement in this module: WHOLE for all devices, WHOLE_ON_GPUS for GPUs."""

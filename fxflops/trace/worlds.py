@@ -1,10 +1,10 @@
 """The worlds in which a model is observed: where its tensors are, and how a call gets its result there.
 
-The observer (:mod:`.observe`) is the same in all worlds. This module has the plain world of real tensors, where every call is run and
-observed anew. It is the base class of the others:
+The observer (:mod:`.observe`) is the same in all worlds. This module has the base class :class:`World`: real tensors, where every
+call is run and observed anew. The other worlds derive from it:
 
 ============  ====================  ============  ===========  ================================================================
-world         tensors               of            has a memo   a call like an earlier one
+world         tensors               used by       has a memo   a call like an earlier one
 ============  ====================  ============  ===========  ================================================================
 World         on a device           ``analyze``   no           is run and observed anew
 RealWorld     on a device           ``profile``   yes          is run, and recorded as the same operation
@@ -12,9 +12,9 @@ FakeWorld     a simulated rank's    ``simulate``  yes          is not run, if it
 MetaWorld     on meta, for a device ``count``     yes          is not run: its result is made from the memo
 ============  ====================  ============  ===========  ================================================================
 
-In the first three worlds the observer's dispatch mode is on, and sees the operators inside functions without a formula. In a count it
-is on only where functions are not enough: for a backward pass, for a callable that may run one, for TorchScript, and for a second run
-if the first missed something (:func:`~fxflops.run.model_run.run_model`).
+In the first three worlds the observer's dispatch mode is on, and sees the operators inside functions without a formula. In a count
+the dispatch mode is on only where observing functions is not enough: for a backward pass, for a callable that may run a backward
+pass, for TorchScript, and for a second run if the first run missed calls (:func:`~fxflops.run.model_run.run_model`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .memo import Memo, MemoryEffect, Recipe
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """The positional and the keyword arguments of a call."""
 RunTimed = Callable[[Recipe, Any, Any, Any], tuple[Any, float]]
-"""Runs ``func(*args, **kwargs)``, for whose key the memo has a recipe; returns its result and seconds."""
+"""A function that runs ``func(*args, **kwargs)``, a call with a recipe, and returns its result and its seconds."""
 RNN_BACKWARD = "rnn_backward"
 """The op whose cost depends on which of its arguments require a gradient."""
 
@@ -46,12 +46,12 @@ RNN_BACKWARD = "rnn_backward"
 class World:
     """The world of real tensors, on the model's own device, where every call is run and observed anew.
 
-    ``memo`` has the recipes of earlier calls; None if nothing is kept. ``readers`` has the settings of modules, by their attributes.
-    ``unrecorded`` are functions that the observer runs without recording, ``answers`` the fixed results of tensor properties.
-    ``is_meta``: calls get meta tensors, so that no kernel computes. ``skips_forwards``: a leaf module's call need not run if the memo
-    has it. ``enters_earlier_tensors``: the observer looks for unnamed tensors that existed before the run, such as a batch or a weight
-    in a closure.
-    ``is_block``: the code is a user's block, in which models may be counted.
+    ``memo`` has the recipes of earlier calls; None for a world without a memo. ``readers`` caches the settings of modules, by the
+    names of the modules' attributes. ``unrecorded`` are functions that the observer runs without recording. ``answers`` has the
+    fixed results of tensor properties. ``is_meta``: calls get meta tensors, so that no kernel computes. ``skips_forwards``: the
+    forward of a leaf module is skipped if there is a recipe for the call. ``enters_earlier_tensors``: the observer looks for unnamed
+    tensors that existed before the run, such as a batch or a weight in a closure. ``is_block``: the observed code is a user's
+    block, in which models may be counted.
     """
 
     memo: Memo | None = None
@@ -77,7 +77,7 @@ class World:
         self._storages = storages
 
     def end(self) -> None:
-        """Break the reference cycles of a run that is over: only the garbage collector would free them."""
+        """Break the reference cycles of a finished run, which otherwise only the garbage collector would free."""
 
     def contexts(self) -> Iterable[AbstractContextManager[Any]]:
         """Return the contexts to enter in each observed thread."""
@@ -90,7 +90,7 @@ class World:
         return spec_of(value)
 
     def forms_of_own(self, tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
-        """Return a key for the metadata of each of a module's own tensors; None for a tensor whose metadata cannot be compared."""
+        """Return, for each of a module's own tensors, a key of its metadata; None if the tensor's metadata cannot be compared."""
         return forms_with_values(tensors)
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -98,7 +98,7 @@ class World:
         return tensor
 
     def check_origin(self, value: Any) -> None:
-        """Check what a run returned: a tensor of unknown origin shows that calls were missed."""
+        """Check the result of a run for tensors of unknown origin, which show that calls were missed."""
 
     def answer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the answer to a query about a tensor's device; NotImplemented for all other calls."""
@@ -109,15 +109,15 @@ class World:
         return args, kwargs
 
     def holding_gradient(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return a property call's arguments; if it reads or sets ``grad``, with the tensor that has the gradient."""
+        """Return the arguments of a property access. If the property is ``grad``, pass the tensor that has the gradient."""
         return args
 
     def redirect(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """Return the arguments with the device on which this world really makes a new tensor."""
+        """Return the arguments, with their device set to where this world really makes new tensors."""
         return args, kwargs
 
     def cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """Return the arguments as autocast casts them, where torch itself does not."""
+        """Return the arguments, cast as autocast would cast them if torch itself does not."""
         return args, kwargs
 
     def current(self, value: Any) -> Any:
@@ -125,14 +125,14 @@ class World:
         return value
 
     def written(self, value: Any) -> Any:
-        """Return the tensors in a value as the run left them."""
+        """Return the tensors in a value; a tensor whose values are out of date is replaced by its counterpart."""
         return value
 
     def returned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Note the tensors that a call has returned and written to."""
+        """Note which tensors a call has returned, and which it has written to."""
 
     def spec_of_result(self, entry: Formula | None, lookup_tensors: Any, out: Any) -> Any:
-        """Return the spec of a result; ``lookup_tensors`` are the tensors of a lookup."""
+        """Return the spec of a result; for a table lookup, ``lookup_tensors`` are the indices and the table."""
         return spec_of(out)
 
     def raised(self, error: Exception) -> None:
@@ -144,7 +144,7 @@ class World:
     # How a call runs
 
     def composite(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the result of a call for which the device uses other kernels than torch would here; NotImplemented for others."""
+        """Run a call for which the model's device uses other kernels than torch uses here; return NotImplemented for other calls."""
         return NotImplemented
 
     def kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any]) -> Any:
@@ -152,16 +152,16 @@ class World:
         return run(func, args, kwargs)
 
     def makes_more(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Return whether a call that is recorded as a whole may make intermediate tensors unseen."""
+        """Return whether a call that is recorded as a whole may make intermediate tensors that are not seen."""
         return False
 
-    # The memo: these methods are called only if there is one
+    # The memo: these methods are called only if the world has a memo
 
     def may_ask_memo(self, in_handler: bool) -> bool:
-        """Return whether the memo applies in this thread's current state: a call's record depends only on its tensors' metadata.
+        """Return whether the memo may be used in this thread now, because a call's record depends only on its tensors' metadata.
 
-        On meta, first switch to the memo for torch's current settings. ``in_handler``: the observer's function mode is handling a
-        call, so it is off.
+        On meta, first switch to the memo for torch's current settings. ``in_handler``: the observer's function mode is off because
+        it is handling a call.
         """
         return False
 
@@ -173,9 +173,9 @@ class World:
         """Return a tensor's part of a call's key; None if its metadata is not enough."""
 
     def operator_key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        """Return the key of an operator call seen by a dispatch mode, None if it has none, and its tensors.
+        """Return the key and the tensors of an operator call that a dispatch mode sees.
 
-        Raises Unknown, too, if there is no key.
+        If the call has no key, return None as the key, or raise Unknown.
         """
         return None, None
 
@@ -189,22 +189,22 @@ class World:
         kwargs: Any,
         settings: Mapping[str, Any] = EMPTY_MAPPING,
     ) -> Recipe | None:
-        """Return a recipe for this key made by a shape rule, and add it to the memo; None if no rule applies.
+        """Make a recipe for this key by a shape rule, and add the recipe to the memo; return None if no rule applies.
 
-        ``target`` is recorded in place of ``func``, with ``settings`` if it is a leaf module's class.
+        ``target`` is recorded in place of ``func``. If ``target`` is a leaf module's class, ``settings`` are recorded, too.
         """
         return None
 
     def recipe_by_forward(
         self, key: Any, op: str, module: nn.Module, settings: Mapping[str, Any], args: Any, kwargs: Any
     ) -> Recipe | None:
-        """Return a recipe for a leaf whose forward only returns a view of its input, and add it to the memo; None for other leaves."""
+        """Make a recipe for a leaf whose forward only returns a view of its input, and add it to the memo; return None for other leaves."""
         return None
 
     def run_views(
         self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any
     ) -> tuple[Any, Operation | None]:
-        """Run a call that only returns views, and add it to the memo; return its result and its operation.
+        """Run a call that only returns views, and add a recipe to the memo; return the call's result and its operation.
 
         The result is NotImplemented for any other call.
         """
@@ -213,10 +213,10 @@ class World:
     def run_free(
         self, key: Any, entry: Formula, target: Any, func: Any, args: Any, kwargs: Any, run_tracked: Callable[..., Any]
     ) -> tuple[Any, Operation | None]:
-        """Run a call without cost by a shortcut; return its result and its operation.
+        """Run a call that costs nothing by a shortcut; return its result and its operation.
 
-        The result is NotImplemented if the call must run the usual way. ``run_tracked(func, args, kwargs)`` runs it so that
-        intermediate tensors are tracked.
+        The result is NotImplemented if the call must run the usual way. ``run_tracked(func, args, kwargs)`` runs the call with its
+        intermediate tensors tracked.
         """
         return NotImplemented, None
 
@@ -229,7 +229,7 @@ class World:
         out: Any,
         memory_effect: MemoryEffect,
     ) -> None:
-        """Add a call that has just ended to the memo, if metadata determines its record."""
+        """Add a recipe to the memo for a call that has just ended, if the call's record depends only on metadata."""
 
     def learn_operator(
         self,
@@ -241,24 +241,27 @@ class World:
         memory_effect: MemoryEffect,
         is_part: bool,
     ) -> None:
-        """Add an operator call to the memo, if metadata determines its record; ``is_part``: it ran inside another call."""
+        """Add a recipe to the memo for an operator call, if its record depends only on metadata.
+
+        ``is_part``: the operator ran inside another call.
+        """
 
     def repeat_call(
         self, recipe: Recipe, func: Any, args: Any, kwargs: Any, run_timed: RunTimed, module: nn.Module | None = None
     ) -> tuple[Any, Operation | None, float | None]:
-        """Make a call for which the memo has a recipe, and track its tensors; return its result, operation and seconds.
+        """Make the result of a call that has a recipe, and track its tensors; return the result, the operation and the seconds.
 
         The operation is None if the result differs from the first call's. For a leaf ``module``, ``func`` is its class's forward.
         """
         raise NotImplementedError
 
     def track(self, recipe: Recipe, out: Any) -> None:
-        """Enter the tensors returned by a call for which the memo has a recipe."""
+        """Track the tensors returned by a call that has a recipe."""
         raise NotImplementedError
 
     def repeat_operator(self, recipe: Recipe, key: Any, func: Any, args: Any, kwargs: Any, tensors: Any) -> Any:
-        """Make an operator call for which the memo has a recipe, and track its tensors; return its result.
+        """Make the result of an operator call that has a recipe, track the result's tensors, and return the result.
 
-        ``tensors`` are those that :meth:`operator_key` returned with its key.
+        ``tensors`` are the tensors that :meth:`operator_key` returned with the call's key.
         """
         raise NotImplementedError

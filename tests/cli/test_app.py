@@ -623,7 +623,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ),
         ("summary model.py:make_model --input-size 1,3,64,64 --columns cost", "no column 'cost'"),
         ("run model.py:Branch --input 2,3 --trace symbolic", "\n--trace record records a run of the model instead"),
-        ("run model.py:Branch --input 2,3 --backward", "fxflops: there is no backward pass: no output depends on"),
+        ("run model.py:Branch --input 2,3 --backward", "fxflops: cannot run a backward pass: no output depends on"),
         ("run model.py:make_model --input 1,3,a", "write a shape, such as 1,3,224,224"),
         ("run model.py:make_model --input 1,3,64,64:f31", "unknown dtype 'f31' (did you mean f32"),
         ("run model.py:make_model --input-ids x=1", "write only a shape"),

@@ -49,7 +49,7 @@ def test_runs_that_differ() -> None:
     ("usage", "said"),
     [
         ({"interruptions": 20}, "interrupted 200 times a second by other processes"),
-        ({"processor": 0.5}, "it waited 50% of the time"),
+        ({"processor": 0.5}, "the process waited 50% of the time"),
         ({"processor": 0.5, "interruptions": 20}, "interrupted 200 times a second by other processes"),
         ({"processor": 1.9}, ""),
         ({"interruptions": None}, ""),
@@ -121,11 +121,11 @@ def test_a_report_says_why_its_times_are_unsteady() -> None:
     assert "unsteady" not in str(with_times())
     found = with_times(
         latency=Timing(1e-3, 1e-3, 2e-3, 5, "the runs differ by 60%"),
-        backward_latency=Timing(1e-3, 1e-3, 1e-3, 5, "it waited 50% of the time"),
+        backward_latency=Timing(1e-3, 1e-3, 1e-3, 5, "the process waited 50% of the time"),
     )
-    assert found.unsteady == "forward: the runs differ by 60%; backward: it waited 50% of the time"
+    assert found.unsteady == "forward: the runs differ by 60%; backward: the process waited 50% of the time"
     assert (
-        "unsteady             forward: the runs differ by 60%; backward: it waited 50% of the time; measure again"
+        "unsteady             forward: the runs differ by 60%; backward: the process waited 50% of the time; measure again"
         in str(found)
     )
     assert "unsteady: the runs differ by 60%" in found.to_html()

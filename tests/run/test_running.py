@@ -125,7 +125,7 @@ def test_what_holds_the_memory_is_named(full: StandIn) -> None:
     lines = [line.strip() for line in str(caught.value).splitlines()]
     assert (
         "56.00 KiB were allocated on cpu: params 32.00 KiB + inputs 4.00 KiB + activations 8.00 KiB + other 12.00 KiB, "
-        "of which 12.00 KiB were there before fxflops ran"
+        "of which 12.00 KiB were allocated before fxflops ran"
     ) in lines
     assert "largest made by the run: activations f32[16,128] 8.00 KiB by linear in '0'" in lines
     live = caught.value.live

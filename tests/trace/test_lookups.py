@@ -51,7 +51,7 @@ def test_a_lookup_that_raises_is_told(model: nn.Module, ids: tuple[int, ...], ba
     try:
         model(given)
     except IndexError:
-        expected = [f"looks up row {ROWS[ids]} of 10: the model itself raises an IndexError"]
+        expected = [f"looks up row {ROWS[ids]} of a table with 10 rows: the model itself raises an IndexError"]
     report = fxflops.count(model, given, backward=backward)
     said = [*report.remarks.values()]
     assert said == expected
@@ -63,7 +63,7 @@ def test_a_lookup_that_raises_is_told(model: nn.Module, ids: tuple[int, ...], ba
 
 def test_a_sequence_longer_than_the_learnt_positions() -> None:
     assert not fxflops.count(Positions(), torch.ones(1, 10, 4)).remarks
-    assert "row 11 of 10" in str(fxflops.count(Positions(), torch.ones(1, 12, 4)))
+    assert "row 11 of a table with 10 rows" in str(fxflops.count(Positions(), torch.ones(1, 12, 4)))
 
 
 def test_indices_without_values_are_not_known() -> None:
@@ -81,4 +81,4 @@ def test_each_of_two_lookups_of_one_kind_is_told_for_itself() -> None:
             return self.table(ids) + self.table(ids + 5)
 
     found = fxflops.count(Twice(), torch.tensor([[7, 2]])).remarks
-    assert [*found.values()] == ["looks up row 12 of 10: the model itself raises an IndexError"]
+    assert [*found.values()] == ["looks up row 12 of a table with 10 rows: the model itself raises an IndexError"]
