@@ -711,7 +711,7 @@ def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         (None, "a.json", "'a.json' is a directory"),
         (b"\x80\x02", "a.json", "a.json is not JSON: 'utf-8' codec can't decode"),
-        (b"", "a.json", "--save report.json writes a report"),
+        (b"", "a.json", "to save a report, use fxflops run ... --save report.json"),
         (
             b'{"model_type": "vit"}',
             "a.json",
