@@ -548,7 +548,7 @@ def test_arguments_that_a_summary_cannot_take(given: dict[str, Any], said: str) 
             r"no parameter 'inptu2' \(did you mean input2 or input1\?\)\n",
         ),
         (Scaled(4, 4), {"input_size": (2, 4), "kwargs": {"scael": 1}}, r"'scael' \(did you mean scale\?\)\n"),
-        (nn.Embedding(9, 4), {"input_size": (1, 3)}, r"token ids: give dtypes=\[torch.long\]"),
+        (nn.Embedding(9, 4), {"input_size": (1, 3)}, r"token ids: pass dtypes=\[torch.long\]"),
         (nn.Linear(4, 4).bfloat16(), {"input_size": (1, 4)}, r"\n  give dtypes=\[torch.bfloat16\]"),
         (
             Scaled(4, 4),

@@ -715,7 +715,7 @@ def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         (
             b'{"model_type": "vit"}',
             "a.json",
-            "looks like a transformers config; to count its model, use hf:path/to/config.json",
+            "looks like a transformers config; to count a model with this config, use hf:path/to/config.json",
         ),
         (b'{"model_type": ', "hf:a.json", "a.json is not a transformers config: Expecting value"),
         (b"[1, 2]", "hf:a.json", "it has no model_type, such as"),
