@@ -109,7 +109,7 @@ def test_an_input_that_does_not_fit(fresh: Fresh) -> None:
         (("--tools", "flopth"), "flopth"),
         (("--input", "1,3,abc"), "is no shape such as"),
         (("--input", "1,0"), "is no shape such as"),
-        (("--markdown", "nowhere/table.md"), "the folder 'nowhere' does not exist"),
+        (("--markdown", "nowhere/table.md"), "there is no folder 'nowhere'"),
         (("--add_one", "--model", "resnet18"), "are of the simple model"),
     ],
 )
